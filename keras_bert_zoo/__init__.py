@@ -1,0 +1,14 @@
+"""BERT for Keras 3."""
+
+from keras_bert_zoo.layers import BertEmbeddings as BertEmbeddings
+from keras_bert_zoo.layers import EncoderLayer as EncoderLayer
+from keras_bert_zoo.layers import SelfAttention as SelfAttention
+from keras_bert_zoo.models import BertBackbone as BertBackbone
+from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
+from keras_bert_zoo.models import BertTextClassifierPreprocessor as BertTextClassifierPreprocessor
+from keras_bert_zoo.presets import preset_names as preset_names
+from keras_bert_zoo.text import BertTokenizer as BertTokenizer
+from keras_bert_zoo.training import AdamW as AdamW
+from keras_bert_zoo.training import WarmupLinearDecay as WarmupLinearDecay
+
+__version__ = "0.1.0"

@@ -1,0 +1,125 @@
+"""Multi-head self-attention with one product for query, key and value (Vaswani et al. 2017, section 3.2)."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert_zoo.layers.checks import check_heads, check_positive_int, check_rate
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class SelfAttention(keras.layers.Layer):
+    """Multi-head self-attention.
+
+    The backend's fused attention runs whenever no dropout acts on the probabilities (always at inference) and the
+    caller does not ask to see them.
+
+    Args:
+        hidden_dim: Width of input and output.
+        num_heads: Number of heads; divides `hidden_dim`.
+        dropout: Dropout rate of the attention probabilities.
+        causal: If True, a position sees itself and those before it only.
+        initializer_range: Standard deviation of the truncated normal that fills the kernels.
+
+    Call arguments:
+        hidden: `[batch, length, hidden_dim]`.
+        padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
+        return_attention_scores: If True, the probabilities are returned too.
+
+    Returns:
+        `[batch, length, hidden_dim]`; with `return_attention_scores` a pair of it and `[batch, heads, length, length]`.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        dropout: float = 0.1,
+        causal: bool = False,
+        initializer_range: float = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_positive_int(hidden_dim=hidden_dim, num_heads=num_heads)
+        check_rate(dropout=dropout)
+        check_heads(hidden_dim, num_heads)
+        self.hidden_dim = hidden_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.causal = causal
+        self.initializer_range = initializer_range
+        self.head_dim = hidden_dim // num_heads
+
+        def dense(units: int, name: str) -> keras.layers.Dense:
+            initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+            return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
+
+        self.qkv = dense(3 * hidden_dim, "qkv")
+        self.output_dense = dense(hidden_dim, "output")
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, hidden_shape: Any, padding_mask_shape: Any = None) -> None:
+        self.qkv.build(hidden_shape)
+        self.output_dense.build(hidden_shape)
+        self.dropout_layer.build((None, self.num_heads, None, None))
+
+    def call(
+        self,
+        hidden: Any,
+        padding_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        batch, length = ops.shape(hidden)[0], ops.shape(hidden)[1]
+        qkv = ops.reshape(self.qkv(hidden), (batch, length, 3, self.num_heads, self.head_dim))
+        mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
+        if return_attention_scores or (training and self.dropout > 0):
+            context, scores = self._explicit(qkv, mask, length, training)
+        else:
+            context, scores = self._fused(qkv, mask), None
+        output = self.output_dense(ops.reshape(context, (batch, length, self.hidden_dim)))
+        return (output, scores) if return_attention_scores else output
+
+    def _fused(self, qkv: Any, mask: Any) -> Any:
+        query, key, value = (qkv[:, :, i] for i in range(3))
+        return ops.dot_product_attention(query, key, value, mask=mask, is_causal=self.causal)
+
+    def _explicit(self, qkv: Any, mask: Any, length: Any, training: bool | None) -> tuple[Any, Any]:
+        query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        # Float32 from here to the softmax: half-precision scores lose digits and their largest finite number is small.
+        scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_dim))
+        if self.causal:
+            steps = ops.arange(length)
+            causal = (steps[:, None] >= steps[None, :])[None, None]
+            mask = causal if mask is None else ops.logical_and(mask, causal)
+        if mask is not None:
+            scores = ops.where(mask, scores, ops.cast(-1e30, scores.dtype))
+        scores = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
+        context = ops.matmul(self.dropout_layer(scores, training=training), value)
+        return ops.transpose(context, (0, 2, 1, 3)), scores
+
+    def compute_output_spec(
+        self,
+        hidden: Any,
+        padding_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        output = keras.KerasTensor(hidden.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        batch, length, _ = hidden.shape
+        return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "causal": self.causal,
+            "initializer_range": self.initializer_range,
+        }

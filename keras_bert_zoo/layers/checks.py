@@ -1,0 +1,25 @@
+"""Checks of constructor arguments, so that every class refuses bad ones with the same words."""
+
+from typing import Any
+
+
+def check_positive_int(**arguments: Any) -> None:
+    """Each keyword must hold an integer of at least 1."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+
+
+def check_rate(**arguments: Any) -> None:
+    """Each keyword must hold a dropout rate in [0, 1)."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
+
+
+def check_heads(hidden_dim: int, num_heads: int) -> None:
+    """The heads must divide the width."""
+    if hidden_dim % num_heads:
+        raise ValueError(
+            f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
+        )

@@ -1,0 +1,99 @@
+"""The input representation: token + segment + position (Devlin et al. 2019, figure 2)."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertEmbeddings(keras.layers.Layer):
+    """Sum of token, segment and position embeddings, then LayerNorm and dropout.
+
+    Positions are counted from the first token, not passed.
+
+    Args:
+        vocabulary_size: Number of tokens.
+        hidden_dim: Width of the embeddings.
+        max_sequence_length: Number of positions.
+        num_segments: Number of segment types.
+        dropout: Dropout rate after the LayerNorm.
+        layer_norm_epsilon: Added to the variance.
+        initializer_range: Standard deviation of the truncated normal that fills the tables.
+
+    Call arguments:
+        token_ids: int32 `[batch, length]`.
+        segment_ids: int32 `[batch, length]`.
+
+    Returns:
+        `[batch, length, hidden_dim]`.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_dim: int,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        dropout: float = 0.1,
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_positive_int(
+            vocabulary_size=vocabulary_size,
+            hidden_dim=hidden_dim,
+            max_sequence_length=max_sequence_length,
+            num_segments=num_segments,
+        )
+        check_rate(dropout=dropout)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.max_sequence_length = max_sequence_length
+        self.num_segments = num_segments
+        self.dropout = dropout
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.initializer_range = initializer_range
+
+        def table(rows: int, name: str) -> keras.layers.Embedding:
+            initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+            return keras.layers.Embedding(rows, hidden_dim, initializer, dtype=self.dtype_policy, name=name)
+
+        self.token_embedding = table(vocabulary_size, "token_embedding")
+        self.segment_embedding = table(num_segments, "segment_embedding")
+        self.position_embedding = table(max_sequence_length, "position_embedding")
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
+        )
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, token_ids_shape: tuple[int | None, ...], segment_ids_shape: Any = None) -> None:
+        self.token_embedding.build(token_ids_shape)
+        self.segment_embedding.build(token_ids_shape)
+        self.position_embedding.build((None,))
+        self.layer_norm.build((None, None, self.hidden_dim))
+        self.dropout_layer.build((None, None, self.hidden_dim))
+
+    def call(self, token_ids: Any, segment_ids: Any, training: bool | None = None) -> Any:
+        length = ops.shape(token_ids)[1]
+        x = self.token_embedding(token_ids) + self.segment_embedding(segment_ids)
+        x = x + self.position_embedding(ops.arange(length, dtype="int32"))
+        return self.dropout_layer(self.layer_norm(x), training=training)
+
+    def compute_output_shape(self, token_ids_shape: Any, segment_ids_shape: Any = None) -> tuple[int | None, ...]:
+        return (*token_ids_shape, self.hidden_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "max_sequence_length": self.max_sequence_length,
+            "num_segments": self.num_segments,
+            "dropout": self.dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "initializer_range": self.initializer_range,
+        }

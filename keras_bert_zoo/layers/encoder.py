@@ -1,0 +1,118 @@
+"""One block of the Transformer encoder, LayerNorm after the residual sum (google-research/bert, modeling.py)."""
+
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.layers.activations import get_activation
+from keras_bert_zoo.layers.attention import SelfAttention
+from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class EncoderLayer(keras.layers.Layer):
+    """Self-attention and a two-layer feed-forward net, each with dropout, residual sum and LayerNorm.
+
+    Args:
+        hidden_dim: Width of input and output.
+        num_heads: Number of attention heads; divides `hidden_dim`.
+        intermediate_dim: Width inside the feed-forward net.
+        activation: `"gelu"` (exact), `"gelu_new"` (tanh form), `"relu"`, `"silu"` or `"tanh"`.
+        dropout: Dropout rate of both sub-layers' outputs.
+        attention_dropout: Dropout rate of the attention probabilities.
+        layer_norm_epsilon: Added to the variance.
+        causal: If True, a position sees itself and those before it only.
+        initializer_range: Standard deviation of the truncated normal that fills the kernels.
+
+    Call arguments:
+        hidden: `[batch, length, hidden_dim]`.
+        padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
+        return_attention_scores: If True, the attention probabilities are returned too.
+
+    Returns:
+        `[batch, length, hidden_dim]`; with `return_attention_scores` a pair of it and `[batch, heads, length, length]`.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        intermediate_dim: int,
+        activation: str = "gelu",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        layer_norm_epsilon: float = 1e-12,
+        causal: bool = False,
+        initializer_range: float = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_positive_int(intermediate_dim=intermediate_dim)
+        check_rate(dropout=dropout, attention_dropout=attention_dropout)
+        self.hidden_dim = hidden_dim
+        self.num_heads = num_heads
+        self.intermediate_dim = intermediate_dim
+        self.activation = activation
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.causal = causal
+        self.initializer_range = initializer_range
+        policy = self.dtype_policy
+
+        def dense(units: int, name: str, **options: Any) -> keras.layers.Dense:
+            initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+            return keras.layers.Dense(units, kernel_initializer=initializer, dtype=policy, name=name, **options)
+
+        def layer_norm(name: str) -> keras.layers.LayerNormalization:
+            return keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, dtype=policy, name=name)
+
+        self.attention = SelfAttention(
+            hidden_dim, num_heads, attention_dropout, causal, initializer_range, dtype=policy, name="attention"
+        )
+        self.attention_norm = layer_norm("attention_norm")
+        self.intermediate = dense(intermediate_dim, "intermediate", activation=get_activation(activation))
+        self.output_dense = dense(hidden_dim, "output")
+        self.output_norm = layer_norm("output_norm")
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=policy, name="dropout")
+
+    def build(self, hidden_shape: Any, padding_mask_shape: Any = None) -> None:
+        self.attention.build(hidden_shape)
+        self.attention_norm.build(hidden_shape)
+        self.intermediate.build(hidden_shape)
+        self.output_dense.build((*hidden_shape[:-1], self.intermediate_dim))
+        self.output_norm.build(hidden_shape)
+        self.dropout_layer.build(hidden_shape)
+
+    def call(
+        self,
+        hidden: Any,
+        padding_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        attended = self.attention(
+            hidden, padding_mask, training=training, return_attention_scores=return_attention_scores
+        )
+        attended, scores = attended if return_attention_scores else (attended, None)
+        hidden = self.attention_norm(hidden + self.dropout_layer(attended, training=training))
+        transformed = self.output_dense(self.intermediate(hidden))
+        hidden = self.output_norm(hidden + self.dropout_layer(transformed, training=training))
+        return (hidden, scores) if return_attention_scores else hidden
+
+    def compute_output_spec(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.attention.compute_output_spec(hidden, *args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "causal": self.causal,
+            "initializer_range": self.initializer_range,
+        }

@@ -1,0 +1,231 @@
+"""BERT without a head."""
+
+import os
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
+from keras_bert_zoo.layers.activations import get_activation
+from keras_bert_zoo.layers.checks import check_heads, check_positive_int, check_rate
+from keras_bert_zoo.models import inputs as checks
+from keras_bert_zoo.models.extractor import BertExtractor
+from keras_bert_zoo.models.loading import LoadReport, load_arrays
+from keras_bert_zoo.presets import load_preset, save_preset
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertBackbone(keras.Model):
+    """The Transformer encoder of BERT (Devlin et al. 2019, section 3).
+
+    Args:
+        vocabulary_size: Number of tokens.
+        num_layers: Number of encoder blocks.
+        num_heads: Attention heads a block; divides `hidden_dim`.
+        hidden_dim: Width of the encoder.
+        intermediate_dim: Width inside the feed-forward nets.
+        dropout: Dropout rate of embeddings and sub-layers.
+        attention_dropout: Dropout rate of the attention probabilities.
+        max_sequence_length: Number of positions, the longest input in tokens.
+        num_segments: Number of segment types.
+        activation: `"gelu"` (exact), `"gelu_new"` or `"gelu_pytorch_tanh"` (tanh form), `"relu"`, `"silu"`, `"tanh"`.
+        layer_norm_epsilon: Added to the variance.
+        initializer_range: Standard deviation of the truncated normal that fills new weights.
+        pooler: Whether there is a pooler.
+        causal: If True, a token attends to itself and those before it only (the paper's left-to-right ablation).
+        dtype: Precision policy, such as `"mixed_bfloat16"`; None takes Keras' global one.
+
+    Inputs:
+        A dict of `token_ids`, `segment_ids` and `padding_mask` (1 at tokens, 0 at padding), int32 `[batch, length]`.
+
+    Returns:
+        A dict of `sequence_output`, `[batch, length, hidden_dim]`, and with a pooler `pooled_output`,
+        `[batch, hidden_dim]`.
+
+    Example:
+
+    ```python
+    backbone = BertBackbone.from_preset("bert_tiny", load_weights=False)
+    outputs = backbone({"token_ids": ids, "segment_ids": segments, "padding_mask": mask})
+    ```
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        pooler: bool = True,
+        causal: bool = False,
+        dtype: Any = None,
+        name: str = "bert_backbone",
+        **kwargs: Any,
+    ) -> None:
+        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_positive_int(
+            vocabulary_size=vocabulary_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            intermediate_dim=intermediate_dim,
+            max_sequence_length=max_sequence_length,
+            num_segments=num_segments,
+        )
+        check_rate(dropout=dropout, attention_dropout=attention_dropout)
+        check_heads(hidden_dim, num_heads)
+        get_activation(activation)
+
+        # --- Layers
+        embeddings = BertEmbeddings(
+            vocabulary_size,
+            hidden_dim,
+            max_sequence_length,
+            num_segments,
+            dropout,
+            layer_norm_epsilon,
+            initializer_range,
+            dtype=dtype,
+            name="embeddings",
+        )
+        encoder_layers = [
+            EncoderLayer(
+                hidden_dim,
+                num_heads,
+                intermediate_dim,
+                activation,
+                dropout,
+                attention_dropout,
+                layer_norm_epsilon,
+                causal,
+                initializer_range,
+                dtype=dtype,
+                name=f"encoder_layer_{i}",
+            )
+            for i in range(num_layers)
+        ]
+        initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+        pooler_layer = keras.layers.Dense(
+            hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooler"
+        )
+
+        # --- Model
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in checks.INPUT_NAMES}
+        hidden = embeddings(inputs["token_ids"], inputs["segment_ids"])
+        for layer in encoder_layers:
+            hidden = layer(hidden, inputs["padding_mask"])
+        outputs = {"sequence_output": hidden}
+        if pooler:
+            outputs["pooled_output"] = pooler_layer(hidden[:, 0])
+        super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
+
+        # --- Config
+        self.embeddings = embeddings
+        self.encoder_layers = encoder_layers
+        self.pooler_layer = pooler_layer if pooler else None
+        self.load_report: LoadReport | None = None
+        self._dtype_argument = dtype
+        self._config = {
+            "vocabulary_size": vocabulary_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "intermediate_dim": intermediate_dim,
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "max_sequence_length": max_sequence_length,
+            "num_segments": num_segments,
+            "activation": activation,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "initializer_range": initializer_range,
+            "pooler": pooler,
+            "causal": causal,
+        }
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """The constructor's arguments, precision and name left out."""
+        return dict(self._config)
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self.check_inputs(inputs)
+        return super().call(inputs, *args, **kwargs)
+
+    def check_inputs(self, inputs: Any) -> None:
+        """Raise a `ValueError` for inputs that this backbone cannot take; values are looked at in NumPy arrays only."""
+        checks.check_structure(inputs, self._config["max_sequence_length"])
+        if checks.is_numpy(inputs):
+            checks.check_values(inputs, self._config["vocabulary_size"], self._config["num_segments"])
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, dict):
+            self.check_inputs(x)
+        return super().predict(x, *args, **kwargs)
+
+    def extractor(self, hidden_states: bool = True, attention_scores: bool = False) -> BertExtractor:
+        """A model over the same weights that shows what happens inside.
+
+        Args:
+            hidden_states: Add `hidden_states`, a list of the embeddings and every block's output, each
+                `[batch, length, hidden_dim]`.
+            attention_scores: Add `attention_scores`, a list of every block's attention probabilities, each
+                `[batch, heads, length, length]`; the fused attention does not run then.
+        """
+        return BertExtractor(self, hidden_states, attention_scores, name=f"{self.name}_extractor")
+
+    def get_config(self) -> dict[str, Any]:
+        policy = keras.dtype_policies.get(self.embeddings.dtype_policy)
+        return {
+            **self._config,
+            "dtype": keras.dtype_policies.serialize(policy),
+            "name": self.name,
+            "trainable": self.trainable,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "BertBackbone":
+        config = dict(config)
+        if isinstance(config.get("dtype"), dict):
+            config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
+        return cls(**config)
+
+    @classmethod
+    def from_preset(
+        cls, preset: str | os.PathLike[str], load_weights: bool = True, **overrides: Any
+    ) -> "BertBackbone":
+        """Build a backbone from a preset.
+
+        Args:
+            preset: A name (`"bert_base"`), a directory (ours or Hugging Face's), or `"hf://org/name[@revision]"`.
+            load_weights: False leaves the weights as initialised; for a name that never touches a network.
+            **overrides: Arguments of the constructor to use in place of the preset's.
+
+        Raises:
+            ValueError: Nothing was found, a field cannot be honoured, or a weight is missing or has another shape.
+        """
+        checkpoint = load_preset(preset, load_weights)
+        backbone = cls(**{**checkpoint.backbone, **overrides})
+        if load_weights:
+            backbone.load_report = load_arrays(backbone, checkpoint, may_be_fresh=lambda path: False)
+        return backbone
+
+    def save_to_preset(self, path: str | os.PathLike[str]) -> None:
+        """Write a preset directory that transformers opens, too; all of it or nothing."""
+        arrays = {weight.path: keras.ops.convert_to_numpy(weight) for weight in self.weights}
+        save_preset(path, Checkpoint("BertBackbone", self.architecture, arrays=arrays))
+
+
+def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str, ...] = ()) -> None:
+    """`keras.Model` swallows keywords that it does not know; we do not."""
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise ValueError(f"{class_name} has no argument of this name. Received: {', '.join(unknown)}")

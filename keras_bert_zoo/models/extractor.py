@@ -1,0 +1,64 @@
+"""A backbone that shows what happens inside."""
+
+from typing import Any
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertExtractor(keras.Model):
+    """Features of every layer, over the weights of a backbone. `BertBackbone.extractor` makes one.
+
+    It is no functional model, as Keras takes an operation that was called twice to have as many outputs the second
+    time as the first.
+
+    Args:
+        backbone: The backbone, shared and not copied.
+        hidden_states: Add `hidden_states`, a list of the embeddings and every block's output, each
+            `[batch, length, hidden_dim]`.
+        attention_scores: Add `attention_scores`, a list of every block's attention probabilities, each
+            `[batch, heads, length, length]`; the fused attention does not run then.
+    """
+
+    def __init__(
+        self, backbone: Any, hidden_states: bool = True, attention_scores: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.backbone = backbone
+        self.hidden_states = hidden_states
+        self.attention_scores = attention_scores
+
+    def build(self, input_shape: Any = None) -> None:
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
+        backbone = self.backbone
+        backbone.check_inputs(inputs)
+        hidden = backbone.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
+        states, scores = [hidden], []
+        for layer in backbone.encoder_layers:
+            hidden, score = layer(
+                hidden, inputs["padding_mask"], training=training, return_attention_scores=True
+            ) if self.attention_scores else (layer(hidden, inputs["padding_mask"], training=training), None)
+            scores.append(score)
+            states.append(hidden)
+        outputs: dict[str, Any] = {"sequence_output": hidden}
+        if backbone.pooler_layer is not None:
+            outputs["pooled_output"] = backbone.pooler_layer(hidden[:, 0])
+        if self.hidden_states:
+            outputs["hidden_states"] = states
+        if self.attention_scores:
+            outputs["attention_scores"] = scores
+        return outputs
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            "hidden_states": self.hidden_states,
+            "attention_scores": self.attention_scores,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "BertExtractor":
+        return cls(**{**config, "backbone": keras.saving.deserialize_keras_object(config["backbone"])})

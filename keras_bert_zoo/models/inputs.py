@@ -1,0 +1,50 @@
+"""Checks of token arrays before anything compiles, the same words on every backend."""
+
+from typing import Any
+
+import numpy as np
+
+INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
+
+
+def check_structure(inputs: Any, max_sequence_length: int) -> None:
+    """The three inputs must be there, two-dimensional, of one shape and not too long.
+
+    Works on anything with a shape: arrays, tensors and symbolic tensors.
+    """
+    if not isinstance(inputs, dict) or set(inputs) != set(INPUT_NAMES):
+        received = sorted(map(str, inputs)) if isinstance(inputs, dict) else type(inputs).__name__
+        raise ValueError(f"Inputs must be a dict of {', '.join(INPUT_NAMES)}. Received: {received}")
+    shapes = {}
+    for name in INPUT_NAMES:
+        if getattr(inputs[name], "shape", None) is None:
+            received = type(inputs[name]).__name__
+            raise ValueError(f"`{name}` must be an integer array [batch, length]. Received: {name} of type {received}")
+        shapes[name] = tuple(inputs[name].shape)
+        if len(shapes[name]) != 2:
+            raise ValueError(f"`{name}` must have the shape [batch, length]. Received: {name}.shape={shapes[name]}")
+    if any(None not in shape and None not in shapes["token_ids"] and shape != shapes["token_ids"]
+           for shape in shapes.values()):  # fmt: skip
+        raise ValueError(f"All inputs must have one shape. Received: {shapes}")
+    length = shapes["token_ids"][1]
+    if length is not None and length > max_sequence_length:
+        raise ValueError(
+            f"`token_ids` must have at most {max_sequence_length} tokens a row (max_sequence_length). "
+            f"Received: token_ids.shape={shapes['token_ids']}"
+        )
+
+
+def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segments: int) -> None:
+    """Every id must have its row in its table."""
+    for name, stop in (("token_ids", vocabulary_size), ("segment_ids", num_segments), ("padding_mask", 2)):
+        array = inputs[name]
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={array.dtype}")
+        if array.size and (array.min() < 0 or array.max() >= stop):
+            outside = array[(array < 0) | (array >= stop)][0]
+            raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
+
+
+def is_numpy(inputs: Any) -> bool:
+    """Whether a structure is a dict of NumPy arrays, whose values can be looked at for free."""
+    return isinstance(inputs, dict) and all(isinstance(array, np.ndarray) for array in inputs.values())

@@ -1,0 +1,66 @@
+"""Assigning a checkpoint's arrays to a model, and saying what became of each."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+
+from keras_bert_zoo.checkpoints import Checkpoint
+
+_logger = logging.getLogger("keras_bert_zoo")
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What loading did, by name.
+
+    Attributes:
+        loaded: Weights that came from the checkpoint.
+        fresh: Weights of a head that the checkpoint has not, left as initialised.
+        unused: Tensors of the checkpoint that the model has no place for.
+    """
+
+    loaded: tuple[str, ...]
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def load_arrays(model: keras.Model, checkpoint: Checkpoint, may_be_fresh: Callable[[str], bool]) -> LoadReport:
+    """Assign `checkpoint.arrays` to `model`'s weights by path.
+
+    Args:
+        model: Built model.
+        checkpoint: What to load.
+        may_be_fresh: Whether the weight of a path may be missing from the checkpoint.
+
+    Raises:
+        ValueError: A weight that must be there is missing, or one has another shape. Nothing is assigned then, as the
+            shapes are compared first.
+    """
+    weights = {weight.path: weight for weight in model.weights}
+    missing = [path for path in weights if path not in checkpoint.arrays]
+    needed = [path for path in missing if not may_be_fresh(path)]
+    if needed:
+        raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {_listed(needed)}")
+    arrays = {path: checkpoint.arrays[path] for path in weights if path in checkpoint.arrays}
+    for path, array in arrays.items():
+        if tuple(weights[path].shape) != array.shape:
+            raise ValueError(
+                f"The preset's weight {path} must have the shape {tuple(weights[path].shape)} that its configuration "
+                f"gives. Received: {array.shape}"
+            )
+    for path, array in arrays.items():
+        weights[path].assign(array)
+    unused = (*(path for path in checkpoint.arrays if path not in weights), *checkpoint.unknown)
+    report = LoadReport(tuple(arrays), tuple(missing), tuple(unused))
+    if report.fresh:
+        _logger.warning("%s: freshly initialised, to be trained: %s", model.name, _listed(report.fresh))
+    if report.unused:
+        _logger.warning("%s: in the preset, but not used: %s", model.name, _listed(report.unused))
+    return report
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    shown = ", ".join(names[:6])
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"

@@ -1,0 +1,274 @@
+"""Classes for texts and pairs of texts: GLUE and its like (Devlin et al. 2019, section 4.1)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.text import BertTokenizer
+from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
+from keras_bert_zoo.text.texts import split_texts
+from keras_bert_zoo.training import AdamW, WarmupLinearDecay
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertTextClassifierPreprocessor:
+    """Texts, or pairs, to `[CLS] first [SEP] second [SEP]`.
+
+    Args:
+        tokenizer: The tokenizer.
+        sequence_length: Longest input in tokens, special tokens counted. Of longer pairs the longer text is cut.
+
+    Example:
+
+    ```python
+    preprocessor = BertTextClassifierPreprocessor(BertTokenizer("vocab.txt"), sequence_length=128)
+    preprocessor(["one text", "another"])                       # dict of int32 arrays [2, longest]
+    preprocessor((["a question"], ["an answer"]))               # a pair
+    ```
+    """
+
+    def __init__(self, tokenizer: BertTokenizer, sequence_length: int = 512) -> None:
+        check_positive_int(sequence_length=sequence_length)
+        if sequence_length < 4:  # [CLS], [SEP], [SEP] and one token
+            raise ValueError(f"`sequence_length` must be at least 4. Received: sequence_length={sequence_length}")
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+
+    def pack(self, x: Any) -> PackedTexts:
+        """Tokenise without padding."""
+        first, second = split_texts(x)
+        return pack_texts(self.tokenizer, first, second, self.sequence_length)
+
+    def __call__(self, x: Any) -> Arrays:
+        packed = self.pack(x)
+        return packed.take(np.arange(len(packed.lengths)), int(packed.lengths.max(initial=0)))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "tokenizer": keras.saving.serialize_keras_object(self.tokenizer),
+            "sequence_length": self.sequence_length,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BertTextClassifierPreprocessor":
+        return cls(keras.saving.deserialize_keras_object(config["tokenizer"]), config["sequence_length"])
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertTextClassifier(Task):
+    """BERT with a linear layer on the pooled output.
+
+    Args:
+        backbone: The encoder; it must have a pooler.
+        num_classes: Number of classes; not needed with `class_names`.
+        class_names: Name of each class, in the order of the logits. Targets may then be names; `fit` on names without
+            this takes them in sorted order.
+        multi_label: If True any number of classes may hold at once: targets are 0/1 arrays `[examples, num_classes]`
+            or a list of names an example.
+        dropout: Dropout rate of the pooled output.
+        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+
+    Returns:
+        float32 logits `[batch, num_classes]`.
+
+    Example:
+
+    ```python
+    classifier = BertTextClassifier.from_preset("bert_base", num_classes=2)
+    classifier.fit(train_texts, train_labels, epochs=3, validation_data=(dev_texts, dev_labels))
+    classifier.predict(["a charming and often affecting journey"])      # logits
+    classifier.fit((questions, sentences), labels)                      # pairs
+    ```
+    """
+
+    preprocessor_class = BertTextClassifierPreprocessor
+    head_layers = ("classifier",)
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        num_classes: int | None = None,
+        class_names: Sequence[str] | None = None,
+        multi_label: bool = False,
+        dropout: float = 0.1,
+        preprocessor: BertTextClassifierPreprocessor | None = None,
+        name: str = "bert_text_classifier",
+        **kwargs: Any,
+    ) -> None:
+        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        num_classes = _checked_classes(num_classes, class_names, multi_label)
+        check_rate(dropout=dropout)
+        if "pooled_output" not in backbone.output:
+            raise ValueError("`backbone` must have a pooler. Received: one with pooler=False")
+        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(backbone(backbone.input)["pooled_output"])
+        # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
+        logits = keras.layers.Dense(
+            num_classes, kernel_initializer=initializer, dtype="float32", name="classifier"
+        )(pooled)
+        self.num_classes = num_classes
+        self.class_names = None if class_names is None else list(class_names)
+        self.multi_label = multi_label
+        self.dropout = dropout
+        super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
+
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = "auto",
+        **kwargs: Any,
+    ) -> None:
+        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
+
+        That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
+        and accuracy.
+        """
+        if optimizer == "auto":
+            optimizer = AdamW(WarmupLinearDecay(3e-5))
+        if loss == "auto":
+            losses = keras.losses
+            loss = (losses.BinaryCrossentropy if self.multi_label else losses.SparseCategoricalCrossentropy)(
+                from_logits=True
+            )
+        if metrics == "auto":
+            metrics = None
+            # Weighted, so that the copies which fill a batch under a distribution do not count.
+            kwargs.setdefault("weighted_metrics", [_default_metric(self.multi_label)])
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
+        """The classes of each text and their probabilities, most probable first.
+
+        With `multi_label` each class has a probability of its own; otherwise they sum to 1. Classes without names are
+        called by their number.
+        """
+        logits = self.predict(x, batch_size=batch_size, verbose=0)
+        activation = keras.ops.sigmoid if self.multi_label else keras.ops.softmax
+        names = self.class_names or [str(i) for i in range(self.num_classes)]
+        rows = keras.ops.convert_to_numpy(activation(logits))
+        return [
+            sorted(zip(names, map(float, row), strict=True), key=lambda pair: -pair[1]) for row in rows
+        ]
+
+    def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
+        if self.multi_label:
+            return self._encode_label_sets(y, count)
+        labels = np.asarray(y)
+        if labels.shape != (count,):
+            raise ValueError(f"`y` must have the shape ({count},), one label an example. Received: y.shape={labels.shape}")
+        if labels.dtype.kind in "OUS":
+            return self._encode_names([_text(label) for label in labels.tolist()], learn)
+        if labels.dtype.kind not in "iu":
+            raise ValueError(f"`y` must hold integers or class names. Received: y.dtype={labels.dtype}")
+        if labels.min() < 0 or labels.max() >= self.num_classes:
+            outside = labels[(labels < 0) | (labels >= self.num_classes)][0]
+            raise ValueError(f"`y` must be in [0, {self.num_classes}). Received: y with {outside}")
+        return labels.astype("int32")
+
+    def _encode_names(self, labels: list[str], learn: bool) -> np.ndarray:
+        names = self.class_names
+        if names is None:
+            names = sorted(set(labels))
+            if not learn:
+                raise ValueError(f"`y` must hold integers, as the classes have no names yet. Received: y with {names[0]!r}")
+            if len(names) != self.num_classes:
+                raise ValueError(
+                    f"`y` must hold {self.num_classes} different names, or pass class_names. Received: {len(names)} names"
+                )
+        numbers = {name: i for i, name in enumerate(names)}
+        unknown = next((label for label in labels if label not in numbers), None)
+        if unknown is not None:
+            raise ValueError(f"`y` must hold names of {names}. Received: y with {unknown!r}")
+        self.class_names = names
+        return np.array([numbers[label] for label in labels], dtype="int32")
+
+    def _encode_label_sets(self, y: Any, count: int) -> np.ndarray:
+        if len(y) != count:
+            raise ValueError(f"`y` must have one row an example, {count}. Received: {len(y)}")
+        if isinstance(y, (list, tuple)) and any(isinstance(name, str) for row in y for name in _row(row)):
+            names = self.class_names or []
+            encoded = np.zeros((count, self.num_classes), dtype="float32")
+            for i, row in enumerate(y):
+                for name in _row(row):
+                    if name not in names:
+                        raise ValueError(f"`y` must hold names of class_names={names}. Received: y[{i}] with {name!r}")
+                    encoded[i, names.index(name)] = 1
+            return encoded
+        labels = np.asarray(y)
+        if labels.shape != (count, self.num_classes):
+            raise ValueError(
+                f"`y` must have the shape ({count}, {self.num_classes}) with multi_label. Received: y.shape={labels.shape}"
+            )
+        if labels.dtype.kind not in "iufb" or not np.isin(labels, (0, 1)).all():
+            raise ValueError(f"`y` must hold 0 and 1 only with multi_label. Received: y.dtype={labels.dtype}")
+        return labels.astype("float32")
+
+    def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
+        if self.multi_label:
+            raise ValueError("`class_weight` needs one class an example. Received: multi_label=True")
+        weights = np.ones(self.num_classes, dtype="float32")
+        names = self.class_names or []
+        for key, weight in class_weight.items():
+            number = names.index(key) if key in names else key
+            if not isinstance(number, int) or not 0 <= number < self.num_classes:
+                raise ValueError(f"`class_weight` must have classes as keys. Received: class_weight with {key!r}")
+            weights[number] = weight
+        return weights[targets]
+
+    def head_config(self) -> dict[str, Any]:
+        return {
+            "num_classes": self.num_classes,
+            "class_names": self.class_names,
+            "multi_label": self.multi_label,
+            "dropout": self.dropout,
+        }
+
+    @classmethod
+    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked = arguments.get("num_classes") or len(arguments.get("class_names") or ())
+        saved = dict(checkpoint.head)
+        if not asked and not saved:
+            raise ValueError("`num_classes` or `class_names` must be given: the preset has no classification head")
+        if asked and saved and asked != saved["num_classes"]:
+            saved = {}  # Another head: the preset's is reported as unused.
+        if "class_names" in arguments:
+            saved.pop("num_classes", None)
+        return {**saved, **arguments}
+
+
+def _checked_classes(num_classes: int | None, class_names: Sequence[str] | None, multi_label: bool) -> int:
+    if class_names is not None:
+        if len(set(class_names)) != len(class_names) or not all(isinstance(name, str) for name in class_names):
+            raise ValueError(f"`class_names` must be different strings. Received: class_names={class_names}")
+        if num_classes not in (None, len(class_names)):
+            raise ValueError(
+                "`num_classes` must be the number of `class_names`. "
+                f"Received: num_classes={num_classes}, {len(class_names)} class_names"
+            )
+        num_classes = len(class_names)
+    check_positive_int(num_classes=num_classes)
+    assert num_classes is not None
+    if num_classes < 2 and not multi_label:
+        raise ValueError(f"`num_classes` must be at least 2 without multi_label. Received: num_classes={num_classes}")
+    return num_classes
+
+
+def _default_metric(multi_label: bool) -> keras.metrics.Metric:
+    if multi_label:  # A logit of 0 is a probability of one half.
+        return keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
+    return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+
+
+def _text(label: Any) -> Any:
+    return label.decode("utf-8") if isinstance(label, bytes) else label
+
+
+def _row(row: Any) -> Any:
+    return row if isinstance(row, (list, tuple, set, frozenset)) else ()

@@ -1,0 +1,80 @@
+"""Finding presets and reading them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.checkpoints import Checkpoint, huggingface
+from keras_bert_zoo.checkpoints.files import read_json, write_directory
+from keras_bert_zoo.presets import hub
+
+
+def _shipped() -> Path:
+    """The folder of the presets that ship: package data, or the repository's own in an editable install."""
+    package = Path(__file__).parents[1]
+    installed = package / "presets" / "data"
+    return installed if installed.is_dir() else package.parent / "presets"
+
+
+def _named() -> dict[str, Path]:
+    """Preset name or alias -> its folder."""
+    found = {}
+    for path in sorted(_shipped().glob("*/preset.json")):
+        for name in (path.parent.name, *read_json(path).get("aliases", [])):
+            found[name] = path.parent
+    return found
+
+
+def preset_names() -> list[str]:
+    """The names that `from_preset` knows, aliases left out."""
+    return sorted({path.name for path in _named().values()})
+
+
+def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Checkpoint:
+    """Read a preset.
+
+    Args:
+        preset: A name (`"bert_base"`), a directory (ours or Hugging Face's), or `"hf://org/name[@revision]"`.
+        load_weights: False reads the configuration only; for a name that never touches a network.
+
+    Raises:
+        ValueError: Nothing was found, with what was tried; or what was found cannot be read.
+    """
+    address = os.fspath(preset)
+    if address.startswith(hub.SCHEME):
+        return huggingface.read(hub.download(address, load_weights), load_weights)
+    directory = Path(address)
+    if directory.is_dir():
+        return _read_directory(directory, load_weights)
+    names = _named()
+    if address not in names:
+        raise ValueError(
+            f"`preset` must be one of {preset_names()}, a directory, or hf://org/name. Received: preset={address!r}"
+        )
+    folder = names[address]
+    if huggingface.is_huggingface(folder):
+        return huggingface.read(folder, load_weights)
+    description = read_json(folder / "preset.json")
+    if load_weights:
+        return huggingface.read(hub.download(description["source"], load_weights), load_weights)
+    return _described(description)
+
+
+def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
+    if huggingface.is_huggingface(directory):
+        return huggingface.read(directory, load_weights)
+    raise ValueError(
+        f"`preset` must be a directory with a {huggingface.CONFIG}. Received: preset={str(directory)!r}"
+    )
+
+
+def _described(description: dict[str, Any]) -> Checkpoint:
+    """A released model's architecture, without weights and vocabulary: those come from its source."""
+    return Checkpoint(
+        class_name="BertBackbone", backbone=description["backbone"], tokenizer=description["tokenizer"]
+    )
+
+
+def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as a preset directory, all of it or nothing."""
+    write_directory(path, huggingface.PRESET, lambda directory: huggingface.write(directory, checkpoint))

@@ -1,0 +1,132 @@
+"""Batches of similar length: little padding, few shapes, a known number of steps, any order restored."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.text.packing import Examples
+
+# Where each shape compiles a program (XLA), batches are padded to the next of these.
+STATIC_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+# Training sorts by length within this many batches at a time, so that a batch still is a random draw.
+_BATCHES_SORTED_TOGETHER = 50
+
+
+def static_lengths(longest: int) -> tuple[int, ...]:
+    """The few lengths to pad to where no input may be longer than `longest`."""
+    return (*(length for length in STATIC_LENGTHS if length < longest), longest)
+
+
+def padded_length(length: int, static_lengths: tuple[int, ...]) -> int:
+    """The next of the static lengths, or the length itself where there are none."""
+    return next((static for static in static_lengths if static >= length), length)
+
+
+class LengthSortedBatches(keras.utils.PyDataset):
+    """Batches of examples of similar length.
+
+    Args:
+        examples: What to take batches from.
+        targets: Array with one row an example, or None.
+        sample_weight: `[examples]`, or None.
+        batch_size: Examples a batch; the last may be smaller.
+        rows: Numbers of the examples to use; None uses all.
+        static_lengths: Pad to the next of these lengths instead of the longest of the batch.
+        shuffle_seed: Order anew each epoch from this seed and the epoch's number; None keeps one order.
+        sort_all: Sort all examples, longest first; False keeps unshuffled batches in the order of the rows.
+        multiple_of: Fill the last batch up to a multiple of this with copies of its first examples, whose weight is 0.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        targets: np.ndarray | None = None,
+        sample_weight: np.ndarray | None = None,
+        batch_size: int = 32,
+        rows: np.ndarray | None = None,
+        static_lengths: tuple[int, ...] = (),
+        shuffle_seed: int | None = None,
+        sort_all: bool = True,
+        multiple_of: int = 1,
+    ) -> None:
+        super().__init__()
+        self.examples = examples
+        self.lengths = np.asarray(examples.lengths)
+        self.rows = np.arange(len(self.lengths)) if rows is None else rows
+        self.targets = targets
+        self.sample_weight = sample_weight
+        self.batch_size = batch_size
+        self.static_lengths = static_lengths
+        self.shuffle_seed = shuffle_seed
+        self.sort_all = sort_all
+        self.multiple_of = multiple_of
+        self.epoch = 0
+        self._fills = any(size % multiple_of for size in (min(batch_size, len(self.rows)), len(self.rows) % batch_size))
+        self._order = self._ordered(0)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.rows) / self.batch_size)
+
+    def _ordered(self, epoch: int) -> np.ndarray:
+        """The examples in the order of their batches; only the last batch is short."""
+        count, size = len(self.rows), self.batch_size
+        if self.shuffle_seed is None:
+            return self.rows[np.argsort(-self.lengths[self.rows], kind="stable")] if self.sort_all else self.rows
+        rng = np.random.default_rng((self.shuffle_seed, epoch))
+        drawn = rng.permutation(self.rows)
+        together = size * _BATCHES_SORTED_TOGETHER
+        full: list[np.ndarray] = []
+        last = np.empty(0, dtype=drawn.dtype)
+        for start in range(0, count, together):
+            chunk = drawn[start : start + together]
+            chunk = chunk[np.argsort(-self.lengths[chunk], kind="stable")]
+            for i in range(0, len(chunk), size):
+                batch = chunk[i : i + size]
+                if len(batch) == size:
+                    full.append(batch)
+                else:
+                    last = batch
+        return np.concatenate([*(full[i] for i in rng.permutation(len(full))), last])
+
+    def _padded_length(self, indices: np.ndarray) -> int:
+        longest = max(int(self.lengths[indices].max()), 1)
+        return padded_length(longest, self.static_lengths)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        if index == 0:  # A pass over the data begins; its order is that of the epoch.
+            self._order = self._ordered(self.epoch)
+        indices = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        real = len(indices)
+        if self._fills:
+            indices = np.resize(indices, math.ceil(real / self.multiple_of) * self.multiple_of)
+        batch: tuple[Any, ...] = (self.examples.take(indices, self._padded_length(indices)),)
+        if self.targets is not None:
+            batch += (self.targets[indices],)
+        if self.sample_weight is not None or (self._fills and self.targets is not None):
+            weight = np.ones(len(indices), "float32") if self.sample_weight is None else self.sample_weight[indices]
+            batch += (np.where(np.arange(len(indices)) < real, weight, 0).astype("float32"),)
+        return batch
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return (self[i] for i in range(len(self)))
+
+    def restore_order(self, outputs: np.ndarray) -> np.ndarray:
+        """Rows that came out batch by batch, back in the order of the examples."""
+        return outputs[np.argsort(self._order)]
+
+    def to_tf(self) -> Any:
+        """The same batches as a `tf.data.Dataset` with unknown batch size and length, which keeps the step count."""
+        import tensorflow as tf
+
+        def spec(array: np.ndarray) -> Any:
+            free = 2 if array.ndim == 2 and array.dtype == "int32" else 1
+            return tf.TensorSpec((None,) * free + array.shape[free:], array.dtype)
+
+        signature = keras.tree.map_structure(spec, self[0])
+        dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset.prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,112 @@
+"""`[CLS] a [SEP] b [SEP]`: truncation, and padding when a batch is formed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from keras_bert_zoo.text.tokenizer import BertTokenizer
+
+Arrays = dict[str, np.ndarray]
+
+
+class Examples(Protocol):
+    """What a batch can be taken from."""
+
+    lengths: np.ndarray
+    """int64 `[examples]`, tokens each, padding left out."""
+
+    def take(self, indices: np.ndarray, length: int) -> Arrays:
+        """`token_ids`, `segment_ids` and `padding_mask`, int32 `[len(indices), length]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class PackedTexts:
+    """Tokenised texts end to end, without padding.
+
+    Attributes:
+        token_ids: int32 `[tokens of all examples]`, special tokens in place.
+        lengths: int64 `[examples]`, tokens each.
+        first_lengths: int64 `[examples]`, tokens of segment 0.
+        pad_token_id: The id that fills a batch.
+    """
+
+    token_ids: np.ndarray
+    lengths: np.ndarray
+    first_lengths: np.ndarray
+    pad_token_id: int
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.cumsum(self.lengths) - self.lengths
+
+    def take(self, indices: np.ndarray, length: int) -> Arrays:
+        steps = np.arange(length)
+        mask = steps < self.lengths[indices, None]
+        source = np.where(mask, self._starts[indices, None] + steps, 0)
+        return {
+            "token_ids": np.where(mask, self.token_ids[source], self.pad_token_id).astype("int32"),
+            "segment_ids": (mask & (steps >= self.first_lengths[indices, None])).astype("int32"),
+            "padding_mask": mask.astype("int32"),
+        }
+
+
+@dataclass(frozen=True)
+class PaddedArrays:
+    """Ready arrays, each int `[examples, width]`; trailing padding is cut when a batch is taken."""
+
+    arrays: Arrays
+
+    @property
+    def lengths(self) -> np.ndarray:
+        mask = self.arrays["padding_mask"]
+        return np.max(np.where(mask != 0, np.arange(1, mask.shape[1] + 1), 0), axis=1)
+
+    def take(self, indices: np.ndarray, length: int) -> Arrays:
+        batch = {}
+        for name, array in self.arrays.items():
+            rows = array[indices, :length].astype("int32")
+            batch[name] = np.pad(rows, ((0, 0), (0, length - rows.shape[1])))
+        return batch
+
+
+def truncated_lengths(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """How much of each pair is kept when the longer one loses tokens until both fit into `budget`.
+
+    Equal lengths cost the second one a token, as in google-research/bert's run_classifier.py.
+    """
+    half = budget // 2
+    kept_first = np.minimum(first, np.maximum(budget - second, budget - half))
+    kept_second = np.minimum(second, np.maximum(budget - first, half))
+    return kept_first, kept_second
+
+
+def pack_texts(
+    tokenizer: BertTokenizer,
+    first: Sequence[str],
+    second: Sequence[str] | None,
+    sequence_length: int,
+) -> PackedTexts:
+    """Tokenise texts, or pairs, and cut each to `sequence_length` tokens, special tokens counted."""
+    first_ids = tokenizer.encode_words(first)
+    second_ids = None if second is None else tokenizer.encode_words(second)
+    first_kept = np.fromiter(map(len, first_ids), dtype="int64", count=len(first_ids))
+    if second_ids is None:
+        first_kept = np.minimum(first_kept, sequence_length - 2)
+        lengths = first_kept + 2
+    else:
+        second_kept = np.fromiter(map(len, second_ids), dtype="int64", count=len(second_ids))
+        first_kept, second_kept = truncated_lengths(first_kept, second_kept, sequence_length - 3)
+        lengths = first_kept + second_kept + 3
+    flat: list[int] = []
+    for i, ids in enumerate(first_ids):
+        flat.append(tokenizer.cls_token_id)
+        flat += ids[: first_kept[i]]
+        flat.append(tokenizer.sep_token_id)
+        if second_ids is not None:
+            flat += second_ids[i][: second_kept[i]]
+            flat.append(tokenizer.sep_token_id)
+    return PackedTexts(np.array(flat, dtype="int32"), lengths, first_kept + 2, tokenizer.pad_token_id)

@@ -1,0 +1,52 @@
+"""Telling single texts from pairs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_EXPECTED = "`{name}` must be a list of strings, or for pairs a tuple of two such lists, (first, second)"
+
+
+def is_texts(x: Any) -> bool:
+    """Whether `x` is meant as raw text: strings in a list or array, or a tuple of two of those."""
+    if isinstance(x, tuple):
+        return True
+    return isinstance(x, str) or _is_column(x)
+
+
+def split_texts(x: Any, name: str = "x") -> tuple[list[str], list[str] | None]:
+    """The first and the second texts of `x`, or None for the second where there are no pairs.
+
+    Raises:
+        ValueError: `x` is neither, holds something that is not a string, or its two lists differ in length.
+    """
+    if not isinstance(x, tuple):
+        return _column(x, name), None
+    if len(x) != 2 or not all(_is_column(column) for column in x):
+        kinds = ", ".join(type(column).__name__ for column in x)
+        raise ValueError(f"{_EXPECTED.format(name=name)}. Received: a tuple of {kinds}")
+    first, second = _column(x[0], f"{name}[0]"), _column(x[1], f"{name}[1]")
+    if len(first) != len(second):
+        raise ValueError(f"`{name}` must hold as many first as second texts. Received: {len(first)} and {len(second)}")
+    return first, second
+
+
+def _is_column(x: Any) -> bool:
+    if isinstance(x, (str, bytes, dict, tuple)):
+        return False
+    if isinstance(x, np.ndarray) or hasattr(x, "to_numpy"):
+        return np.asarray(x).dtype.kind in "OUS"
+    return isinstance(x, Sequence) and (not x or isinstance(x[0], (str, bytes)) or x[0] is None)
+
+
+def _column(x: Any, name: str) -> list[str]:
+    if not _is_column(x):
+        raise ValueError(f"{_EXPECTED.format(name=name)}. Received: {name} of type {type(x).__name__}")
+    if getattr(x, "ndim", 1) != 1:
+        raise ValueError(f"`{name}` must have one dimension. Received: {name}.shape={x.shape}")
+    texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in x]
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"`{name}` must hold strings. Received: {name}[{i}]={text!r} of type {type(text).__name__}")
+    return texts

@@ -1,0 +1,172 @@
+"""WordPiece tokenisation as transformers' `BertTokenizer` does it, on the engine of the `tokenizers` library."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One text, or one pair, as tokens.
+
+    Attributes:
+        token_ids: Ids with `[CLS]` and `[SEP]` in place.
+        segment_ids: 0 for the first text and its special tokens, 1 for the second.
+        tokens: The tokens as strings.
+        offsets: Start and end of each token as character positions in its own text; (0, 0) at special tokens.
+    """
+
+    token_ids: list[int]
+    segment_ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+
+
+def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
+    """The tokens of a `vocab.txt`, one a line, in the order of their ids."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The vocabulary must be UTF-8 text ({error.reason}). Received: path={str(path)!r}") from None
+    # Not `splitlines`: released vocabularies hold U+2028 and its like as tokens.
+    lines = text.split("\n")
+    return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertTokenizer:
+    """Turns text into WordPiece tokens and back.
+
+    Args:
+        vocabulary: Path of a `vocab.txt`, or its tokens in the order of their ids. `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`
+            and `[MASK]` must be among them.
+        lowercase: Lower-case the text, as the uncased models need.
+        strip_accents: Remove accents; None does so where `lowercase` does, as the original.
+        split_chinese: Make each CJK character a word of its own.
+
+    Example:
+
+    ```python
+    tokenizer = BertTokenizer("vocab.txt")
+    tokenizer.tokenize("unaffable")           # ['una', '##ffa', '##ble']
+    tokenizer.encode("a text", "another").token_ids
+    ```
+    """
+
+    def __init__(
+        self,
+        vocabulary: str | os.PathLike[str] | Sequence[str],
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_chinese: bool = True,
+    ) -> None:
+        if isinstance(vocabulary, (str, os.PathLike)):
+            vocabulary = read_vocabulary(vocabulary)
+        self.vocabulary = list(vocabulary)
+        self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.split_chinese = split_chinese
+        ids = {token: i for i, token in enumerate(self.vocabulary)}
+        if len(ids) != len(self.vocabulary):
+            twice = next(token for i, token in enumerate(self.vocabulary) if ids[token] != i)
+            raise ValueError(f"`vocabulary` must not hold a token twice. Received: {twice!r} twice")
+        missing = [token for token in SPECIAL_TOKENS if token not in ids]
+        if missing:
+            raise ValueError(f"`vocabulary` must hold {', '.join(SPECIAL_TOKENS)}. Received one without {missing}")
+        self._ids = ids
+        self.pad_token_id, self.unk_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id = (
+            ids[token] for token in SPECIAL_TOKENS
+        )
+        self._engine = self._build_engine()
+
+    def _build_engine(self) -> Any:
+        from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+        engine = Tokenizer(models.WordPiece(self._ids, unk_token="[UNK]"))
+        engine.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=self.split_chinese,
+            strip_accents=self.strip_accents,
+            lowercase=self.lowercase,
+        )
+        engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        engine.decoder = decoders.WordPiece(prefix="##")
+        engine.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", self.cls_token_id), ("[SEP]", self.sep_token_id)],
+        )
+        engine.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+        return engine
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens."""
+        return len(self.vocabulary)
+
+    def token_to_id(self, token: str) -> int:
+        """The id of a token; a token that is not in the vocabulary is a `ValueError`."""
+        if token not in self._ids:
+            raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
+        return self._ids[token]
+
+    def id_to_token(self, token_id: int) -> str:
+        """The token of an id; an id outside the vocabulary is a `ValueError`."""
+        if not 0 <= token_id < len(self.vocabulary):
+            raise ValueError(f"`token_id` must be in [0, {len(self.vocabulary)}). Received: token_id={token_id}")
+        return self.vocabulary[token_id]
+
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text, without special tokens."""
+        return self._engine.encode(_checked(text, "text"), add_special_tokens=False).tokens
+
+    def encode(self, text: str, pair: str | None = None) -> Encoding:
+        """`[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`, uncut."""
+        second = None if pair is None else _checked(pair, "pair")
+        encoding = self._engine.encode(_checked(text, "text"), second)
+        return Encoding(encoding.ids, encoding.type_ids, encoding.tokens, encoding.offsets)
+
+    def encode_words(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, without special tokens, on all cores."""
+        return [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """The text of ids, pieces joined and the space before punctuation removed."""
+        ids = [int(token_id) for token_id in token_ids]
+        for token_id in ids:
+            self.id_to_token(token_id)
+        return self._engine.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"vocabulary": self.vocabulary, **self.options()}
+
+    def options(self) -> dict[str, Any]:
+        """Everything but the vocabulary."""
+        return {
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "split_chinese": self.split_chinese,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BertTokenizer":
+        return cls(**config)
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.get_config(),)
+
+
+def _rebuild(config: dict[str, Any]) -> BertTokenizer:
+    return BertTokenizer.from_config(config)
+
+
+def _checked(text: Any, name: str) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"`{name}` must be a string. Received: {name}={text!r} of type {type(text).__name__}")
+    return text

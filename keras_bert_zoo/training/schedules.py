@@ -1,0 +1,67 @@
+"""Learning-rate schedules."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to a peak, then linear decay to zero (google-research/bert, optimization.py).
+
+    As in the original the decay is counted from step 0: after `warmup * total_steps` steps the rate is
+    `learning_rate * (1 - step / total_steps)`.
+
+    Args:
+        learning_rate: The peak.
+        warmup: Share of the steps spent warming up, in [0, 1).
+        total_steps: Number of steps to zero. None leaves it to the `fit` of a keras_bert_zoo task, which knows it.
+        start_step: The optimiser's step at which the schedule begins. A second `fit` moves it.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        warmup: float = 0.1,
+        total_steps: int | None = None,
+        start_step: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= warmup < 1:
+            raise ValueError(f"`warmup` must be a share in [0, 1). Received: warmup={warmup!r}")
+        if total_steps is not None and total_steps < 1:
+            raise ValueError(f"`total_steps` must be at least 1. Received: total_steps={total_steps!r}")
+        self.learning_rate = learning_rate
+        self.warmup = warmup
+        self.total_steps = total_steps
+        self.start_step = start_step
+        self._fit_sets_total_steps = total_steps is None
+
+    def set_run(self, total_steps: int, start_step: int) -> bool:
+        """Lay the schedule over one run of `fit`; True if that changed it. A `total_steps` the user gave stands."""
+        changed = (total_steps, start_step) != (self.total_steps, self.start_step)
+        if not self._fit_sets_total_steps or not changed:
+            return False
+        self.total_steps, self.start_step = total_steps, start_step
+        return True
+
+    def __call__(self, step: Any) -> Any:
+        if self.total_steps is None:
+            raise ValueError(
+                "`total_steps` must be given outside the `fit` of a keras_bert_zoo task. Received: total_steps=None"
+            )
+        step = ops.cast(step, "float32") - self.start_step
+        rate = self.learning_rate * ops.maximum(1.0 - step / self.total_steps, 0.0)
+        warmup_steps = int(self.total_steps * self.warmup)
+        if not warmup_steps:
+            return rate
+        return ops.where(step < warmup_steps, self.learning_rate * step / warmup_steps, rate)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup": self.warmup,
+            "total_steps": None if self._fit_sets_total_steps else self.total_steps,
+            "start_step": 0 if self._fit_sets_total_steps else self.start_step,
+        }
