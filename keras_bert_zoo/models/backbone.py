@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
@@ -156,9 +157,9 @@ class BertBackbone(keras.Model):
         """The constructor's arguments, precision and name left out."""
         return dict(self._config)
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         self.check_inputs(inputs)
-        return super().call(inputs, *args, **kwargs)
+        return super().__call__(inputs, *args, **kwargs)
 
     def check_inputs(self, inputs: Any) -> None:
         """Raise a `ValueError` for inputs that this backbone cannot take; values are looked at in NumPy arrays only."""
@@ -167,7 +168,7 @@ class BertBackbone(keras.Model):
             checks.check_values(inputs, self._config["vocabulary_size"], self._config["num_segments"])
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(x, dict):
+        if isinstance(x, (dict, np.ndarray)):
             self.check_inputs(x)
         return super().predict(x, *args, **kwargs)
 

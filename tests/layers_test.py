@@ -1,0 +1,166 @@
+"""The layers against NumPy transcriptions of the paper."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
+from keras_bert_zoo.layers.activations import get_activation
+from tests.helpers import check_saving, numpy, random_inputs, randomise
+
+HIDDEN = np.random.default_rng(1).normal(size=(3, 9, 8)).astype("float32")
+MASK = random_inputs()["padding_mask"]
+
+
+def weights_of(layer):
+    return {weight.path.split("/", 1)[1]: numpy(weight).astype("float64") for weight in layer.weights}
+
+
+def attention_oracle(layer, hidden, mask, causal):
+    """softmax(q k^T / sqrt(d) + mask) v for each head on its own (Vaswani et al. 2017, equation 1)."""
+    w = weights_of(layer)
+    qkv = hidden.astype("float64") @ w["qkv/kernel"] + w["qkv/bias"]
+    query, key, value = np.split(qkv, 3, axis=-1)
+    size = layer.head_dim
+    outputs, probabilities = [], []
+    for head in range(layer.num_heads):
+        part = slice(head * size, (head + 1) * size)
+        scores = query[..., part] @ key[..., part].transpose(0, 2, 1) / math.sqrt(size)
+        allowed = np.broadcast_to(mask[:, None, :] != 0, scores.shape)
+        if causal:
+            allowed = allowed & np.tril(np.ones(scores.shape[1:], bool))
+        scores = np.where(allowed, scores, -np.inf)
+        exp = np.exp(scores - scores.max(-1, keepdims=True))
+        probabilities.append(exp / exp.sum(-1, keepdims=True))
+        outputs.append(probabilities[-1] @ value[..., part])
+    return np.concatenate(outputs, -1) @ w["output/kernel"] + w["output/bias"], np.stack(probabilities, 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_attention_is_the_papers(causal, heads):
+    layer = SelfAttention(8, heads, causal=causal, name="attention")
+    layer.build(HIDDEN.shape)
+    randomise(layer)
+    expected, probabilities = attention_oracle(layer, HIDDEN, MASK, causal)
+    fused = layer(HIDDEN, MASK)
+    explicit, scores = layer(HIDDEN, MASK, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(fused), expected, atol=2e-6)
+    np.testing.assert_allclose(numpy(explicit), expected, atol=2e-6)
+    np.testing.assert_allclose(numpy(scores), probabilities, atol=1e-6)
+
+
+def test_attention_dropout_drops_probabilities_and_keeps_their_mean():
+    layer = SelfAttention(8, 2, dropout=0.5, name="attention")
+    layer.build(HIDDEN.shape)
+    randomise(layer)
+    expected = numpy(layer(HIDDEN, MASK))
+    drawn = np.stack([numpy(layer(HIDDEN, MASK, training=True)) for _ in range(600)])
+    assert drawn.std(0).min() > 0
+    error = (drawn.mean(0) - expected) / (drawn.std(0) / math.sqrt(600))
+    assert np.abs(error).max() < 5
+
+
+@pytest.mark.parametrize(
+    "dropout, training, scores, fused",
+    [(0.1, False, False, 1), (0.1, None, False, 1), (0.1, True, False, 0), (0.0, True, False, 1), (0.0, False, True, 0)],
+)
+def test_fused_attention_runs_whenever_dropout_is_inactive(monkeypatch, dropout, training, scores, fused):
+    calls = []
+    original = keras.ops.dot_product_attention
+    monkeypatch.setattr(
+        "keras_bert_zoo.layers.attention.ops.dot_product_attention",
+        lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs),
+    )
+    layer = SelfAttention(8, 2, dropout=dropout)
+    layer(HIDDEN, MASK, training=training, return_attention_scores=scores)
+    assert len(calls) == fused
+
+
+def test_embeddings_are_the_normalised_sum_of_three():
+    inputs = random_inputs()
+    layer = BertEmbeddings(40, 8, max_sequence_length=16, layer_norm_epsilon=1e-2, name="embeddings")
+    layer.build((None, None))
+    w = weights_of(randomise(layer))
+    x = (
+        w["token_embedding/embeddings"][inputs["token_ids"]]
+        + w["segment_embedding/embeddings"][inputs["segment_ids"]]
+        + w["position_embedding/embeddings"][np.arange(9)]
+    )
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-2)
+    expected = x * w["layer_norm/gamma"] + w["layer_norm/beta"]
+    np.testing.assert_allclose(numpy(layer(inputs["token_ids"], inputs["segment_ids"])), expected, atol=2e-6)
+
+
+def test_activations_at_hand_worked_points():
+    x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0], "float32")
+    erf = np.array([math.erf(value / math.sqrt(2)) for value in x])
+    tanh = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    np.testing.assert_allclose(numpy(get_activation("gelu")(x)), x * 0.5 * (1 + erf), atol=1e-6)
+    for name in ("gelu_new", "gelu_pytorch_tanh"):
+        np.testing.assert_allclose(numpy(get_activation(name)(x)), x * 0.5 * (1 + tanh), atol=1e-6)
+    np.testing.assert_array_equal(numpy(get_activation("relu")(x)), np.maximum(x, 0))
+    np.testing.assert_allclose(numpy(get_activation("silu")(x)), x / (1 + np.exp(-x)), atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_half_precision_stays_finite_and_close(policy):
+    layer = EncoderLayer(8, 2, 16, causal=True, dtype=policy)
+    layer.build(HIDDEN.shape)
+    randomise(layer)
+    reference = EncoderLayer(8, 2, 16, causal=True)
+    reference.build(HIDDEN.shape)
+    reference.set_weights(layer.get_weights())
+    # Rows of large and of tiny values: LayerNorm's variance and the mask must survive float16's range.
+    hidden = HIDDEN * np.array([1.0, 100.0, 1e-3], "float32")[:, None, None]
+    expected = numpy(reference(hidden, MASK))
+    for scores in (False, True):
+        output = layer(hidden, MASK, return_attention_scores=scores)
+        output = numpy(output[0] if scores else output).astype("float32")
+        tolerance = {"float32": 1e-5, "mixed_bfloat16": 0.15, "mixed_float16": 0.02}[policy]
+        np.testing.assert_allclose(output, expected, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: SelfAttention(8, 2, dropout=0.3, causal=True, name="layer"),
+        lambda: EncoderLayer(8, 2, 16, activation="relu", layer_norm_epsilon=1e-3, name="layer"),
+    ],
+)
+def test_hidden_layers_save(build, tmp_path):
+    def as_model(layer):
+        hidden = keras.Input((None, 8))
+        mask = keras.Input((None,), dtype="int32")
+        return keras.Model([hidden, mask], layer(hidden, mask))
+
+    check_saving(build, [HIDDEN, MASK], tmp_path, as_model)
+
+
+def test_embeddings_save(tmp_path):
+    def as_model(layer):
+        ids, segments = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+        return keras.Model([ids, segments], layer(ids, segments))
+
+    inputs = random_inputs()
+    inputs = [inputs["token_ids"], inputs["segment_ids"]]
+    check_saving(lambda: BertEmbeddings(40, 8, 16, 3, 0.2, 1e-5, 0.1, name="layer"), inputs, tmp_path, as_model)
+
+
+@pytest.mark.parametrize(
+    "build, words",
+    [
+        (lambda: SelfAttention(8, 3), "`num_heads` must divide `hidden_dim`"),
+        (lambda: SelfAttention(8, 0), "`num_heads` must be a positive integer. Received: num_heads=0"),
+        (lambda: SelfAttention(8, 2, dropout=1.0), "`dropout` must be a number in [0, 1)"),
+        (lambda: EncoderLayer(8, 2, 16, activation="mish"), "Received: activation='mish'"),
+        (lambda: BertEmbeddings(0, 8), "`vocabulary_size` must be a positive integer"),
+        (lambda: EncoderLayer(8, 2, 16, colour="red"), "colour"),
+    ],
+)
+def test_bad_arguments(build, words):
+    with pytest.raises(ValueError) as error:
+        build()
+    assert words in str(error.value)

@@ -1,0 +1,142 @@
+"""Against transformers' BertModel, whose code shares nothing with ours."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
+from tests.helpers import gradients, numpy, random_inputs
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+CASES = {
+    "gelu, 1 head": dict(),
+    "gelu_new, 2 heads": dict(hidden_act="gelu_new", num_attention_heads=2),
+    "relu, 4 heads, one segment": dict(hidden_act="relu", num_attention_heads=4, type_vocab_size=1),
+    "gelu_pytorch_tanh, 12 heads": dict(hidden_act="gelu_pytorch_tanh", num_attention_heads=12, hidden_size=48),
+    "epsilon 1e-2, 12 heads, 512 positions": dict(
+        layer_norm_eps=1e-2, num_attention_heads=12, hidden_size=96, max_position_embeddings=512
+    ),
+    "4 layers, 128 positions": dict(num_hidden_layers=4, max_position_embeddings=128, num_attention_heads=3),
+}
+
+
+def reference(tmp_path, **options):
+    """A BertModel with random weights, biases and LayerNorm too, saved where ours reads it."""
+    torch.manual_seed(0)
+    defaults = dict(
+        vocab_size=90, hidden_size=24, num_hidden_layers=2, num_attention_heads=1, intermediate_size=48,
+        max_position_embeddings=64, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.BertModel(transformers.BertConfig(**{**defaults, **options})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path)
+    return model
+
+
+def run_reference(model, inputs):
+    with torch.no_grad():
+        outputs = model(
+            torch.tensor(inputs["token_ids"]).long(),
+            torch.tensor(inputs["padding_mask"]).long(),
+            torch.tensor(inputs["segment_ids"]).long(),
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+    named = {"sequence_output": outputs.last_hidden_state, "pooled_output": outputs.pooler_output}
+    for i, state in enumerate(outputs.hidden_states):
+        named[f"hidden_states/{i}"] = state
+    for i, scores in enumerate(outputs.attentions):
+        named[f"attention_scores/{i}"] = scores
+    return {name: tensor.double().numpy() for name, tensor in named.items()}
+
+
+def run_ours(backbone, inputs):
+    outputs = backbone.extractor(hidden_states=True, attention_scores=True)(inputs)
+    named = {name: outputs[name] for name in ("sequence_output", "pooled_output")}
+    for kind in ("hidden_states", "attention_scores"):
+        named.update({f"{kind}/{i}": tensor for i, tensor in enumerate(outputs[kind])})
+    return {name: numpy(tensor) for name, tensor in named.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs(case, tmp_path):
+    model = reference(tmp_path, **CASES[case])
+    length = model.config.max_position_embeddings
+    inputs = random_inputs(3, length, 90, model.config.type_vocab_size)
+    backbone = kbz.BertBackbone.from_preset(tmp_path)
+    ours, fused, theirs = run_ours(backbone, inputs), backbone(inputs), run_reference(model, inputs)
+    exact = run_reference(model.double(), inputs)
+    assert set(ours) == set(theirs)
+    for name, expected in theirs.items():
+        tolerance = max(5e-6, 2 * np.abs(expected - exact[name]).max())
+        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=tolerance, err_msg=name)
+        if name in fused:
+            np.testing.assert_allclose(numpy(fused[name]), expected, rtol=0, atol=tolerance, err_msg=name)
+
+
+def test_gradients(tmp_path):
+    model = reference(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_attention_heads=4)
+    inputs = random_inputs(3, 20, 90)
+    rng = np.random.default_rng(2)
+    weights = {"sequence_output": rng.normal(size=(3, 20, 24)) / 60, "pooled_output": rng.normal(size=(3, 24))}
+    weights = {name: weight.astype("float32") for name, weight in weights.items()}
+    backbone = kbz.BertBackbone.from_preset(tmp_path)
+
+    def weighted_sum(outputs):
+        return sum(keras.ops.sum(outputs[name] * keras.ops.convert_to_tensor(weights[name])) for name in weights)
+
+    ours = gradients(backbone, inputs, weighted_sum)
+    model.train()
+    outputs = model(
+        torch.tensor(inputs["token_ids"]).long(),
+        torch.tensor(inputs["padding_mask"]).long(),
+        torch.tensor(inputs["segment_ids"]).long(),
+    )
+    loss = (outputs.last_hidden_state * torch.tensor(weights["sequence_output"])).sum()
+    (loss + (outputs.pooler_output * torch.tensor(weights["pooled_output"])).sum()).backward()
+    theirs = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    ours = split_tensors(ours, "")
+    assert set(ours) == set(theirs)
+    # Row 0 of the token table is padding, whose gradient PyTorch leaves out.
+    ours["embeddings.word_embeddings.weight"][0] = 0
+    for name, expected in theirs.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_real_checkpoint(minilm):
+    texts = ["The cat sat on the mat.", "Quarterly revenue rose by 12% to $3.4bn, the company said on Tuesday."]
+    tokenizer = kbz.BertTokenizer(minilm / "vocab.txt")
+    inputs = kbz.BertTextClassifierPreprocessor(tokenizer)((texts, texts[::-1]))
+    model = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    backbone = kbz.BertBackbone.from_preset(minilm)
+    assert (backbone.load_report.fresh, backbone.load_report.unused) == ((), ())
+    ours, theirs = run_ours(backbone, inputs), run_reference(model, inputs)
+    for name, expected in theirs.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("is_decoder", True),
+        ("position_embedding_type", "relative_key"),
+        ("add_cross_attention", True),
+        ("model_type", "roberta"),
+        ("hidden_act", "mish"),
+    ],
+)
+def test_configs_that_would_compute_something_else_are_refused(field, value, tmp_path):
+    from keras_bert_zoo.checkpoints.files import read_json, write_json
+
+    reference(tmp_path)
+    path = tmp_path / "config.json"
+    write_json(path, {**read_json(path), field: value})
+    with pytest.raises(ValueError) as error:
+        kbz.BertBackbone.from_preset(tmp_path)
+    assert ("activation" if field == "hidden_act" else field) in str(error.value)
+    assert repr(value) in str(error.value)

@@ -1,0 +1,218 @@
+"""Presets: names, Hugging Face directories in and out, strict loading, atomic saving."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.presets import presets
+from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
+
+PARAMETERS = {
+    "bert_tiny": 4_385_920,
+    "bert_mini": 11_170_560,
+    "bert_small": 28_763_648,
+    "bert_medium": 41_373_184,
+    "bert_base": 109_482_240,
+    "bert_large": 335_141_888,
+}
+
+
+def test_names_and_their_descriptions():
+    assert set(kbz.preset_names()) == set(PARAMETERS)
+    for name, parameters in PARAMETERS.items():
+        description = json.loads((presets._shipped() / name / "preset.json").read_text())
+        assert description["parameters"] == parameters
+        assert description["source"].startswith("hf://google")
+        for alias in (name, *description["aliases"]):
+            assert presets.load_preset(alias, load_weights=False).backbone == description["backbone"]
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "bert_mini", "bert_tiny_en_uncased"])
+def test_a_name_without_weights_needs_no_network(name, monkeypatch):
+    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("touched the network"))
+    backbone = kbz.BertBackbone.from_preset(name, load_weights=False, num_layers=1)
+    assert backbone.architecture["num_layers"] == 1
+    assert backbone.architecture["hidden_dim"] == (256 if "mini" in name else 128)
+    classifier = kbz.BertTextClassifier.from_preset(name, load_weights=False, num_classes=2)
+    assert classifier.preprocessor is None
+
+
+def test_backbone_round_trip_and_transformers(backbone, tmp_path):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    randomise(backbone)
+    backbone.save_to_preset(tmp_path / "preset")
+    inputs = random_inputs()
+    ours = numpy(backbone(inputs)["pooled_output"])
+    again = kbz.BertBackbone.from_preset(tmp_path / "preset")
+    assert again.architecture == backbone.architecture
+    assert set(again.load_report.loaded) == {weight.path for weight in backbone.weights}
+    np.testing.assert_array_equal(numpy(again(inputs)["pooled_output"]), ours)
+    model = transformers.AutoModel.from_pretrained(tmp_path / "preset").eval()
+    with torch.no_grad():
+        theirs = model(*(torch.tensor(inputs[k]).long() for k in ("token_ids", "padding_mask", "segment_ids")))
+    np.testing.assert_allclose(theirs.pooler_output.numpy(), ours, atol=5e-6)
+
+
+def test_causal_backbone_opens_in_transformers(tmp_path):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    backbone = randomise(kbz.BertBackbone(**TINY, causal=True))
+    backbone.save_to_preset(tmp_path / "preset")
+    inputs = random_inputs()
+    ours = numpy(backbone(inputs)["sequence_output"])
+    np.testing.assert_array_equal(
+        numpy(kbz.BertBackbone.from_preset(tmp_path / "preset")(inputs)["sequence_output"]), ours
+    )
+    model = transformers.AutoModel.from_pretrained(tmp_path / "preset").eval()
+    with torch.no_grad():
+        theirs = model(*(torch.tensor(inputs[k]).long() for k in ("token_ids", "padding_mask", "segment_ids")))
+    np.testing.assert_allclose(theirs.last_hidden_state.numpy(), ours, atol=5e-6)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_classifier_round_trip_and_transformers(backbone, tokenizer, multi_label, tmp_path):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=12)
+    names = ["no", "yes", "maybe"]
+    classifier = randomise(
+        kbz.BertTextClassifier(
+            backbone, class_names=names, multi_label=multi_label, dropout=0.3, preprocessor=preprocessor
+        )
+    )
+    classifier.save_to_preset(tmp_path / "preset")
+    logits = classifier.predict((TEXTS, TEXTS[::-1]), verbose=0)
+    again = kbz.BertTextClassifier.from_preset(tmp_path / "preset")
+    assert again.head_config() == classifier.head_config()
+    assert again.preprocessor.get_config() == preprocessor.get_config()
+    np.testing.assert_allclose(again.predict((TEXTS, TEXTS[::-1]), verbose=0), logits, atol=1e-6)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "preset").eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "preset")(
+        TEXTS, TEXTS[::-1], return_tensors="pt", padding=True, truncation=True
+    )
+    with torch.no_grad():
+        np.testing.assert_allclose(model(**tokens).logits.numpy(), logits, atol=5e-6)
+    assert model.config.id2label == dict(enumerate(names))
+    assert model.config.problem_type == f"{'multi' if multi_label else 'single'}_label_classification"
+
+
+def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
+    transformers = pytest.importorskip("transformers")
+    options = dict(
+        vocab_size=40, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=16, id2label={0: "no", 1: "yes", 2: "maybe"}, classifier_dropout=0.25,
+    )  # fmt: skip
+    config = transformers.BertConfig(**options)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "classifier")
+    classifier = kbz.BertTextClassifier.from_preset(tmp_path / "classifier")
+    assert (classifier.class_names, classifier.dropout) == (["no", "yes", "maybe"], 0.25)
+    assert (classifier.load_report.fresh, classifier.load_report.unused) == ((), ())
+
+    caplog.set_level(logging.WARNING, "keras_bert_zoo")
+    other = kbz.BertTextClassifier.from_preset(tmp_path / "classifier", num_classes=2)
+    assert other.load_report.fresh == other.load_report.unused == ("classifier/kernel", "classifier/bias")
+    assert "freshly initialised, to be trained: classifier/kernel, classifier/bias" in caplog.text
+
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "mlm")
+    classifier = kbz.BertTextClassifier.from_preset(tmp_path / "mlm", num_classes=2)
+    assert set(classifier.load_report.fresh) == {
+        "classifier/kernel", "classifier/bias", "pooler/kernel", "pooler/bias",
+    }  # fmt: skip
+    assert "cls.predictions.transform.dense.weight" in classifier.load_report.unused
+    assert kbz.BertBackbone.from_preset(tmp_path / "mlm").pooler_layer is None
+
+
+def test_a_missing_or_misshapen_weight_is_refused(backbone, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    backbone.save_to_preset(tmp_path / "preset")
+    path = tmp_path / "preset" / "model.safetensors"
+    tensors = load_file(path)
+    bias = tensors.pop("encoder.layer.1.attention.self.key.bias")
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match="one without encoder_layer_1/attention/qkv/bias"):
+        kbz.BertBackbone.from_preset(tmp_path / "preset")
+    tensors["encoder.layer.1.attention.self.key.bias"] = bias
+    tensors["pooler.dense.weight"] = np.zeros((8, 9), "float32")
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=r"pooler/kernel must have the shape \(8, 8\).*Received: \(9, 8\)"):
+        kbz.BertBackbone.from_preset(tmp_path / "preset")
+
+
+def test_saving_is_all_or_nothing(backbone, tmp_path, monkeypatch):
+    target = tmp_path / "preset"
+    backbone.save_to_preset(target)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    randomise(backbone)
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_bert_zoo.checkpoints.huggingface.write_json", fail)
+        with pytest.raises(OSError, match="disk full"):
+            backbone.save_to_preset(target)
+        with pytest.raises(OSError, match="disk full"):
+            backbone.save_to_preset(tmp_path / "new")
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
+    backbone.save_to_preset(target)
+    assert (target / "model.safetensors").read_bytes() != before["model.safetensors"]
+    assert set(before) == {path.name for path in target.iterdir()}
+
+
+def test_saving_spares_other_peoples_directories(backbone, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="must be a new or empty directory"):
+        backbone.save_to_preset(tmp_path)
+    with pytest.raises(ValueError, match="a file"):
+        backbone.save_to_preset(tmp_path / "thesis.tex")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_bad_presets(backbone, tmp_path, monkeypatch):
+    def refused(words, preset, **options):
+        with pytest.raises(ValueError) as error:
+            kbz.BertBackbone.from_preset(preset, **options)
+        assert words in str(error.value)
+
+    refused("`preset` must be one of ['bert_base',", "bert_bse")
+    refused("must be a directory with a config.json", tmp_path)
+    refused("A hub address must be hf://org/name", "hf://nowhere")
+    backbone.save_to_preset(tmp_path / "preset")
+    weights = tmp_path / "preset" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    refused("must be a safetensors file", tmp_path / "preset")
+    weights.unlink()
+    refused("must hold model.safetensors; pass load_weights=False", tmp_path / "preset")
+    assert kbz.BertBackbone.from_preset(tmp_path / "preset", load_weights=False).architecture == backbone.architecture
+    (tmp_path / "preset" / "config.json").write_text("[1]")
+    refused("config.json must hold a JSON object", tmp_path / "preset", load_weights=False)
+
+
+def test_offline_says_what_was_tried(tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=r"hf://google-bert/bert-base-uncased could not be reached.*load_weights=False"):
+        kbz.BertBackbone.from_preset("bert_base")
+
+
+def test_vocabulary_survives_unusual_tokens(backbone, tmp_path):
+    words = [*kbz.BertTokenizer(Path(__file__).parent / "unusual_vocab.txt").vocabulary]
+    assert len(words) == 9
+    tokenizer = kbz.BertTokenizer(words, lowercase=False, strip_accents=True, split_chinese=False)
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, 8)
+    kbz.BertTextClassifier(backbone, 2, preprocessor=preprocessor).save_to_preset(tmp_path / "preset")
+    loaded = kbz.BertTextClassifier.from_preset(tmp_path / "preset").preprocessor.tokenizer
+    assert loaded.get_config() == tokenizer.get_config()
+
+
+def test_fit_then_save_then_go_on(classifier, tmp_path):
+    classifier.fit(TEXTS, LABELS, epochs=1, verbose=0)
+    classifier.save_to_preset(tmp_path / "preset")
+    again = kbz.BertTextClassifier.from_preset(tmp_path / "preset")
+    np.testing.assert_allclose(again.predict(TEXTS, verbose=0), classifier.predict(TEXTS, verbose=0), atol=1e-6)
+    again.fit(TEXTS, LABELS, epochs=1, verbose=0)

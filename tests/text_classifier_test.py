@@ -1,0 +1,293 @@
+"""The classifier: what `fit`, `evaluate` and `predict` take and give, and what they refuse."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import LABELS, TEXTS, TINY, check_saving, numpy, random_inputs, randomise
+
+
+def logits_one_by_one(classifier, texts, pairs=None):
+    """Each example on its own, so without padding and in order."""
+    rows = []
+    for i in range(len(texts)):
+        x = texts[i : i + 1] if pairs is None else (texts[i : i + 1], pairs[i : i + 1])
+        rows.append(numpy(classifier(classifier.preprocessor(x))))
+    return np.concatenate(rows)
+
+
+def loss_of(logits, labels):
+    logits = logits.astype("float64")
+    return float(np.mean(np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]))
+
+
+@pytest.mark.parametrize("batch_size", [2, 4, None])
+def test_predictions_come_in_the_order_given(classifier, batch_size):
+    randomise(classifier)
+    expected = logits_one_by_one(classifier, TEXTS)
+    assert len(np.unique(expected.round(5), axis=0)) == len(TEXTS)
+    np.testing.assert_allclose(classifier.predict(TEXTS, batch_size, verbose=0), expected, atol=2e-6)
+    np.testing.assert_allclose(classifier.predict(np.array(TEXTS), batch_size, verbose=0), expected, atol=2e-6)
+    pairs = logits_one_by_one(classifier, TEXTS, TEXTS[::-1])
+    assert np.abs(pairs - expected).max() > 1e-3
+    np.testing.assert_allclose(classifier.predict((TEXTS, TEXTS[::-1]), batch_size, verbose=0), pairs, atol=2e-6)
+
+
+def test_steps_takes_the_first_examples(classifier):
+    randomise(classifier)
+    expected = logits_one_by_one(classifier, TEXTS)
+    np.testing.assert_allclose(classifier.predict(TEXTS, 2, verbose=0, steps=2), expected[:4], atol=2e-6)
+
+
+def test_evaluate_is_loss_and_accuracy(classifier):
+    randomise(classifier)
+    logits = logits_one_by_one(classifier, TEXTS)
+    scores = classifier.evaluate(TEXTS, LABELS, batch_size=2, verbose=0, return_dict=True)
+    assert scores["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == LABELS))
+    assert scores["loss"] == pytest.approx(loss_of(logits, LABELS), abs=1e-5)
+    weights = np.array([1, 0, 0, 2, 0, 1.0])
+    scores = classifier.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0, return_dict=True)
+    assert scores["accuracy"] == pytest.approx(np.average(logits.argmax(-1) == LABELS, weights=weights))
+
+
+def test_ready_arrays_text_and_tf_data_give_the_same(classifier):
+    tf = pytest.importorskip("tensorflow")
+    randomise(classifier)
+    expected = logits_one_by_one(classifier, TEXTS)
+    arrays = classifier.preprocessor(TEXTS)
+    np.testing.assert_allclose(classifier.predict(arrays, 4, verbose=0), expected, atol=2e-6)
+    bare = kbz.BertTextClassifier(classifier.backbone, num_classes=3, preprocessor=None)
+    bare.set_weights(classifier.get_weights())
+    np.testing.assert_allclose(bare.predict(arrays, 4, verbose=0), expected, atol=2e-6)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(4)
+    np.testing.assert_allclose(classifier.predict(dataset, verbose=0), expected, atol=2e-6)
+    np.testing.assert_allclose(
+        bare.predict(tf.data.Dataset.from_tensor_slices(arrays).batch(4), verbose=0), expected, atol=2e-6
+    )
+    scores = classifier.evaluate(TEXTS, LABELS, verbose=0)
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(4)
+    np.testing.assert_allclose(classifier.evaluate(dataset, verbose=0), scores, rtol=1e-5)
+    pairs = tf.data.Dataset.from_tensor_slices(((TEXTS, TEXTS[::-1]), LABELS)).batch(4)
+    np.testing.assert_allclose(
+        classifier.evaluate(pairs, verbose=0), classifier.evaluate((TEXTS, TEXTS[::-1]), LABELS, verbose=0), rtol=1e-5
+    )
+    assert len(classifier.fit(dataset, epochs=2, verbose=0).history["loss"]) == 2
+
+
+def overfit(classifier, x, y, **options):
+    classifier.compile(optimizer=kbz.AdamW(kbz.WarmupLinearDecay(2e-3)))
+    return classifier.fit(x, y, batch_size=6, epochs=60, verbose=0, **options)
+
+
+def wide_backbone():
+    """Wide enough to learn six texts in a moment."""
+    return kbz.BertBackbone(**{**TINY, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0)
+
+
+def test_fit_learns_from_text_names_and_pairs(tokenizer):
+    def fresh(**options):
+        preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+        return kbz.BertTextClassifier(wide_backbone(), preprocessor=preprocessor, **options)
+
+    names = [["warm", "cold", "so so"][label] for label in LABELS]
+    named = fresh(num_classes=3)
+    history = overfit(named, TEXTS, names, validation_data=(TEXTS, names)).history
+    assert named.class_names == ["cold", "so so", "warm"]
+    assert history["val_accuracy"][-1] == 1.0
+    assert [ranked[0][0] for ranked in named.classify(TEXTS)] == names
+    for ranked in named.classify(TEXTS):
+        assert sum(probability for _, probability in ranked) == pytest.approx(1, abs=1e-5)
+    # The first texts are all the same: only the second tells the classes apart.
+    paired = fresh(class_names=["a", "b", "c"])
+    same = ["it is"] * len(TEXTS)
+    overfit(paired, (same, TEXTS), LABELS)
+    assert paired.evaluate((same, TEXTS), LABELS, verbose=0)[1] == 1.0
+
+
+def test_multi_label(tokenizer):
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    names = ["film", "praise", "length"]
+    classifier = kbz.BertTextClassifier(
+        wide_backbone(), class_names=names, multi_label=True, preprocessor=preprocessor
+    )
+    sets = [["film", "praise"], [], ["length"], ["praise"], ["praise"], ["length", "film"]]
+    ones = np.array([[name in row for name in names] for row in sets], "float32")
+    np.testing.assert_array_equal(classifier.encode_targets(sets, 6), ones)
+    randomise(classifier)
+    logits = logits_one_by_one(classifier, TEXTS).astype("float64")
+    scores = classifier.evaluate(TEXTS, sets, batch_size=2, verbose=0, return_dict=True)
+    expected = np.mean(np.log1p(np.exp(logits)) - ones * logits)
+    assert scores["loss"] == pytest.approx(expected, abs=1e-5)
+    assert scores["accuracy"] == pytest.approx(np.mean((logits > 0) == ones))
+    overfit(classifier, TEXTS, ones)
+    for ranked, row in zip(classifier.classify(TEXTS), sets, strict=True):
+        assert {name for name, probability in ranked if probability > 0.5} == set(row)
+
+
+def test_class_weight_and_validation_split(classifier):
+    randomise(classifier)
+    np.testing.assert_array_equal(
+        classifier.weigh_classes(np.array([0, 1, 2, 1], "int32"), {1: 3.0, 2: 0.5}), [1, 3, 0.5, 3]
+    )
+    history = classifier.fit(TEXTS, LABELS, validation_split=1 / 3, class_weight={0: 2.0}, verbose=0).history
+    before = classifier.evaluate(TEXTS[4:], LABELS[4:], verbose=0, return_dict=True)
+    assert history["val_loss"][-1] == pytest.approx(before["loss"], abs=1e-5)
+
+
+def test_same_seed_same_weights(tokenizer):
+    def run():
+        keras.utils.set_random_seed(7)
+        preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+        classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=3, preprocessor=preprocessor)
+        classifier.fit(TEXTS * 4, LABELS * 4, batch_size=4, epochs=2, verbose=0)
+        return classifier.predict(TEXTS, verbose=0)
+
+    np.testing.assert_array_equal(run(), run())
+
+
+def test_few_programs_are_compiled(classifier, monkeypatch):
+    """On XLA one program a length; elsewhere any length."""
+    shapes = set()
+    original = type(classifier.backbone).__call__
+
+    def record(self, inputs, *args, **kwargs):
+        shapes.add(tuple(inputs["token_ids"].shape))
+        return original(self, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(type(classifier.backbone), "__call__", record)
+    classifier.fit(TEXTS * 4, LABELS * 4, batch_size=4, verbose=0)
+    shapes -= {(None, None)}
+    if classifier.jit_compile:
+        assert shapes == {(4, 16)}
+    elif keras.backend.backend() == "torch":
+        assert {batch for batch, _ in shapes} == {4}
+        assert max(length for _, length in shapes) < 16
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_gives_float32_logits(policy, tokenizer):
+    backbone = kbz.BertBackbone(**TINY, dtype=policy)
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
+    classifier.fit(TEXTS, LABELS, verbose=0)
+    logits = classifier.predict(TEXTS, verbose=0)
+    assert logits.dtype == "float32"
+    assert np.isfinite(logits).all()
+
+
+def test_saves(tokenizer, tmp_path):
+    def build():
+        preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+        return kbz.BertTextClassifier(
+            kbz.BertBackbone(**TINY), class_names=["a", "b"], dropout=0.2, preprocessor=preprocessor
+        )
+
+    loaded = check_saving(build, random_inputs(), tmp_path)
+    assert loaded.head_config() == build().head_config()
+    assert loaded.predict(TEXTS, verbose=0).shape == (6, 2)
+
+
+def test_training_goes_on_after_loading(classifier, tmp_path):
+    classifier.compile(optimizer=kbz.AdamW(1e-3))
+    classifier.fit(TEXTS, LABELS, verbose=0)
+    classifier.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert int(numpy(loaded.optimizer.iterations)) == 1
+    saved, restored = classifier.optimizer.variables, loaded.optimizer.variables
+    assert len(saved) == len(restored) > 60
+    for x, y in zip(saved, restored, strict=True):
+        np.testing.assert_array_equal(numpy(x), numpy(y))
+
+
+BAD_FIT = [
+    ((None, LABELS), "`x` must be given. Received: x=None"),
+    ((TEXTS, None), "`y` must be given. Received: y=None"),
+    (([], []), "`x` must hold at least one example"),
+    ((TEXTS, LABELS[:5]), "`y` must have the shape (6,), one label an example. Received: y.shape=(5,)"),
+    ((TEXTS, np.eye(3)[LABELS]), "`y` must have the shape (6,)"),
+    ((TEXTS, [0, 1, 2, 3, 0, 1]), "`y` must be in [0, 3). Received: y with 3"),
+    ((TEXTS, [0, 1, 2, -1, 0, 1]), "`y` must be in [0, 3). Received: y with -1"),
+    ((TEXTS, [0.5] * 6), "`y` must hold integers or class names. Received: y.dtype=float64"),
+    ((TEXTS, ["a", "b"] * 3), "`y` must hold 3 different names"),
+    ((["a", None], [0, 1]), "`x` must hold strings. Received: x[1]=None of type NoneType"),
+    (("a text", [0]), "`x` must be a list of strings"),
+    (([1, 2], [0, 1]), "`x` must be a list of strings"),
+    ((("a", "b"), [0, 1]), "`x` must be a list of strings, or for pairs a tuple of two such lists"),
+    (((TEXTS, TEXTS[:5]), LABELS), "`x` must hold as many first as second texts. Received: 6 and 5"),
+    ((random_inputs(length=17), [0, 1, 2]), "`token_ids` must have at most 16 tokens a row"),
+    (({**random_inputs(), "token_ids": np.full((3, 9), 40)}, [0, 1, 2]), "`token_ids` must be in [0, 40)"),
+    (({**random_inputs(), "segment_ids": np.full((3, 9), -1)}, [0, 1, 2]), "`segment_ids` must be in [0, 2)"),
+]
+
+
+@pytest.mark.parametrize("arguments, words", BAD_FIT)
+def test_bad_data_leaves_the_model_usable(classifier, arguments, words):
+    before = [numpy(weight) for weight in classifier.weights]
+    for run in (classifier.fit, classifier.evaluate):
+        with pytest.raises(ValueError) as error:
+            run(*arguments, verbose=0)
+        expected = "as the classes have no names" if run == classifier.evaluate and "different names" in words else words
+        assert expected in str(error.value)
+        assert len(str(error.value)) < 300
+    if "`y`" not in words:
+        with pytest.raises(ValueError) as error:
+            classifier.predict(arguments[0], verbose=0)
+        assert words in str(error.value)
+    for weight, value in zip(classifier.weights, before, strict=True):
+        np.testing.assert_array_equal(numpy(weight), value)
+    assert classifier.class_names is None
+    assert np.isfinite(classifier.predict(TEXTS, verbose=0)).all()
+    classifier.fit(TEXTS, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"sample_weight": [1.0]}, "`sample_weight` must have the shape (6,)"),
+        ({"class_weight": {5: 1.0}}, "`class_weight` must have classes as keys"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
+        ({"validation_split": 1.5}, "`validation_split` must be in [0, 1)"),
+        ({"validation_split": 0.9}, "`validation_split` must leave examples on both sides"),
+        ({"validation_data": (TEXTS,)}, "`validation_data` must be (x, y)"),
+        ({"validation_data": (TEXTS, [7] * 6)}, "`y` must be in [0, 3)"),
+    ],
+)
+def test_bad_options(classifier, options, words):
+    with pytest.raises(ValueError) as error:
+        classifier.fit(TEXTS, LABELS, verbose=0, **options)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({}, "`num_classes` must be a positive integer. Received: num_classes=None"),
+        ({"num_classes": 1}, "`num_classes` must be at least 2 without multi_label"),
+        ({"num_classes": 3, "class_names": ["a", "b"]}, "`num_classes` must be the number of `class_names`"),
+        ({"class_names": ["a", "a"]}, "`class_names` must be different strings"),
+        ({"num_classes": 2, "dropout": 2}, "`dropout` must be a number in [0, 1)"),
+        ({"num_classes": 2, "colour": "red"}, "BertTextClassifier has no argument of this name. Received: colour"),
+    ],
+)
+def test_bad_arguments(backbone, options, words):
+    with pytest.raises(ValueError) as error:
+        kbz.BertTextClassifier(backbone, **options)
+    assert words in str(error.value)
+
+
+def test_parts_that_do_not_fit_together(tokenizer):
+    small = kbz.BertBackbone(**{**TINY, "vocabulary_size": 29})
+    fits = kbz.BertTextClassifierPreprocessor(tokenizer, 16)
+    with pytest.raises(ValueError, match="no larger than the backbone's embedding. Received: 30 tokens"):
+        kbz.BertTextClassifier(small, 2, preprocessor=fits)
+    with pytest.raises(ValueError, match="at most the backbone's max_sequence_length. Received: sequence_length=17"):
+        long = kbz.BertTextClassifierPreprocessor(tokenizer, 17)
+        kbz.BertTextClassifier(kbz.BertBackbone(**TINY), 2, preprocessor=long)
+    with pytest.raises(ValueError, match="`backbone` must have a pooler"):
+        kbz.BertTextClassifier(kbz.BertBackbone(**TINY, pooler=False), 2)
+    with pytest.raises(ValueError, match="`sequence_length` must be at least 4"):
+        kbz.BertTextClassifierPreprocessor(tokenizer, 3)
+    bare = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), 2)
+    with pytest.raises(ValueError, match="the task has preprocessor=None"):
+        bare.predict(TEXTS, verbose=0)

@@ -1,0 +1,101 @@
+"""The tokenizer against hand-worked cases and transformers' BertTokenizer."""
+
+import pickle
+
+import keras
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import WORDS
+
+
+def glue_texts(data):
+    """Every sentence of the shared GLUE files."""
+    columns = {"SST-2": [0], "CoLA": [3], "MRPC": [3, 4], "STS-B": [7, 8], "RTE": [1, 2]}
+    for task, numbers in columns.items():
+        for part in ("train", "dev"):
+            for line in (data / "glue" / task / f"{part}.tsv").read_text("utf-8").splitlines():
+                fields = line.split("\t")
+                yield from (fields[number] for number in numbers)
+
+
+def test_pieces_offsets_and_segments(tokenizer):
+    encoding = tokenizer.encode("A lóngest  film!", "bad, zebra")
+    assert encoding.tokens == ["[CLS]", "a", "long", "##est", "film", "!", "[SEP]", "bad", ",", "[UNK]", "[SEP]"]
+    assert encoding.token_ids == [2, 5, 15, 17, 8, 22, 3, 6, 21, 1, 3]
+    assert encoding.segment_ids == [0] * 7 + [1] * 4
+    offsets = [(0, 0), (0, 1), (2, 6), (6, 9), (11, 15), (15, 16), (0, 0), (0, 3), (3, 4), (5, 10), (0, 0)]
+    assert encoding.offsets == offsets
+    assert tokenizer.tokenize("longer") == ["long", "##er"]
+    assert tokenizer.encode("").token_ids == [2, 3]
+
+
+def test_special_tokens_in_a_text_stay_whole(tokenizer):
+    assert tokenizer.tokenize("a [MASK] film") == ["a", "[MASK]", "film"]
+    assert (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.mask_token_id) == (0, 1, 4)
+
+
+def test_case_is_kept_on_request():
+    cased = kbz.BertTokenizer([*WORDS, "Film"], lowercase=False)
+    assert cased.tokenize("Film film Bád") == ["Film", "film", "[UNK]"]
+
+
+def test_decode_joins_pieces(tokenizer):
+    ids = tokenizer.encode("the longest film, it is fine!").token_ids
+    assert tokenizer.decode(ids) == "the longest film, it is fine!"
+    assert tokenizer.decode(ids, skip_special_tokens=False).startswith("[CLS] the longest")
+
+
+def test_tokens_and_ids(tokenizer):
+    assert [tokenizer.token_to_id(token) for token in WORDS] == list(range(len(WORDS)))
+    assert [tokenizer.id_to_token(i) for i in range(tokenizer.vocabulary_size)] == WORDS
+
+
+def test_saves(tokenizer, tmp_path):
+    config = keras.saving.serialize_keras_object(tokenizer)
+    for again in (keras.saving.deserialize_keras_object(config), pickle.loads(pickle.dumps(tokenizer))):
+        assert again.get_config() == tokenizer.get_config()
+        assert again.encode("a lóngest film").token_ids == tokenizer.encode("a lóngest film").token_ids
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", "utf-8")
+    assert kbz.BertTokenizer(tmp_path / "vocab.txt").vocabulary == WORDS
+
+
+@pytest.mark.parametrize(
+    "run, words",
+    [
+        (lambda t: kbz.BertTokenizer(WORDS[1:]), "['[PAD]']"),
+        (lambda t: kbz.BertTokenizer([*WORDS, "bad"]), "must not hold a token twice. Received: 'bad' twice"),
+        (lambda t: t.encode(3), "`text` must be a string. Received: text=3 of type int"),
+        (lambda t: t.encode("a", b"b"), "`pair` must be a string"),
+        (lambda t: t.token_to_id("zebra"), "Received: token='zebra'"),
+        (lambda t: t.id_to_token(-1), "`token_id` must be in [0, 30). Received: token_id=-1"),
+        (lambda t: t.decode([2, 30]), "Received: token_id=30"),
+    ],
+)
+def test_bad_input(tokenizer, run, words):
+    with pytest.raises(ValueError) as error:
+        run(tokenizer)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("vocabulary, lowercase", [("bert-base-uncased", True), ("bert-base-cased", False)])
+def test_equal_to_transformers_on_glue(data, vocabulary, lowercase):
+    transformers = pytest.importorskip("transformers")
+    if keras.backend.backend() != "torch":
+        pytest.skip("the tokenizer knows no backend: once is enough")
+    path = data / "vocab" / f"{vocabulary}.vocab.txt"
+    ours = kbz.BertTokenizer(path, lowercase=lowercase)
+    tokens = {token: i for i, token in enumerate(ours.vocabulary)}
+    theirs = transformers.BertTokenizer(vocab=tokens, do_lower_case=lowercase)
+    texts = list(glue_texts(data))
+    assert len(texts) > 100_000
+    assert ours.encode_words(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    for first, second in zip(texts[:2000], texts[2000:4000], strict=True):
+        expected = theirs(first, second, return_offsets_mapping=True)
+        encoding = ours.encode(first, second)
+        assert encoding.token_ids == expected["input_ids"]
+        assert encoding.segment_ids == expected["token_type_ids"]
+        assert encoding.offsets == expected["offset_mapping"]
+    for text in texts[:500]:
+        ids = ours.encode(text).token_ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
