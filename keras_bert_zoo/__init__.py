@@ -8,6 +8,7 @@ from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
 from keras_bert_zoo.models import BertTextClassifierPreprocessor as BertTextClassifierPreprocessor
 from keras_bert_zoo.presets import preset_names as preset_names
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer
+from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary
 from keras_bert_zoo.training import AdamW as AdamW
 from keras_bert_zoo.training import WarmupLinearDecay as WarmupLinearDecay
 

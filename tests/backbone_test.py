@@ -49,9 +49,7 @@ def test_extractor_shows_the_same_computation(backbone):
     randomise(backbone)
     inputs = random_inputs()
     outputs, features = backbone(inputs), backbone.extractor(attention_scores=True)(inputs)
-    np.testing.assert_allclose(
-        numpy(features["sequence_output"]), numpy(outputs["sequence_output"]), atol=2e-6
-    )
+    np.testing.assert_allclose(numpy(features["sequence_output"]), numpy(outputs["sequence_output"]), atol=2e-6)
     np.testing.assert_array_equal(numpy(features["hidden_states"][-1]), numpy(features["sequence_output"]))
     assert len(features["hidden_states"]) == 3
     for scores in features["attention_scores"]:

@@ -29,15 +29,9 @@ def test_truncation_is_the_originals():
 def test_packing_by_hand(tokenizer):
     packed = pack_texts(tokenizer, ["a good film", "bad"], ["it is fine", "so"], sequence_length=8)
     batch = packed.take(np.array([1, 0]), 9)
-    np.testing.assert_array_equal(
-        batch["token_ids"], [[2, 6, 3, 13, 3, 0, 0, 0, 0], [2, 5, 7, 8, 3, 18, 19, 3, 0]]
-    )
-    np.testing.assert_array_equal(
-        batch["segment_ids"], [[0, 0, 0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1, 0]]
-    )
-    np.testing.assert_array_equal(
-        batch["padding_mask"], [[1, 1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 0]]
-    )
+    np.testing.assert_array_equal(batch["token_ids"], [[2, 6, 3, 13, 3, 0, 0, 0, 0], [2, 5, 7, 8, 3, 18, 19, 3, 0]])
+    np.testing.assert_array_equal(batch["segment_ids"], [[0, 0, 0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1, 0]])
+    np.testing.assert_array_equal(batch["padding_mask"], [[1, 1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 0]])
     assert {array.dtype for array in batch.values()} == {np.dtype("int32")}
 
 

@@ -5,14 +5,14 @@ import copy
 import keras
 import numpy as np
 
-TINY = dict(
-    vocabulary_size=40,
-    num_layers=2,
-    num_heads=2,
-    hidden_dim=8,
-    intermediate_dim=16,
-    max_sequence_length=16,
-)
+TINY = {
+    "vocabulary_size": 40,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+    "max_sequence_length": 16,
+}
 WORDS = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "good", "film", "fine", "dull", "very", "not", "so",
     "and", "long", "##er", "##est", "it", "is", ".", ",", "!", "was", "the", "plot", "cast", "warm", "cold", "slow",

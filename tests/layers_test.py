@@ -65,7 +65,13 @@ def test_attention_dropout_drops_probabilities_and_keeps_their_mean():
 
 @pytest.mark.parametrize(
     "dropout, training, scores, fused",
-    [(0.1, False, False, 1), (0.1, None, False, 1), (0.1, True, False, 0), (0.0, True, False, 1), (0.0, False, True, 0)],
+    [
+        (0.1, False, False, 1),
+        (0.1, None, False, 1),
+        (0.1, True, False, 0),
+        (0.0, True, False, 1),
+        (0.0, False, True, 0),
+    ],
 )
 def test_fused_attention_runs_whenever_dropout_is_inactive(monkeypatch, dropout, training, scores, fused):
     calls = []

@@ -12,24 +12,27 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 CASES = {
-    "gelu, 1 head": dict(),
-    "gelu_new, 2 heads": dict(hidden_act="gelu_new", num_attention_heads=2),
-    "relu, 4 heads, one segment": dict(hidden_act="relu", num_attention_heads=4, type_vocab_size=1),
-    "gelu_pytorch_tanh, 12 heads": dict(hidden_act="gelu_pytorch_tanh", num_attention_heads=12, hidden_size=48),
-    "epsilon 1e-2, 12 heads, 512 positions": dict(
-        layer_norm_eps=1e-2, num_attention_heads=12, hidden_size=96, max_position_embeddings=512
-    ),
-    "4 layers, 128 positions": dict(num_hidden_layers=4, max_position_embeddings=128, num_attention_heads=3),
+    "gelu, 1 head": {},
+    "gelu_new, 2 heads": {"hidden_act": "gelu_new", "num_attention_heads": 2},
+    "relu, 4 heads, one segment": {"hidden_act": "relu", "num_attention_heads": 4, "type_vocab_size": 1},
+    "gelu_pytorch_tanh, 12 heads": {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "hidden_size": 48},
+    "epsilon 1e-2, 12 heads, 512 positions": {
+        "layer_norm_eps": 1e-2,
+        "num_attention_heads": 12,
+        "hidden_size": 96,
+        "max_position_embeddings": 512,
+    },
+    "4 layers, 128 positions": {"num_hidden_layers": 4, "max_position_embeddings": 128, "num_attention_heads": 3},
 }
 
 
 def reference(tmp_path, **options):
     """A BertModel with random weights, biases and LayerNorm too, saved where ours reads it."""
     torch.manual_seed(0)
-    defaults = dict(
-        vocab_size=90, hidden_size=24, num_hidden_layers=2, num_attention_heads=1, intermediate_size=48,
-        max_position_embeddings=64, attn_implementation="eager",
-    )  # fmt: skip
+    defaults = {
+        "vocab_size": 90, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 48,
+        "max_position_embeddings": 64, "attn_implementation": "eager",
+    }  # fmt: skip
     model = transformers.BertModel(transformers.BertConfig(**{**defaults, **options})).eval()
     with torch.no_grad():
         for parameter in model.parameters():

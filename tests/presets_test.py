@@ -100,10 +100,10 @@ def test_classifier_round_trip_and_transformers(backbone, tokenizer, multi_label
 
 def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
     transformers = pytest.importorskip("transformers")
-    options = dict(
-        vocab_size=40, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=16, id2label={0: "no", 1: "yes", 2: "maybe"}, classifier_dropout=0.25,
-    )  # fmt: skip
+    options = {
+        "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
+        "max_position_embeddings": 16, "id2label": {0: "no", 1: "yes", 2: "maybe"}, "classifier_dropout": 0.25,
+    }  # fmt: skip
     config = transformers.BertConfig(**options)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "classifier")
     classifier = kbz.BertTextClassifier.from_preset(tmp_path / "classifier")
@@ -196,7 +196,9 @@ def test_offline_says_what_was_tried(tmp_path, monkeypatch):
     constants = pytest.importorskip("huggingface_hub").constants
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ValueError, match=r"hf://google-bert/bert-base-uncased could not be reached.*load_weights=False"):
+    with pytest.raises(
+        ValueError, match=r"hf://google-bert/bert-base-uncased could not be reached.*load_weights=False"
+    ):
         kbz.BertBackbone.from_preset("bert_base")
 
 

@@ -108,9 +108,7 @@ def test_fit_learns_from_text_names_and_pairs(tokenizer):
 def test_multi_label(tokenizer):
     preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
     names = ["film", "praise", "length"]
-    classifier = kbz.BertTextClassifier(
-        wide_backbone(), class_names=names, multi_label=True, preprocessor=preprocessor
-    )
+    classifier = kbz.BertTextClassifier(wide_backbone(), class_names=names, multi_label=True, preprocessor=preprocessor)
     sets = [["film", "praise"], [], ["length"], ["praise"], ["praise"], ["length", "film"]]
     ones = np.array([[name in row for name in names] for row in sets], "float32")
     np.testing.assert_array_equal(classifier.encode_targets(sets, 6), ones)
@@ -227,7 +225,9 @@ def test_bad_data_leaves_the_model_usable(classifier, arguments, words):
     for run in (classifier.fit, classifier.evaluate):
         with pytest.raises(ValueError) as error:
             run(*arguments, verbose=0)
-        expected = "as the classes have no names" if run == classifier.evaluate and "different names" in words else words
+        expected = (
+            "as the classes have no names" if run == classifier.evaluate and "different names" in words else words
+        )
         assert expected in str(error.value)
         assert len(str(error.value)) < 300
     if "`y`" not in words:
@@ -279,10 +279,10 @@ def test_bad_arguments(backbone, options, words):
 def test_parts_that_do_not_fit_together(tokenizer):
     small = kbz.BertBackbone(**{**TINY, "vocabulary_size": 29})
     fits = kbz.BertTextClassifierPreprocessor(tokenizer, 16)
-    with pytest.raises(ValueError, match="no larger than the backbone's embedding. Received: 30 tokens"):
+    with pytest.raises(ValueError, match=r"no larger than the backbone's embedding. Received: 30 tokens"):
         kbz.BertTextClassifier(small, 2, preprocessor=fits)
-    with pytest.raises(ValueError, match="at most the backbone's max_sequence_length. Received: sequence_length=17"):
-        long = kbz.BertTextClassifierPreprocessor(tokenizer, 17)
+    long = kbz.BertTextClassifierPreprocessor(tokenizer, 17)
+    with pytest.raises(ValueError, match=r"at most the backbone's max_sequence_length. Received: sequence_length=17"):
         kbz.BertTextClassifier(kbz.BertBackbone(**TINY), 2, preprocessor=long)
     with pytest.raises(ValueError, match="`backbone` must have a pooler"):
         kbz.BertTextClassifier(kbz.BertBackbone(**TINY, pooler=False), 2)

@@ -47,11 +47,11 @@ _REFUSED_FIELDS: dict[str, Any] = {
 
 # Fields that do not change what the model computes.
 _NEUTRAL_FIELDS = {
-    "_name_or_path", "architectures", "attn_implementation", "bos_token_id", "chunk_size_feed_forward", "directionality",
-    "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing", "output_attentions", "output_hidden_states",
-    "output_past", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-    "pooler_size_per_head", "pooler_type", "return_dict", "sep_token_id", "tie_word_embeddings", "torch_dtype",
-    "transformers_version", "use_cache",
+    "_name_or_path", "architectures", "attn_implementation", "bos_token_id", "chunk_size_feed_forward",
+    "directionality", "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing", "output_attentions",
+    "output_hidden_states", "output_past", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads",
+    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "return_dict", "sep_token_id",
+    "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
 }  # fmt: skip
 _HEAD_FIELDS = {"classifier_dropout", "id2label", "label2id", "num_labels", "problem_type"}
 
@@ -167,9 +167,7 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
         names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
         config["label2id"] = {name: i for i, name in enumerate(names)}
-        config["problem_type"] = (
-            "multi_label_classification" if head["multi_label"] else "single_label_classification"
-        )
+        config["problem_type"] = "multi_label_classification" if head["multi_label"] else "single_label_classification"
         config["classifier_dropout"] = head["dropout"]
     prefix = "" if checkpoint.class_name == "BertBackbone" else BACKBONE_PREFIX
     tensors = split_tensors(checkpoint.arrays, prefix)

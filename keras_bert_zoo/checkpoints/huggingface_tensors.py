@@ -63,9 +63,7 @@ def _to_ours(tensor: np.ndarray, name: str) -> np.ndarray:
     return tensor.T if name.endswith("kernel") else tensor
 
 
-def join_tensors(
-    names: Iterable[str], read: Callable[[str], np.ndarray]
-) -> tuple[LazyArrays, tuple[str, ...]]:
+def join_tensors(names: Iterable[str], read: Callable[[str], np.ndarray]) -> tuple[LazyArrays, tuple[str, ...]]:
     """Their tensors as our arrays, read when asked for, and the names that have no place."""
     left = set(names)
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in left) else ""

@@ -135,7 +135,7 @@ class BertBackbone(keras.Model):
         self.pooler_layer = pooler_layer if pooler else None
         self.load_report: LoadReport | None = None
         self._dtype_argument = dtype
-        self._config = {
+        self._config: dict[str, Any] = {
             "vocabulary_size": vocabulary_size,
             "num_layers": num_layers,
             "num_heads": num_heads,
@@ -200,9 +200,7 @@ class BertBackbone(keras.Model):
         return cls(**config)
 
     @classmethod
-    def from_preset(
-        cls, preset: str | os.PathLike[str], load_weights: bool = True, **overrides: Any
-    ) -> "BertBackbone":
+    def from_preset(cls, preset: str | os.PathLike[str], load_weights: bool = True, **overrides: Any) -> "BertBackbone":
         """Build a backbone from a preset.
 
         Args:

@@ -37,9 +37,11 @@ class BertExtractor(keras.Model):
         hidden = backbone.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
         states, scores = [hidden], []
         for layer in backbone.encoder_layers:
-            hidden, score = layer(
-                hidden, inputs["padding_mask"], training=training, return_attention_scores=True
-            ) if self.attention_scores else (layer(hidden, inputs["padding_mask"], training=training), None)
+            hidden, score = (
+                layer(hidden, inputs["padding_mask"], training=training, return_attention_scores=True)
+                if self.attention_scores
+                else (layer(hidden, inputs["padding_mask"], training=training), None)
+            )
             scores.append(score)
             states.append(hidden)
         outputs: dict[str, Any] = {"sequence_output": hidden}

@@ -39,9 +39,7 @@ def task_lengths(task: Any) -> tuple[int, ...]:
 
 def is_tf_dataset(x: Any) -> bool:
     """Whether `x` is a `tf.data.Dataset`, without importing TensorFlow to find out."""
-    return any(
-        cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__
-    )
+    return any(cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__)
 
 
 def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
@@ -60,9 +58,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
             f"{', '.join(INPUT_NAMES)}. Received: element_spec={spec}"
         )
     if task.preprocessor is None:
-        raise ValueError(
-            "`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings"
-        )
+        raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
     lengths = task_lengths(task)
 
     def tokenise(*columns: np.ndarray) -> list[np.ndarray]:

@@ -44,8 +44,10 @@ def load_arrays(model: keras.Model, checkpoint: Checkpoint, may_be_fresh: Callab
         raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {_listed(needed)}")
     arrays = {}
     for path, weight in weights.items():
-        array = checkpoint.arrays.get(path)
-        if array is not None and array.shape == tuple(weight.shape):
+        if path not in checkpoint.arrays:
+            continue
+        array = checkpoint.arrays[path]
+        if array.shape == tuple(weight.shape):
             arrays[path] = array
         elif not may_be_fresh(path):
             raise ValueError(

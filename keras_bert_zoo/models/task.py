@@ -159,9 +159,7 @@ class Task(keras.Model):
                 x = self._fed(self._batches(examples, targets, weight, batch_size, _first(steps, batch_size)))
             else:
                 x = self._streamed(x, y, sample_weight)
-        return super().evaluate(
-            x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs
-        )
+        return super().evaluate(x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs)
 
     def predict(
         self,
@@ -271,16 +269,13 @@ class Task(keras.Model):
         if not isinstance(data, (tuple, list)):
             return self._streamed(data)
         if len(data) not in (2, 3):
-            raise ValueError(
-                "`validation_data` must be (x, y) or (x, y, sample_weight). "
-                f"Received: {len(data)} values"
-            )
+            raise ValueError(f"`validation_data` must be (x, y) or (x, y, sample_weight). Received: {len(data)} values")
         examples = self._examples(data[0])
         return self._fed(self._batches(examples, *self._targets(examples, *data[1:]), batch_size))
 
     def _lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
         """Lay a schedule that was left open over this run."""
-        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        optimizer: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         schedule = getattr(optimizer, "_learning_rate", None)
         if not isinstance(schedule, WarmupLinearDecay) or not schedule.follows_fit:
             return

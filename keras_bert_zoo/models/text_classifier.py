@@ -109,9 +109,9 @@ class BertTextClassifier(Task):
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
         pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(backbone(backbone.input)["pooled_output"])
         # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
-        logits = keras.layers.Dense(
-            num_classes, kernel_initializer=initializer, dtype="float32", name="classifier"
-        )(pooled)
+        logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="classifier")(
+            pooled
+        )
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.multi_label = multi_label
@@ -153,16 +153,16 @@ class BertTextClassifier(Task):
         activation = keras.ops.sigmoid if self.multi_label else keras.ops.softmax
         names = self.class_names or [str(i) for i in range(self.num_classes)]
         rows = keras.ops.convert_to_numpy(activation(logits))
-        return [
-            sorted(zip(names, map(float, row), strict=True), key=lambda pair: -pair[1]) for row in rows
-        ]
+        return [sorted(zip(names, map(float, row), strict=True), key=lambda pair: -pair[1]) for row in rows]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         if self.multi_label:
             return self._encode_label_sets(y, count)
         labels = np.asarray(y)
         if labels.shape != (count,):
-            raise ValueError(f"`y` must have the shape ({count},), one label an example. Received: y.shape={labels.shape}")
+            raise ValueError(
+                f"`y` must have the shape ({count},), one label an example. Received: y.shape={labels.shape}"
+            )
         if labels.dtype.kind in "OUS":
             return self._encode_names([_text(label) for label in labels.tolist()], learn)
         if labels.dtype.kind not in "iu":
@@ -177,10 +177,11 @@ class BertTextClassifier(Task):
         if names is None:
             names = sorted(set(labels))
             if not learn:
-                raise ValueError(f"`y` must hold integers, as the classes have no names yet. Received: y with {names[0]!r}")
+                raise ValueError(f"`y` must hold integers, as the classes have no names. Received: y with {names[0]!r}")
             if len(names) != self.num_classes:
                 raise ValueError(
-                    f"`y` must hold {self.num_classes} different names, or pass class_names. Received: {len(names)} names"
+                    f"`y` must hold {self.num_classes} different names, or pass class_names. "
+                    f"Received: {len(names)} names"
                 )
         numbers = {name: i for i, name in enumerate(names)}
         unknown = next((label for label in labels if label not in numbers), None)
@@ -204,7 +205,8 @@ class BertTextClassifier(Task):
         labels = np.asarray(y)
         if labels.shape != (count, self.num_classes):
             raise ValueError(
-                f"`y` must have the shape ({count}, {self.num_classes}) with multi_label. Received: y.shape={labels.shape}"
+                f"`y` must have the shape ({count}, {self.num_classes}) with multi_label. "
+                f"Received: y.shape={labels.shape}"
             )
         if labels.dtype.kind not in "iufb" or not np.isin(labels, (0, 1)).all():
             raise ValueError(f"`y` must hold 0 and 1 only with multi_label. Received: y.dtype={labels.dtype}")

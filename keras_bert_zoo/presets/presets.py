@@ -63,16 +63,12 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
 def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
     if huggingface.is_huggingface(directory):
         return huggingface.read(directory, load_weights)
-    raise ValueError(
-        f"`preset` must be a directory with a {huggingface.CONFIG}. Received: preset={str(directory)!r}"
-    )
+    raise ValueError(f"`preset` must be a directory with a {huggingface.CONFIG}. Received: preset={str(directory)!r}")
 
 
 def _described(description: dict[str, Any]) -> Checkpoint:
     """A released model's architecture, without weights and vocabulary: those come from its source."""
-    return Checkpoint(
-        class_name="BertBackbone", backbone=description["backbone"], tokenizer=description["tokenizer"]
-    )
+    return Checkpoint(class_name="BertBackbone", backbone=description["backbone"], tokenizer=description["tokenizer"])
 
 
 def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:

@@ -15,8 +15,10 @@ Arrays = dict[str, np.ndarray]
 class Examples(Protocol):
     """What a batch can be taken from."""
 
-    lengths: np.ndarray
-    """int64 `[examples]`, tokens each, padding left out."""
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 `[examples]`, tokens each, padding left out."""
+        ...
 
     def take(self, indices: np.ndarray, length: int) -> Arrays:
         """`token_ids`, `segment_ids` and `padding_mask`, int32 `[len(indices), length]`."""

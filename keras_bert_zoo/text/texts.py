@@ -48,5 +48,7 @@ def _column(x: Any, name: str) -> list[str]:
     texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in x]
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"`{name}` must hold strings. Received: {name}[{i}]={text!r} of type {type(text).__name__}")
+            raise ValueError(
+                f"`{name}` must hold strings. Received: {name}[{i}]={text!r} of type {type(text).__name__}"
+            )
     return texts

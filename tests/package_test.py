@@ -1,0 +1,99 @@
+"""The package from outside: what importing it does, what installs hold, what a fresh process can load."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import TEXTS
+
+REPOSITORY = Path(kbz.__file__).parents[1]
+
+
+def run(code, *arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Keras itself imports it on this backend")
+def test_import_leaves_tensorflow_alone():
+    # Nor does fitting on text touch it.
+    run("""
+import sys, keras
+assert "tensorflow" not in sys.modules
+import keras_bert_zoo as kbz
+vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
+preprocessor = kbz.BertTextClassifierPreprocessor(kbz.BertTokenizer(vocabulary), 16)
+model = kbz.BertTextClassifier(kbz.BertBackbone(7, 1, 2, 8, 16), 2, preprocessor=preprocessor)
+model.fit(["a", "b"], [0, 1], verbose=0)
+assert "tensorflow" not in sys.modules
+""")
+
+
+def test_import_is_light():
+    """Counted, not timed: nothing heavy may load before it is used. `benchmarks/import_time.py` has the seconds."""
+    loaded = run("""
+import sys, keras
+before = set(sys.modules)
+import keras_bert_zoo
+print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
+""").split()
+    assert not set(loaded) & {
+        "tokenizers",
+        "safetensors",
+        "huggingface_hub",
+        "tensorflow",
+        "torch",
+        "jax",
+        "transformers",
+    }
+    assert "keras_bert_zoo" in loaded
+
+
+def test_a_file_loads_in_a_fresh_process(classifier, tmp_path):
+    classifier.save(tmp_path / "model.keras")
+    code = """
+import sys, json, keras, keras_bert_zoo
+print(json.dumps(keras.models.load_model(sys.argv[1]).predict(json.loads(sys.argv[2]), verbose=0).tolist()))
+"""
+    logits = json.loads(run(code, tmp_path / "model.keras", json.dumps(TEXTS)).splitlines()[-1])
+    np.testing.assert_allclose(logits, classifier.predict(TEXTS, verbose=0), atol=1e-6)
+
+
+def test_every_public_class_is_registered():
+    for name in ("BertBackbone", "BertTextClassifier", "BertTextClassifierPreprocessor", "BertTokenizer", "AdamW",
+                 "WarmupLinearDecay", "BertEmbeddings", "EncoderLayer", "SelfAttention"):  # fmt: skip
+        assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is getattr(kbz, name)
+
+
+@pytest.mark.slow
+def test_presets_come_with_wheel_and_sdist(tmp_path):
+    if keras.backend.backend() != "torch":
+        pytest.skip("packaging knows no backend: once is enough")
+    pytest.importorskip("build")
+    subprocess.run([sys.executable, "-m", "build", "--outdir", tmp_path, REPOSITORY], check=True, capture_output=True)
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"keras_bert_zoo"}
+    presets = {name for name in names if name.endswith("preset.json")}
+    assert presets == {f"keras_bert_zoo/presets/data/{name}/preset.json" for name in kbz.preset_names()}
+    with tarfile.open(sdist) as archive:
+        assert sum(name.endswith("/preset.json") for name in archive.getnames()) == len(presets)
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import sys, keras_bert_zoo as kbz; assert kbz.__file__.startswith(sys.argv[1]); print(kbz.preset_names())"
+    assert "bert_large" in run(code, tmp_path / "site", PYTHONPATH=str(tmp_path / "site"))
