@@ -70,7 +70,7 @@ def main() -> None:
     else:
         print("Model: bert_tiny (2 layers, 128 wide) from scratch, with a vocabulary learned from the sentences")
         classifier = build_from_scratch(texts, names)
-        epochs, rate = 8, 1e-3
+        epochs, rate = 8, 3e-4
     print(f"{classifier.count_params():,} parameters on the {keras.backend.backend()} backend\n")
 
     classifier.compile(optimizer=kbz.AdamW(kbz.WarmupLinearDecay(rate)))

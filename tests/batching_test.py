@@ -86,7 +86,7 @@ def test_sorting_saves_padding():
         return 1 - real / padded
 
     examples = some_texts(2000)
-    in_order = LengthSortedBatches(examples, batch_size=16, sort_all=False)
+    in_order = LengthSortedBatches(examples, batch_size=16, training=True)
     shuffled = LengthSortedBatches(examples, batch_size=16, shuffle_seed=0)
     assert padding_share(in_order) > 0.4
     assert padding_share(shuffled) < 0.04
@@ -110,6 +110,12 @@ def test_predictions_come_back_in_order():
     outputs = np.concatenate([inputs["token_ids"][:, :1] for inputs, *_ in batches])
     assert len(outputs) == 32
     np.testing.assert_array_equal(batches.restore_order(outputs)[:, 0], rows)
+
+
+def test_copies_leave_the_mean_of_a_batch_as_it_was():
+    ((_, targets, weights),) = LengthSortedBatches(some_texts(5), np.arange(5), multiple_of=4, training=True)
+    assert len(targets) == 8
+    assert (weights * targets).sum() / 8 == pytest.approx(np.arange(5).mean())
 
 
 @pytest.mark.parametrize("count, size, parts", [(10, 4, 4), (9, 8, 2), (3, 8, 4), (16, 8, 4), (7, 3, 2)])

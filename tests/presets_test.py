@@ -115,6 +115,11 @@ def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
     assert other.load_report.fresh == other.load_report.unused == ("classifier/kernel", "classifier/bias")
     assert "freshly initialised, to be trained: classifier/kernel, classifier/bias" in caplog.text
 
+    # A token classifier's head has the same name and shape, and another meaning.
+    transformers.BertForTokenClassification(config).save_pretrained(tmp_path / "tagger")
+    tagger = kbz.BertTextClassifier.from_preset(tmp_path / "tagger", num_classes=3)
+    assert tagger.load_report.unused == ("classifier.bias", "classifier.weight")
+
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "mlm")
     classifier = kbz.BertTextClassifier.from_preset(tmp_path / "mlm", num_classes=2)
     assert set(classifier.load_report.fresh) == {
@@ -161,6 +166,14 @@ def test_saving_is_all_or_nothing(backbone, tmp_path, monkeypatch):
     backbone.save_to_preset(target)
     assert (target / "model.safetensors").read_bytes() != before["model.safetensors"]
     assert set(before) == {path.name for path in target.iterdir()}
+
+
+def test_saving_again_leaves_nothing_stale(backbone, classifier, tmp_path):
+    classifier.save_to_preset(tmp_path / "preset")
+    backbone.save_to_preset(tmp_path / "preset")
+    assert {path.name for path in (tmp_path / "preset").iterdir()} == {
+        "config.json", "model.safetensors", "preset.json",
+    }  # fmt: skip
 
 
 def test_saving_spares_other_peoples_directories(backbone, tmp_path):

@@ -207,6 +207,7 @@ BAD_FIT = [
     ((TEXTS, [0, 1, 2, 3, 0, 1]), "`y` must be in [0, 3). Received: y with 3"),
     ((TEXTS, [0, 1, 2, -1, 0, 1]), "`y` must be in [0, 3). Received: y with -1"),
     ((TEXTS, [0.5] * 6), "`y` must hold integers or class names. Received: y.dtype=float64"),
+    ((TEXTS, [0, 1, 2, None, 0, 1]), "`y` must hold integers or class names. Received: y.dtype=object"),
     ((TEXTS, ["a", "b"] * 3), "`y` must hold 3 different names"),
     ((["a", None], [0, 1]), "`x` must hold strings. Received: x[1]=None of type NoneType"),
     (("a text", [0]), "`x` must be a list of strings"),

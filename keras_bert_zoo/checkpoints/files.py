@@ -25,12 +25,15 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_directory(path: str | os.PathLike[str], marker: str, write: Callable[[Path], None]) -> None:
+def write_directory(
+    path: str | os.PathLike[str], marker: str, owned: tuple[str, ...], write: Callable[[Path], None]
+) -> None:
     """Fill a directory beside `path`, then rename it into place; an error on the way leaves `path` as it was.
 
     Args:
         path: The directory to make. It may exist if it is empty or holds `marker`; its files are then replaced.
         marker: Name of the file that tells our own directories from others, written last.
+        owned: Names of files that `write` makes at times; what is left of them from before is removed.
         write: Called with the directory to fill.
     """
     target = Path(path)
@@ -48,7 +51,11 @@ def write_directory(path: str | os.PathLike[str], marker: str, write: Callable[[
         if not target.exists():
             beside.rename(target)
             return
+        written = set()
         for name in sorted(os.listdir(beside), key=lambda name: name == marker):
             os.replace(beside / name, target / name)
+            written.add(name)
+        for name in set(owned) - written:
+            (target / name).unlink(missing_ok=True)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -18,6 +18,7 @@ CONFIG, WEIGHTS, VOCABULARY, TOKENIZER, PRESET = (
     "tokenizer_config.json",
     "preset.json",
 )
+OPTIONAL = (VOCABULARY, TOKENIZER)
 
 # config.json -> BertBackbone, with the value transformers' BertConfig has where the file is silent.
 _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
@@ -77,17 +78,17 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     backbone = {**_read_backbone(directory / CONFIG, config, causal), "causal": causal}
     arrays: Mapping[str, np.ndarray] = {}
     unknown: tuple[str, ...] = ()
+    architecture = (config.get("architectures") or ["BertModel"])[0]
+    class_name = {theirs: ours for ours, theirs in _ARCHITECTURES.items()}.get(architecture, "BertBackbone")
     if load_weights:
-        arrays, unknown = _read_arrays(directory / WEIGHTS)
+        arrays, unknown = _read_arrays(directory / WEIGHTS, heads=class_name != "BertBackbone")
         backbone["pooler"] = "pooler/kernel" in arrays
-    architectures = config.get("architectures") or [""]
-    class_names = {theirs: ours for ours, theirs in _ARCHITECTURES.items()}
     options = read_json(directory / TOKENIZER) if (directory / TOKENIZER).is_file() else {}
     length = preset.get("sequence_length", options.get("model_max_length"))
     return Checkpoint(
-        class_name=class_names.get(architectures[0], "BertBackbone"),
+        class_name=class_name,
         backbone=backbone,
-        head=_read_head(config) if "classifier/kernel" in arrays or not load_weights else {},
+        head=_read_head(config) if class_name == "BertTextClassifier" else {},
         arrays=arrays,
         unknown=unknown,
         vocabulary=_read_vocabulary(directory),
@@ -135,7 +136,7 @@ def _read_vocabulary(directory: Path) -> list[str] | None:
     return read_vocabulary(directory / VOCABULARY) if (directory / VOCABULARY).is_file() else None
 
 
-def _read_arrays(path: Path) -> tuple[LazyArrays, tuple[str, ...]]:
+def _read_arrays(path: Path, heads: bool) -> tuple[LazyArrays, tuple[str, ...]]:
     import safetensors
 
     if not path.is_file():
@@ -144,7 +145,7 @@ def _read_arrays(path: Path) -> tuple[LazyArrays, tuple[str, ...]]:
         handle = safetensors.safe_open(path, framework="numpy")
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} must be a safetensors file ({error})") from None
-    return join_tensors(handle.keys(), handle.get_tensor)
+    return join_tensors(handle.keys(), handle.get_tensor, heads)
 
 
 def write(directory: Path, checkpoint: Checkpoint) -> None:

@@ -55,16 +55,25 @@ _HEADS: list[tuple[str, list[str]]] = [
 _BUFFERS = {"embeddings.position_ids"}
 
 
-def _templates(prefix: str) -> list[tuple[str, list[str]]]:
-    return [(ours, [prefix + name for name in theirs]) for ours, theirs in _BACKBONE] + _HEADS
+def _templates(prefix: str, heads: bool = True) -> list[tuple[str, list[str]]]:
+    backbone = [(ours, [prefix + name for name in theirs]) for ours, theirs in _BACKBONE]
+    return backbone + _HEADS if heads else backbone
 
 
 def _to_ours(tensor: np.ndarray, name: str) -> np.ndarray:
     return tensor.T if name.endswith("kernel") else tensor
 
 
-def join_tensors(names: Iterable[str], read: Callable[[str], np.ndarray]) -> tuple[LazyArrays, tuple[str, ...]]:
-    """Their tensors as our arrays, read when asked for, and the names that have no place."""
+def join_tensors(
+    names: Iterable[str], read: Callable[[str], np.ndarray], heads: bool
+) -> tuple[LazyArrays, tuple[str, ...]]:
+    """Their tensors as our arrays, read when asked for, and the names that have no place.
+
+    Args:
+        names: Their names.
+        read: Gives the tensor of a name.
+        heads: Whether the file's head is one of ours: token classifiers call theirs as text classifiers do.
+    """
     left = set(names)
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in left) else ""
     layers = sorted({int(m.group(1)) for name in left if (m := re.search(r"\bencoder\.layer\.(\d{1,4})\.", name))})
@@ -73,7 +82,7 @@ def join_tensors(names: Iterable[str], read: Callable[[str], np.ndarray]) -> tup
     def reader(ours: str, theirs: list[str]) -> Callable[[], np.ndarray]:
         return lambda: np.concatenate([_to_ours(read(name), ours) for name in theirs], axis=-1)
 
-    for ours, theirs in _templates(prefix):
+    for ours, theirs in _templates(prefix, heads):
         for i in layers if "{i}" in ours else [0]:
             sources = [name.replace("{i}", str(i)) for name in theirs]
             if left.issuperset(sources):

@@ -243,7 +243,7 @@ class Task(keras.Model):
             rows=np.arange(len(examples.lengths))[rows],
             static_lengths=task_lengths(self),
             shuffle_seed=shuffle_seed,
-            sort_all=not training,
+            training=training,
             multiple_of=replicas(self),
         )
 

@@ -164,8 +164,10 @@ class BertTextClassifier(Task):
                 f"`y` must have the shape ({count},), one label an example. Received: y.shape={labels.shape}"
             )
         if labels.dtype.kind in "OUS":
-            return self._encode_names([_text(label) for label in labels.tolist()], learn)
-        if labels.dtype.kind not in "iu":
+            names = [_text(label) for label in labels.tolist()]
+            if all(isinstance(name, str) for name in names):
+                return self._encode_names(names, learn)
+        if labels.dtype.kind not in "iub":
             raise ValueError(f"`y` must hold integers or class names. Received: y.dtype={labels.dtype}")
         if labels.min() < 0 or labels.max() >= self.num_classes:
             outside = labels[(labels < 0) | (labels >= self.num_classes)][0]

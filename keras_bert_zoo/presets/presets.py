@@ -73,4 +73,6 @@ def _described(description: dict[str, Any]) -> Checkpoint:
 
 def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Write a checkpoint as a preset directory, all of it or nothing."""
-    write_directory(path, huggingface.PRESET, lambda directory: huggingface.write(directory, checkpoint))
+    write_directory(
+        path, huggingface.PRESET, huggingface.OPTIONAL, lambda directory: huggingface.write(directory, checkpoint)
+    )

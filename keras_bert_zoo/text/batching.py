@@ -37,8 +37,9 @@ class LengthSortedBatches(keras.utils.PyDataset):
         rows: Numbers of the examples to use; None uses all.
         static_lengths: Pad to the next of these lengths instead of the longest of the batch.
         shuffle_seed: Order anew each epoch from this seed and the epoch's number; None keeps one order.
-        sort_all: Sort all examples, longest first; False keeps unshuffled batches in the order of the rows.
-        multiple_of: Fill the last batch up to a multiple of this with copies of its first examples, whose weight is 0.
+        training: Keep unshuffled batches in the order of the rows, which otherwise are sorted, longest first.
+        multiple_of: Fill the last batch up to a multiple of this with copies of its first examples. Copies have the
+            weight 0. In training the others weigh more in turn, so that a loss averaged over the batch stays as it was.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
         rows: np.ndarray | None = None,
         static_lengths: tuple[int, ...] = (),
         shuffle_seed: int | None = None,
-        sort_all: bool = True,
+        training: bool = False,
         multiple_of: int = 1,
     ) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
         self.batch_size = batch_size
         self.static_lengths = static_lengths
         self.shuffle_seed = shuffle_seed
-        self.sort_all = sort_all
+        self.training = training
         self.multiple_of = multiple_of
         self.epoch = 0
         self._fills = any(size % multiple_of for size in (min(batch_size, len(self.rows)), len(self.rows) % batch_size))
@@ -75,7 +76,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
         """The examples in the order of their batches; only the last batch is short."""
         count, size = len(self.rows), self.batch_size
         if self.shuffle_seed is None:
-            return self.rows[np.argsort(-self.lengths[self.rows], kind="stable")] if self.sort_all else self.rows
+            return self.rows if self.training else self.rows[np.argsort(-self.lengths[self.rows], kind="stable")]
         rng = np.random.default_rng((self.shuffle_seed, epoch))
         drawn = rng.permutation(self.rows)
         together = size * _BATCHES_SORTED_TOGETHER
@@ -108,7 +109,8 @@ class LengthSortedBatches(keras.utils.PyDataset):
             batch += (self.targets[indices],)
         if self.sample_weight is not None or (self._fills and self.targets is not None):
             weight = np.ones(len(indices), "float32") if self.sample_weight is None else self.sample_weight[indices]
-            batch += (np.where(np.arange(len(indices)) < real, weight, 0).astype("float32"),)
+            weight = np.where(np.arange(len(indices)) < real, weight, 0) * (len(indices) / real if self.training else 1)
+            batch += (weight.astype("float32"),)
         return batch
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

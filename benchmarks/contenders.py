@@ -1,0 +1,303 @@
+"""The contenders of `finetune_speed.py`: each runs in a process of its own, which takes orders on stdin.
+
+Frameworks are imported where they are used, as no environment needs to have them all.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+BATCH_SIZE = 32
+SEQUENCE_LENGTH = 128
+SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
+_BATCHES_SORTED_TOGETHER = 50
+
+Texts = list[str] | tuple[list[str], ...]
+"""Sentences, or for pairs a tuple of two columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A GLUE task, of which the first examples are used."""
+
+    folder: str
+    text_columns: tuple[str, ...]
+    label_column: str
+    examples: int
+
+    def read(self, examples: int | None = None) -> tuple[Texts, list[int]]:
+        data = os.environ.get("KBZ_DATA")
+        if not data:
+            raise ValueError("KBZ_DATA must name the folder that holds glue. Received: KBZ_DATA unset")
+        path = Path(data, "glue", self.folder, "train.tsv")
+        if not path.is_file():
+            raise ValueError(f"KBZ_DATA must hold glue/{self.folder}/train.tsv. Received: KBZ_DATA={data}")
+        with path.open(encoding="utf-8-sig", newline="\n") as file:  # Quotes are text: this is not what csv reads.
+            names = next(file).rstrip("\r\n").split("\t")
+            lines = [line for _, line in zip(range(examples or self.examples), file, strict=False)]
+        columns = dict(zip(names, zip(*(line.rstrip("\r\n").split("\t") for line in lines), strict=True), strict=True))
+        texts = tuple(list(columns[name]) for name in self.text_columns)
+        return texts if len(texts) > 1 else texts[0], [int(label) for label in columns[self.label_column]]
+
+
+TASKS = {
+    "mrpc": Task("MRPC", ("#1 String", "#2 String"), "Quality", 640),
+    "sst2": Task("SST-2", ("sentence",), "label", 3200),
+}
+
+
+def columns(x: Texts) -> tuple[list[str], ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def take(x: Texts, rows: Sequence[int]) -> Texts:
+    taken = tuple([column[row] for row in rows] for column in columns(x))
+    return taken if isinstance(x, tuple) else taken[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """What is timed.
+
+    Attributes:
+        train: One epoch over raw texts and labels.
+        predict: Logits of raw texts, in their order.
+        count_tokens: Tokens of the texts as this contender sees them, padding left out.
+        compiles: Whether each shape of a batch costs time when it is first met.
+        threads: How many threads the framework takes if left alone, in words.
+    """
+
+    train: Callable[[Texts, list[int]], object]
+    predict: Callable[[Texts], object]
+    count_tokens: Callable[[Texts], int]
+    compiles: bool
+    threads: str
+
+
+def keras_bert_zoo(preset: str) -> Contender:
+    import keras
+
+    from keras_bert_zoo import BertTextClassifier
+
+    classifier = BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=SEQUENCE_LENGTH)
+    classifier.compile()
+
+    def train(x: Texts, y: list[int]) -> None:
+        keras.utils.set_random_seed(SEED)
+        classifier.fit(x, y, batch_size=BATCH_SIZE, epochs=1, verbose=0)
+
+    return Contender(
+        train=train,
+        predict=lambda x: classifier.predict(x, batch_size=BATCH_SIZE, verbose=0),
+        count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
+        compiles=keras.backend.backend() != "torch",
+        threads=_threads(keras.backend.backend()),
+    )
+
+
+def transformers(preset: str, grouped: bool = False) -> Contender:
+    """Fine-tuning as transformers' Trainer does it, without what it costs: the loop is plain PyTorch.
+
+    Batches are tokenised as they come and padded to their longest; or, grouped, all texts are tokenised first and
+    sorted by length: within chunks of a shuffled epoch for training, as a whole for prediction.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
+
+    tokenizer = AutoTokenizer.from_pretrained(preset, local_files_only=True)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        preset, num_labels=2, attn_implementation="sdpa", dtype=torch.float32, local_files_only=True
+    )
+
+    def tokenize(x: Texts, **options: Any) -> Any:
+        return tokenizer(*columns(x), truncation=True, max_length=SEQUENCE_LENGTH, **options)
+
+    def batches(x: Texts, order: Sequence[int], sorted_together: int) -> Iterator[tuple[list[int], Any]]:
+        encoded: Any = {}
+        if grouped:
+            encoded = tokenize(x)
+            lengths = [len(ids) for ids in encoded["input_ids"]]
+            chunks = (order[i : i + sorted_together] for i in range(0, len(order), sorted_together))
+            order = [row for chunk in chunks for row in sorted(chunk, key=lambda row: -lengths[row])]
+        for i in range(0, len(order), BATCH_SIZE):
+            rows = list(order[i : i + BATCH_SIZE])
+            if grouped:
+                chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
+                yield rows, tokenizer.pad(chosen, return_tensors="pt")
+            else:
+                yield rows, tokenize(take(x, rows), padding=True, return_tensors="pt")
+
+    def train(x: Texts, y: list[int]) -> None:
+        torch.manual_seed(SEED)
+        model.train()
+        labels = torch.tensor(y)
+        decayed, plain = [], []
+        for name, parameter in model.named_parameters():
+            (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
+        optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
+            lr=5e-5,
+            fused=True,  # What Trainer does by default, and the fastest.
+        )
+        steps = -(-len(y) // BATCH_SIZE)
+        schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
+        for rows, inputs in batches(x, torch.randperm(len(y)).tolist(), _BATCHES_SORTED_TOGETHER * BATCH_SIZE):
+            model(**inputs, labels=labels[rows]).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+
+    @torch.inference_mode()
+    def predict(x: Texts) -> Any:
+        model.eval()
+        count = len(columns(x)[0])
+        logits = torch.empty(count, 2)
+        for rows, inputs in batches(x, range(count), count):
+            logits[rows] = model(**inputs).logits
+        return logits.numpy()
+
+    return Contender(
+        train=train,
+        predict=predict,
+        count_tokens=lambda x: sum(len(ids) for ids in tokenize(x)["input_ids"]),
+        compiles=False,
+        threads=_threads("torch"),
+    )
+
+
+def keras_hub(preset: str, sequence_length: int = SEQUENCE_LENGTH) -> Contender:
+    """The checkpoint's sizes with random weights, on whose values the speed does not depend."""
+    import keras
+    import keras_hub as hub
+    import tensorflow as tf
+
+    config = json.loads(Path(preset, "config.json").read_text(encoding="utf-8"))
+    backbone = hub.models.BertBackbone(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
+        dropout=config["hidden_dropout_prob"],
+        max_sequence_length=config["max_position_embeddings"],
+    )
+    tokenizer = hub.models.BertTokenizer(vocabulary=str(Path(preset, "vocab.txt")), lowercase=True)
+    preprocessor = hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=sequence_length)
+    classifier = hub.models.BertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor)
+    optimizer = keras.optimizers.AdamW(5e-5, weight_decay=0.01, global_clipnorm=1.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
+    classifier.compile(optimizer=optimizer)
+
+    def dataset(*element: Any) -> Any:
+        # Not `fit(x, y)`, nor `((a, b))` as an element: a bare pair of texts would be taken for a text and its label.
+        return tf.data.Dataset.from_tensor_slices(element)
+
+    def train(x: Texts, y: list[int]) -> None:
+        keras.utils.set_random_seed(SEED)
+        classifier.fit(dataset(x, y).shuffle(len(y)).batch(BATCH_SIZE), epochs=1, verbose=0)
+
+    def count_tokens(x: Texts) -> int:
+        batches = dataset(x).batch(BATCH_SIZE).map(classifier.preprocess_samples)
+        return sum(int(tf.reduce_sum(tf.cast(batch["padding_mask"], tf.int32))) for batch in batches)
+
+    return Contender(
+        train=train,
+        predict=lambda x: classifier.predict(dataset(x).batch(BATCH_SIZE), verbose=0),
+        count_tokens=count_tokens,
+        compiles=True,
+        threads=_threads("tensorflow"),
+    )
+
+
+CONTENDERS: dict[str, Callable[..., Contender]] = {
+    "keras_bert_zoo": keras_bert_zoo,
+    "transformers": transformers,
+    "keras_hub": keras_hub,
+}
+
+
+def _threads(framework: str) -> str:
+    if framework == "torch":
+        import torch
+
+        return f"torch {torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between"
+    if framework == "tensorflow":
+        import tensorflow as tf
+
+        threading = tf.config.threading
+        within, between = threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()
+        return f"tensorflow {within} in an operation, {between} between (0: one a core)"
+    return f"{framework} as it chooses"
+
+
+def _versions() -> dict[str, str]:
+    versions = {"Python": platform.python_version()}
+    for package in ("keras", "tensorflow", "torch", "jax", "transformers", "keras-hub"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "none"
+    return versions
+
+
+def _timed(work: Callable[..., object], *data: Any) -> dict[str, float]:
+    cpu, wall = time.process_time(), time.perf_counter()
+    work(*data)
+    return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+
+
+def serve(job: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+    """Load, warm up, then time what is asked for, one line an order."""
+    x, y = TASKS[job["task"]].read(job["examples"])
+    contender = CONTENDERS[job["contender"]](job["preset"], **job["options"])
+    # What compiles must meet each shape, and a whole epoch has them all; the rest is warm after a few batches.
+    rows = range(len(y) if contender.compiles else min(len(y), 3 * BATCH_SIZE))
+    warm_x, warm_y = take(x, rows), [y[row] for row in rows]
+    first_runs = {
+        "train": _timed(contender.train, warm_x, warm_y),
+        "predict": _timed(contender.predict, warm_x),
+    }
+    answer(
+        {
+            "first_runs": first_runs if contender.compiles else None,
+            "tokens": contender.count_tokens(x),
+            "threads": contender.threads,
+            "versions": _versions(),
+        }
+    )
+    orders = {
+        "train": lambda: _timed(contender.train, x, y),
+        "predict": lambda: _timed(contender.predict, x),
+    }
+    for line in sys.stdin:
+        if line.strip() == "quit":
+            return
+        answer({**orders[line.strip()](), "examples": len(y)})
+
+
+def main() -> None:
+    # Frameworks print as they like, to stderr; the answers have the old stdout to themselves.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(message: dict[str, Any]) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    try:
+        serve(json.loads(sys.argv[1]), answer)
+    except Exception as error:
+        traceback.print_exc()
+        answer({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    main()

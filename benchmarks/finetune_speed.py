@@ -1,0 +1,341 @@
+"""How fast a classifier trains and predicts, from raw strings on: keras_bert_zoo, transformers, KerasHub.
+
+    KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset PRESET --peers-python PEERS_PYTHON
+
+PRESET is a Hugging Face BERT directory, DATA holds GLUE, and PEERS_PYTHON is the interpreter of an environment that has
+torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each contender has a process
+of its own, and only one works at a time. They take turns, so that what else the machine does hits them alike.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from contenders import BATCH_SIZE, SEQUENCE_LENGTH, TASKS
+
+_BACKENDS = ("tensorflow", "torch", "jax")
+_PATHS = ("preset", "peers_python", "out", "log")
+_CHECKPOINT_SIZES = {
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "hidden size": "hidden_size",
+    "intermediate size": "intermediate_size",
+    "words": "vocab_size",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A contender as the driver knows it."""
+
+    name: str
+    contender: str
+    python: str
+    backend: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.contender == "keras_bert_zoo"
+
+
+def line_up(args: argparse.Namespace) -> list[Entry]:
+    entries = [Entry(f"keras_bert_zoo, {name}", "keras_bert_zoo", sys.executable, name) for name in args.backends]
+    if args.peers_python:
+        python = args.peers_python
+        entries += [
+            Entry("transformers", "transformers", python, "torch"),
+            Entry("transformers, grouped", "transformers", python, "torch", {"grouped": True}),
+            Entry(f"keras-hub, {SEQUENCE_LENGTH}", "keras_hub", python, "tensorflow"),
+        ]
+        if args.as_it_comes:
+            entries.append(Entry("keras-hub, 512", "keras_hub", python, "tensorflow", {"sequence_length": 512}))
+    return entries
+
+
+class Worker:
+    """A contender's process, ready to be timed."""
+
+    def __init__(self, entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | int) -> None:
+        self.entry = entry
+        job = {
+            "contender": entry.contender,
+            "options": entry.options,
+            "task": task,
+            "examples": args.examples,
+            "preset": args.preset,
+        }
+        environment = {
+            **os.environ,
+            "KERAS_BACKEND": entry.backend,
+            # All on the CPU, where the frameworks would else not agree on a device.
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "JAX_PLATFORMS": "cpu",
+        }
+        if not entry.is_ours:
+            environment.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
+        self.process = subprocess.Popen(
+            [entry.python, str(Path(__file__).with_name("contenders.py")), json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            text=True,
+            encoding="utf-8",
+        )
+        self.about = self._answer()
+
+    def ask(self, order: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        answer = json.loads(line) if line else {"error": f"the process ended with status {self.process.wait()}"}
+        if "error" in answer:
+            self.close()
+            sys.exit(f"{self.entry.name}: {answer['error']} (--log FILE keeps what it printed)")
+        return answer
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError), self.process as process:
+            if process.poll() is None and process.stdin is not None:
+                process.stdin.write("quit\n")
+
+
+def measure(task: str, args: argparse.Namespace, log: IO[bytes] | int) -> list[dict[str, Any]]:
+    """All rounds of a task: for each contender what it says of itself, and the seconds of its runs."""
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for entry in line_up(args):
+            _say(f"{task}: {entry.name} starts")
+            workers.append(Worker(entry, task, args, log))
+            stack.callback(workers[-1].close)
+        runs: list[list[dict[str, Any]]] = [[] for _ in workers]
+        for turn in range(args.rounds):
+            for worker, own in zip(workers, runs, strict=True):
+                own.append({order: worker.ask(order) for order in ("train", "predict")})
+                _say(f"{task}: round {turn + 1}, {worker.entry.name}: {_in_words(own[-1])}")
+        counts = {worker.entry.name: worker.about["tokens"] for worker in workers}
+        if max(counts.values()) > 1.01 * min(counts.values()):
+            _say(f"{task}: the contenders do not see the same tokens: {counts}")
+        return [
+            {"task": task, "name": worker.entry.name, "ours": worker.entry.is_ours, **worker.about, "rounds": own}
+            for worker, own in zip(workers, runs, strict=True)
+        ]
+
+
+def _in_words(turn: dict[str, Any]) -> str:
+    """The seconds of a turn, and the cores kept busy: fewer than usual tell of others at work on this machine."""
+    return ", ".join(
+        f"{order} {run['seconds']:.1f} s on {run['cpu_seconds'] / run['seconds']:.1f} cores"
+        for order, run in turn.items()
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# --- The report
+
+
+def _seconds(result: dict[str, Any], order: str) -> list[float]:
+    return [turn[order]["seconds"] for turn in result["rounds"]]
+
+
+def _median(result: dict[str, Any], order: str) -> float:
+    return statistics.median(_seconds(result, order))
+
+
+def _rate(result: dict[str, Any], order: str) -> str:
+    """Examples a second: the median, and the slowest and fastest."""
+    examples, seconds = result["rounds"][0][order]["examples"], _seconds(result, order)
+    return f"{examples / _median(result, order):.1f} ({examples / max(seconds):.1f}..{examples / min(seconds):.1f})"
+
+
+def _compile_seconds(result: dict[str, Any]) -> float | None:
+    """What the first runs cost beyond those that are timed."""
+    if result["first_runs"] is None:
+        return None
+    first = sum(run["seconds"] for run in result["first_runs"].values())
+    return max(first - sum(_median(result, order) for order in result["first_runs"]), 0.0)
+
+
+def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
+    if result is peer:
+        return "-"
+    return " / ".join(f"{_median(peer, order) / _median(result, order):.2f}" for order in ("train", "predict"))
+
+
+def rows(results: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """The table of one run, its head first."""
+    peers = list(dict.fromkeys(result["name"] for result in results if not result["ours"]))
+    yield [
+        "contender", "task", "train examples/s", "predict examples/s", "real tokens/s trained", "compile_s",
+        *(f"vs {peer}" for peer in peers),
+    ]  # fmt: skip
+    for result in results:
+        of_task = [each for each in results if each["task"] == result["task"]]
+        tokens = of_task[0]["tokens"]  # One count for all, that of the checkpoint's own tokeniser.
+        compiling = _compile_seconds(result)
+        yield [
+            result["name"],
+            result["task"],
+            _rate(result, "train"),
+            _rate(result, "predict"),
+            f"{tokens / _median(result, 'train'):.0f}",
+            "-" if compiling is None else f"{compiling:.1f}",
+            *(_ratios(result, each) for peer in peers for each in of_task if each["name"] == peer),
+        ]
+
+
+def describe_machine() -> str:
+    cpu, memory = (_read(f"/proc/{name}") for name in ("cpuinfo", "meminfo"))
+    model = re.search(r"model name\s*:\s*(.+)", cpu)
+    kib = re.search(r"MemTotal:\s*(\d+)", memory)
+    has = ", ".join(f"{flag} {'yes' if f' {flag}' in cpu else 'no'}" for flag in ("avx2", "avx512"))
+    gib = f"{int(kib[1]) / 2**20:.0f} GiB" if kib else "memory unknown"
+    return f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores, {has}, {gib}"
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8") if os.path.exists(path) else ""
+
+
+def describe_command(args: argparse.Namespace) -> str:
+    """The command with every option spelt out, and placeholders where a path of this machine would stand."""
+    words = ["KBZ_DATA=DATA python benchmarks/finetune_speed.py"]
+    for name, value in vars(args).items():
+        if value is None or value is False:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if name in _PATHS:
+            value = name.upper()
+        words.append(option if value is True else f"{option} {','.join(value) if isinstance(value, list) else value}")
+    return " ".join(words)
+
+
+def describe(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[str, str]:
+    """What a reader must know to judge the numbers."""
+    config = json.loads(Path(args.preset, "config.json").read_text(encoding="utf-8"))
+    facts = {
+        "Command": f"`{describe_command(args)}`",
+        "Date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "Machine": describe_machine(),
+        "Checkpoint": ", ".join(f"{config[key]} {name}" for name, key in _CHECKPOINT_SIZES.items()),
+    }
+    for label, ours in (("keras_bert_zoo with", True), ("Peers with", False)):
+        versions = next((result["versions"] for result in results if result["ours"] is ours), {})
+        if versions:
+            facts[label] = ", ".join(f"{package} {version}" for package, version in versions.items())
+    threads = {result["name"]: result["threads"] for result in results}
+    facts["Threads"] = "; ".join(f"{name}: {count}" for name, count in threads.items())
+    examples = {result["task"]: result["rounds"][0]["train"]["examples"] for result in results}
+    facts["Examples"] = ", ".join(f"{task} {count}" for task, count in examples.items())
+    return facts
+
+
+def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> None:
+    """Write the table and all raw numbers, each file at once or not at all."""
+    facts = describe(args, results)
+    head, *body = rows(results)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body))
+    note = (
+        f"float32, batches of {BATCH_SIZE}, texts cut at {SEQUENCE_LENGTH} tokens except where 512 is said. Rates "
+        f"are medians of {args.rounds} rounds (slowest..fastest). Tokens are counted without padding. compile_s is "
+        "what the first training and the first prediction cost beyond the median. The columns with vs say how many "
+        "times as fast the row is, training / prediction, by medians."
+    )
+    text = "\n".join(
+        [
+            "# Fine-tuning and prediction speed",
+            "",
+            *(f"- {label}: {fact}" for label, fact in facts.items()),
+            "",
+            note,
+            "",
+            table,
+            "",
+        ]
+    )
+    raw = json.dumps({"about": facts, "results": results}, indent=2, ensure_ascii=False)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, content in (("finetune_speed.md", text), ("finetune_speed.json", f"{raw}\n")):
+        unfinished = args.out / f"{name}.part"
+        unfinished.write_text(content, encoding="utf-8")
+        unfinished.replace(args.out / name)
+
+
+# --- The command line
+
+
+def _names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(value: str) -> list[str]:
+        names = value.split(",")
+        if not set(names) <= set(known):
+            raise argparse.ArgumentTypeError(f"must name some of {','.join(known)}. Received: {value}")
+        return names
+
+    return parse
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer. Received: {value}")
+    return int(value)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", required=True, help="a Hugging Face BERT directory, with vocab.txt")
+    parser.add_argument("--peers-python", help="the interpreter of the peers' environment")
+    parser.add_argument("--backends", type=_names(_BACKENDS), default=list(_BACKENDS), help="of keras_bert_zoo")
+    parser.add_argument("--tasks", type=_names(tuple(TASKS)), default=list(TASKS))
+    parser.add_argument("--examples", type=_count, help="of each task; by default mrpc 640, sst2 3200")
+    parser.add_argument("--rounds", type=_count, default=3)
+    parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"), help="folder for the report")
+    parser.add_argument("--log", type=Path, help="file for what the contenders print")
+    args = parser.parse_args()
+    for name in ("config.json", "vocab.txt"):
+        if not Path(args.preset, name).is_file():
+            parser.error(f"--preset must be a directory with config.json and vocab.txt. Received: {args.preset}")
+    if args.peers_python and not shutil.which(args.peers_python):
+        parser.error(f"--peers-python must be an interpreter. Received: {args.peers_python}")
+    try:
+        for task in args.tasks:
+            TASKS[task].read(args.examples)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    results: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        log = subprocess.DEVNULL if args.log is None else stack.enter_context(args.log.open("wb"))
+        for task in args.tasks:
+            results += measure(task, args, log)
+            report(args, results)  # After each task: what has been measured is not lost to a later one.
+    print((args.out / "finetune_speed.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
