@@ -67,6 +67,8 @@ def main() -> None:
         print(f"Model: {arguments.preset}, its classification head as it comes or fresh")
         classifier = kbz.BertTextClassifier.from_preset(arguments.preset, class_names=names, sequence_length=128)
         epochs, rate = 1, 5e-5
+        report = classifier.load_report
+        print(f"Fresh: {', '.join(report.fresh) or 'nothing'}; unused: {', '.join(report.unused) or 'nothing'}")
     else:
         print("Model: bert_tiny (2 layers, 128 wide) from scratch, with a vocabulary learned from the sentences")
         classifier = build_from_scratch(texts, names)

@@ -106,6 +106,8 @@ def test_int8_stays_close(backbone):
         ({"num_layers": 0}, "`num_layers` must be a positive integer. Received: num_layers=0"),
         ({"vocabulary_size": "40"}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size='40'"),
         ({"attention_dropout": -0.1}, "`attention_dropout` must be a number in [0, 1)"),
+        ({"layer_norm_epsilon": -1.0}, "`layer_norm_epsilon` must be a positive number"),
+        ({"activation": ["gelu"]}, "Received: activation=['gelu']"),
         ({"activation": "mish"}, "Received: activation='mish'"),
         ({"hidden": 8}, "BertBackbone has no argument of this name. Received: hidden"),
     ],
@@ -133,11 +135,13 @@ def broken(**changes):
         (broken(token_ids=np.zeros(9, int)), "`token_ids` must have the shape [batch, length]"),
         (broken(token_ids=None), "`token_ids` must be an integer array"),
         ({"token_ids": np.zeros((3, 9), int)}, "Inputs must be a dict of token_ids, segment_ids, padding_mask"),
+        ({name: array[:, :0] for name, array in random_inputs().items()}, "`token_ids` must hold a token a row"),
         (np.zeros((3, 9), int), "Inputs must be a dict of token_ids, segment_ids, padding_mask. Received: ndarray"),
     ],
 )
 def test_bad_inputs_leave_the_model_usable(backbone, inputs, words):
-    for run in (backbone, lambda x: backbone.predict(x, verbose=0)):
+    extractor = backbone.extractor()
+    for run in (backbone, lambda x: backbone.predict(x, verbose=0), extractor, backbone.evaluate):
         with pytest.raises(ValueError) as error:
             run(inputs)
         assert words in str(error.value)

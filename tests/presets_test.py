@@ -168,6 +168,28 @@ def test_saving_is_all_or_nothing(backbone, tmp_path, monkeypatch):
     assert set(before) == {path.name for path in target.iterdir()}
 
 
+def test_a_crash_while_replacing_brings_the_old_preset_back(backbone, tmp_path, monkeypatch):
+    target = tmp_path / "preset"
+    backbone.save_to_preset(target)
+    (target / "notes.md").write_text("mine")
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    rename = Path.rename
+
+    def fail_at_the_last(self, other):
+        if self.name == "new":
+            raise OSError("disk gone")
+        return rename(self, other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail_at_the_last)
+        with pytest.raises(OSError, match="disk gone"):
+            randomise(backbone).save_to_preset(target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    backbone.save_to_preset(target)
+    assert (target / "notes.md").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
+
+
 def test_saving_again_leaves_nothing_stale(backbone, classifier, tmp_path):
     classifier.save_to_preset(tmp_path / "preset")
     backbone.save_to_preset(tmp_path / "preset")
@@ -213,6 +235,71 @@ def test_offline_says_what_was_tried(tmp_path, monkeypatch):
         ValueError, match=r"hf://google-bert/bert-base-uncased could not be reached.*load_weights=False"
     ):
         kbz.BertBackbone.from_preset("bert_base")
+
+
+@pytest.mark.parametrize(
+    "file, field, value",
+    [
+        ("config.json", "layer_norm_eps", "small"),
+        ("config.json", "layer_norm_eps", -5.0),
+        ("config.json", "initializer_range", "x"),
+        ("config.json", "hidden_act", {}),
+        ("config.json", "architectures", 5),
+        ("config.json", "id2label", ["a", "b", "c"]),
+        ("config.json", "id2label", {"0": "a", "5": "b"}),
+        ("config.json", "num_hidden_layers", 1_000_000),
+        ("config.json", "quantization_config", {"bits": 4}),
+        ("tokenizer_config.json", "do_lower_case", "false"),
+        ("tokenizer_config.json", "model_max_length", [512]),
+        ("tokenizer_config.json", "tokenizer_class", "BertJapaneseTokenizer"),
+        ("tokenizer_config.json", "never_split", ["film"]),
+        ("preset.json", "causal", "false"),
+        ("preset.json", "sequence_length", [16]),
+        ("preset.json", "format", 99),
+    ],
+)
+def test_fields_of_the_wrong_kind_are_refused_by_name(classifier, file, field, value, tmp_path):
+    classifier.save_to_preset(tmp_path / "preset")
+    path = tmp_path / "preset" / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(ValueError) as error:
+        kbz.BertTextClassifier.from_preset(tmp_path / "preset")
+    ours = {"layer_norm_eps": "layer_norm_eps", "num_hidden_layers": "num_hidden_layers"}.get(field, field)
+    assert ours in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_a_head_is_found_without_architectures(classifier, tmp_path):
+    randomise(classifier).save_to_preset(tmp_path / "preset")
+    path = tmp_path / "preset" / "config.json"
+    config = json.loads(path.read_text())
+    del config["architectures"]
+    path.write_text(json.dumps(config))
+    for _ in range(2):
+        again = kbz.BertTextClassifier.from_preset(tmp_path / "preset")
+        assert again.load_report.fresh == ()
+        np.testing.assert_allclose(again.predict(TEXTS, verbose=0), classifier.predict(TEXTS, verbose=0), atol=1e-6)
+        (tmp_path / "preset" / "preset.json").unlink(missing_ok=True)
+
+
+def test_other_class_names_are_another_head(backbone, tmp_path):
+    kbz.BertTextClassifier(backbone, class_names=["a", "b"]).save_to_preset(tmp_path / "preset")
+    same = kbz.BertTextClassifier.from_preset(tmp_path / "preset", class_names=["a", "b"])
+    assert same.load_report.fresh == ()
+    other = kbz.BertTextClassifier.from_preset(tmp_path / "preset", class_names=["b", "a"])
+    assert other.load_report.fresh == other.load_report.unused == ("classifier/kernel", "classifier/bias")
+
+
+def test_a_missing_vocabulary_is_said(backbone, tmp_path, caplog):
+    backbone.save_to_preset(tmp_path / "preset")
+    caplog.set_level(logging.WARNING, "keras_bert_zoo")
+    kbz.BertTextClassifier.from_preset(tmp_path / "preset", num_classes=2)
+    assert "no vocab.txt" in caplog.text
+
+
+def test_pooler_survives_without_weights(tmp_path):
+    kbz.BertBackbone(**TINY, pooler=False).save_to_preset(tmp_path / "preset")
+    assert kbz.BertBackbone.from_preset(tmp_path / "preset", load_weights=False).pooler_layer is None
 
 
 def test_vocabulary_survives_unusual_tokens(backbone, tmp_path):

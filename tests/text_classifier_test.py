@@ -133,6 +133,39 @@ def test_class_weight_and_validation_split(classifier):
     assert history["val_loss"][-1] == pytest.approx(before["loss"], abs=1e-5)
 
 
+def test_class_weight_weighs_the_loss(classifier):
+    randomise(classifier)
+    classifier.compile(optimizer=keras.optimizers.SGD(0.0))
+    classifier.backbone.trainable = False
+    plain = [kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), classifier.preprocessor]
+    model = kbz.BertTextClassifier(plain[0], num_classes=3, dropout=0.0, preprocessor=plain[1])
+    model.set_weights(classifier.get_weights())
+    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    logits = logits_one_by_one(model, TEXTS).astype("float64")
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(6), LABELS]
+    weights = np.array([1.0, 3.0, 0.5])[LABELS]
+    for given in ({"class_weight": {1: 3.0, np.int64(2): 0.5}}, {"sample_weight": weights}):
+        history = model.fit(TEXTS, LABELS, verbose=0, **given).history
+        assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
+
+
+def test_validation_steps_takes_the_first_examples(classifier):
+    randomise(classifier)
+    history = classifier.fit(
+        TEXTS, LABELS, validation_data=(TEXTS, LABELS), validation_steps=1, validation_batch_size=2, verbose=0
+    ).history
+    expected = classifier.evaluate(TEXTS[:2], LABELS[:2], verbose=0)[0]
+    assert history["val_loss"][0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_gradients_accumulate(classifier):
+    if keras.backend.backend() == "jax":
+        pytest.skip("the same code, and slow to compile")
+    classifier.compile(optimizer=kbz.AdamW(kbz.WarmupLinearDecay(1e-3), gradient_accumulation_steps=2))
+    classifier.fit(TEXTS, LABELS, batch_size=2, epochs=2, verbose=0)
+    assert int(numpy(classifier.optimizer.iterations)) == 3
+
+
 def test_same_seed_same_weights(tokenizer):
     def run():
         keras.utils.set_random_seed(7)
@@ -144,23 +177,32 @@ def test_same_seed_same_weights(tokenizer):
     np.testing.assert_array_equal(run(), run())
 
 
-def test_few_programs_are_compiled(classifier, monkeypatch):
-    """On XLA one program a length; elsewhere any length."""
-    shapes = set()
-    original = type(classifier.backbone).__call__
-
-    def record(self, inputs, *args, **kwargs):
-        shapes.add(tuple(inputs["token_ids"].shape))
-        return original(self, inputs, *args, **kwargs)
-
-    monkeypatch.setattr(type(classifier.backbone), "__call__", record)
-    classifier.fit(TEXTS * 4, LABELS * 4, batch_size=4, verbose=0)
-    shapes -= {(None, None)}
-    if classifier.jit_compile:
-        assert shapes == {(4, 16)}
-    elif keras.backend.backend() == "torch":
-        assert {batch for batch, _ in shapes} == {4}
-        assert max(length for _, length in shapes) < 16
+def test_few_programs_are_compiled(tokenizer, monkeypatch):
+    """On XLA one program a length of a short list; elsewhere batches are as long as their longest text."""
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=40)
+    backbone = kbz.BertBackbone(**{**TINY, "max_sequence_length": 40})
+    classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
+    shapes = []
+    original = kbz.BertBackbone.__call__
+    monkeypatch.setattr(
+        kbz.BertBackbone,
+        "__call__",
+        lambda self, inputs, *args, **kwargs: (
+            shapes.append(tuple(inputs["token_ids"].shape)) or original(self, inputs, *args, **kwargs)
+        ),
+    )
+    texts = [" ".join(["film"] * length) for length in range(1, 41)]
+    classifier.fit(texts, [0] * 40, batch_size=4, epochs=2, verbose=0)
+    classifier.fit(texts, [0] * 40, batch_size=4, epochs=2, verbose=0)
+    lengths = {length for _, length in shapes}
+    if keras.backend.backend() == "tensorflow":  # Traced once, for any length.
+        assert lengths == {None}
+        assert len(shapes) <= 3
+    elif keras.backend.backend() == "jax":
+        assert lengths - {None} == {16, 32, 40}
+        assert len(shapes) < 20
+    else:
+        assert len(lengths) == 10
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -168,7 +210,9 @@ def test_half_precision_gives_float32_logits(policy, tokenizer):
     backbone = kbz.BertBackbone(**TINY, dtype=policy)
     preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
     classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
-    classifier.fit(TEXTS, LABELS, verbose=0)
+    scaled = isinstance(classifier.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert scaled == (policy == "mixed_float16")
+    classifier.fit(TEXTS, LABELS, epochs=3, verbose=0)
     logits = classifier.predict(TEXTS, verbose=0)
     assert logits.dtype == "float32"
     assert np.isfinite(logits).all()
@@ -210,6 +254,7 @@ BAD_FIT = [
     ((TEXTS, [0, 1, 2, None, 0, 1]), "`y` must hold integers or class names. Received: y.dtype=object"),
     ((TEXTS, ["a", "b"] * 3), "`y` must hold 3 different names"),
     ((["a", None], [0, 1]), "`x` must hold strings. Received: x[1]=None of type NoneType"),
+    ((["\ud800", "b"], [0, 1]), "`x` must hold valid Unicode. Received: x[0]"),
     (("a text", [0]), "`x` must be a list of strings"),
     (([1, 2], [0, 1]), "`x` must be a list of strings"),
     ((("a", "b"), [0, 1]), "`x` must be a list of strings, or for pairs a tuple of two such lists"),
@@ -250,6 +295,9 @@ def test_bad_data_leaves_the_model_usable(classifier, arguments, words):
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
         ({"validation_split": 1.5}, "`validation_split` must be in [0, 1)"),
         ({"validation_split": 0.9}, "`validation_split` must leave examples on both sides"),
+        ({"batch_size": True}, "`batch_size` must be a positive integer. Received: batch_size=True"),
+        ({"class_weight": [1.0, 2.0, 3.0]}, "`class_weight` must be a dict"),
+        ({"validation_data": {"x": TEXTS}}, "`validation_data` must be (x, y)"),
         ({"validation_data": (TEXTS,)}, "`validation_data` must be (x, y)"),
         ({"validation_data": (TEXTS, [7] * 6)}, "`y` must be in [0, 3)"),
     ],
@@ -260,12 +308,83 @@ def test_bad_options(classifier, options, words):
     assert words in str(error.value)
 
 
+def test_bad_streams_are_refused_before_anything_compiles(classifier):
+    tf = pytest.importorskip("tensorflow")
+
+    def stream(x, *rest):
+        return tf.data.Dataset.from_tensor_slices((x, *rest)).batch(3)
+
+    arrays = random_inputs()
+    negative = {**arrays, "token_ids": np.full((3, 9), -1, "int32")}
+    for data, words in [
+        (stream(TEXTS, [7] * 6), "`y` must be in [0, 3). Received: y with 7"),
+        (stream(TEXTS, ["a"] * 6), "as the classes have no names"),
+        (stream(arrays, [0, 1, -1]), "`y` must be in [0, 3). Received: y with -1"),
+        (stream(negative, [0, 1, 2]), "`token_ids` must be in [0, 40)"),
+        (stream(random_inputs(length=17), [0, 1, 2]), "`token_ids` must have at most 16 tokens"),
+        (stream([1.0, 2.0], [0, 1]), "`x` must be a data set of batches whose inputs are strings"),
+        (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), "`x` must be a data set of batches"),
+    ]:
+        for run in (classifier.fit, classifier.evaluate):
+            with pytest.raises(ValueError) as error:
+                run(data, verbose=0)
+            assert words in str(error.value)
+    with pytest.raises(ValueError, match="`y` must be part of the data set"):
+        classifier.fit(stream(TEXTS, LABELS), LABELS, verbose=0)
+    classifier.fit(stream(TEXTS, LABELS), verbose=0)
+
+
+def test_names_stream_too(tokenizer):
+    tf = pytest.importorskip("tensorflow")
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), class_names=["no", "yes"], preprocessor=preprocessor)
+    names = ["yes", "no", "no", "yes", "no", "yes"]
+    stream = tf.data.Dataset.from_tensor_slices((TEXTS, names)).batch(4)
+    expected = classifier.evaluate(TEXTS, names, verbose=0)
+    np.testing.assert_allclose(classifier.evaluate(stream, verbose=0), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sets, words",
+    [
+        ([["a"], "b"], "`y` must hold a list of names an example. Received: y[1]='b'"),
+        ([["a"], None], "Received: y[1]=None"),
+        ([["a"], ["c"]], "`y` must hold names of class_names=['a', 'b']. Received: y[1] with 'c'"),
+        ([["a"]], "`y` must have one row an example, 2. Received: 1"),
+        ([[1, 0], [0, 2]], "`y` must hold 0 and 1 only"),
+        ([1, 0], "`y` must have the shape (2, 2) with multi_label"),
+        (5, "`y` must have the shape (2, 2) with multi_label"),
+    ],
+)
+def test_bad_label_sets(backbone, sets, words):
+    classifier = kbz.BertTextClassifier(backbone, class_names=["a", "b"], multi_label=True)
+    with pytest.raises(ValueError) as error:
+        classifier.encode_targets(sets, 2)
+    assert words in str(error.value)
+    np.testing.assert_array_equal(classifier.encode_targets([[], []], 2), np.zeros((2, 2)))
+
+
+def test_names_from_refused_data_are_forgotten(classifier):
+    with pytest.raises(ValueError, match="`y` must hold names of"):
+        classifier.fit(TEXTS, ["a", "b", "c"] * 2, validation_data=(TEXTS, ["q"] * 6), verbose=0)
+    assert classifier.class_names is None
+
+
+def test_pairs_need_two_segments(tokenizer):
+    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY, num_segments=1), 2, preprocessor=preprocessor)
+    with pytest.raises(ValueError, match=r"Pairs need a backbone with two segment types. Received: num_segments=1"):
+        classifier.predict((TEXTS, TEXTS), verbose=0)
+    assert classifier.predict(TEXTS, verbose=0).shape == (6, 2)
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
         ({}, "`num_classes` must be a positive integer. Received: num_classes=None"),
         ({"num_classes": 1}, "`num_classes` must be at least 2 without multi_label"),
         ({"num_classes": 3, "class_names": ["a", "b"]}, "`num_classes` must be the number of `class_names`"),
+        ({"class_names": "ab"}, "`class_names` must be a list of strings. Received: class_names='ab'"),
         ({"class_names": ["a", "a"]}, "`class_names` must be different strings"),
         ({"num_classes": 2, "dropout": 2}, "`dropout` must be a number in [0, 1)"),
         ({"num_classes": 2, "colour": "red"}, "BertTextClassifier has no argument of this name. Received: colour"),

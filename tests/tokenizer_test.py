@@ -65,6 +65,7 @@ def test_saves(tokenizer, tmp_path):
     [
         (lambda t: kbz.BertTokenizer(WORDS[1:]), "['[PAD]']"),
         (lambda t: kbz.BertTokenizer([*WORDS, "bad"]), "must not hold a token twice. Received: 'bad' twice"),
+        (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "must hold strings of one line. Received: vocabulary[30]"),
         (lambda t: t.encode(3), "`text` must be a string. Received: text=3 of type int"),
         (lambda t: t.encode("a", b"b"), "`pair` must be a string"),
         (lambda t: t.token_to_id("zebra"), "Received: token='zebra'"),

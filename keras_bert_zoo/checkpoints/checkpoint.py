@@ -16,6 +16,9 @@ class LazyArrays(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._readers[name]()
 
+    def __contains__(self, name: object) -> bool:  # Mapping's own would read the array.
+        return name in self._readers
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._readers)
 

@@ -20,6 +20,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    """A field of a JSON object: the default where it is missing or null, a `ValueError` where it is of another kind."""
+    value = values.get(name)
+    if value is None:
+        return default
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{path}: `{name}` must be of the kind {kind.__name__}. Received: {value!r}")
+    return value
+
+
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """A JSON object, indented, with a final newline."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -31,9 +43,9 @@ def write_directory(
     """Fill a directory beside `path`, then rename it into place; an error on the way leaves `path` as it was.
 
     Args:
-        path: The directory to make. It may exist if it is empty or holds `marker`; its files are then replaced.
-        marker: Name of the file that tells our own directories from others, written last.
-        owned: Names of files that `write` makes at times; what is left of them from before is removed.
+        path: The directory to make. It may exist if it is empty or holds `marker`; other files in it are kept.
+        marker: Name of the file that tells our own directories from others.
+        owned: Names of files that `write` makes at times; what is left of them from before goes.
         write: Called with the directory to fill.
     """
     target = Path(path)
@@ -44,18 +56,19 @@ def write_directory(
             f"`path` must be a new or empty directory, or one with a {marker}. Received: path={str(path)!r}"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    try:
-        write(beside)
-        beside.chmod(0o755)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as beside:
+        new, old = Path(beside) / "new", Path(beside) / "old"
+        new.mkdir()
+        write(new)
         if not target.exists():
-            beside.rename(target)
+            new.rename(target)
             return
-        written = set()
-        for name in sorted(os.listdir(beside), key=lambda name: name == marker):
-            os.replace(beside / name, target / name)
-            written.add(name)
-        for name in set(owned) - written:
-            (target / name).unlink(missing_ok=True)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        for path in target.iterdir():
+            if path.name not in owned and not (new / path.name).exists():
+                (shutil.copytree if path.is_dir() else shutil.copy2)(path, new / path.name)
+        target.rename(old)
+        try:
+            new.rename(target)
+        except BaseException:
+            old.rename(target)
+            raise

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays
-from keras_bert_zoo.checkpoints.files import read_json, write_json
+from keras_bert_zoo.checkpoints.files import read_json, typed, write_json
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, join_tensors, split_tensors
 
 CONFIG, WEIGHTS, VOCABULARY, TOKENIZER, PRESET = (
@@ -19,6 +19,7 @@ CONFIG, WEIGHTS, VOCABULARY, TOKENIZER, PRESET = (
     "preset.json",
 )
 OPTIONAL = (VOCABULARY, TOKENIZER)
+_FORMAT = 1
 
 # config.json -> BertBackbone, with the value transformers' BertConfig has where the file is silent.
 _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
@@ -44,6 +45,14 @@ _REFUSED_FIELDS: dict[str, Any] = {
     "is_encoder_decoder": False,
     "position_embedding_type": "absolute",
     "pruned_heads": {},
+    "quantization_config": {},
+}
+
+# The same for tokenizer_config.json.
+_REFUSED_TOKENIZER_FIELDS: dict[str, tuple[Any, ...]] = {
+    "tokenizer_class": ("BertTokenizer", "BertTokenizerFast", None),
+    "do_basic_tokenize": (True, None),
+    "never_split": ([], None),
 }
 
 # Fields that do not change what the model computes.
@@ -72,34 +81,66 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     Raises:
         ValueError: A config field that we cannot honour, by its name, or a missing or unreadable file.
     """
-    config = read_json(directory / CONFIG)
-    preset = read_json(directory / PRESET) if (directory / PRESET).is_file() else {}
-    causal = bool(preset.get("causal", False))
-    backbone = {**_read_backbone(directory / CONFIG, config, causal), "causal": causal}
+    path = directory / CONFIG
+    config = read_json(path)
+    preset = read_json(directory / PRESET) if (directory / PRESET).is_file() else {"format": _FORMAT}
+    if preset.get("format") != _FORMAT:
+        raise ValueError(f"{directory / PRESET}: `format` must be {_FORMAT}. Received: {preset.get('format')!r}")
+    causal = typed(directory / PRESET, preset, "causal", bool, False)
+    backbone = {**_read_backbone(path, config, causal), "causal": causal}
+    class_name = _read_class_name(path, config, preset)
     arrays: Mapping[str, np.ndarray] = {}
     unknown: tuple[str, ...] = ()
-    architecture = (config.get("architectures") or ["BertModel"])[0]
-    class_name = {theirs: ours for ours, theirs in _ARCHITECTURES.items()}.get(architecture, "BertBackbone")
     if load_weights:
-        arrays, unknown = _read_arrays(directory / WEIGHTS, heads=class_name != "BertBackbone")
+        arrays, unknown = _read_arrays(directory / WEIGHTS, heads=class_name == "BertTextClassifier")
         backbone["pooler"] = "pooler/kernel" in arrays
-    options = read_json(directory / TOKENIZER) if (directory / TOKENIZER).is_file() else {}
-    length = preset.get("sequence_length", options.get("model_max_length"))
+        layers = sum(name.endswith("/attention/qkv/kernel") for name in arrays)
+        if layers != backbone["num_layers"]:
+            raise ValueError(
+                f"{path}: `num_hidden_layers` must be the number of layers that {WEIGHTS} holds, {layers}. "
+                f"Received: {backbone['num_layers']}"
+            )
+    else:
+        backbone["pooler"] = typed(directory / PRESET, preset, "pooler", bool, True)
+    tokenizer, length = _read_tokenizer(directory)
+    length = typed(directory / PRESET, preset, "sequence_length", int, length)
     return Checkpoint(
         class_name=class_name,
         backbone=backbone,
-        head=_read_head(config) if class_name == "BertTextClassifier" else {},
+        head=_read_head(path, config) if class_name == "BertTextClassifier" else {},
         arrays=arrays,
         unknown=unknown,
         vocabulary=_read_vocabulary(directory),
-        tokenizer={
-            "lowercase": bool(options.get("do_lower_case", True)),
-            "strip_accents": options.get("strip_accents"),
-            "split_chinese": bool(options.get("tokenize_chinese_chars", True)),
-        },
-        # transformers writes 1e30 where it knows no limit.
-        sequence_length=min(int(length), backbone["max_sequence_length"]) if length else None,
+        tokenizer=tokenizer,
+        sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
     )
+
+
+def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any]) -> str:
+    """Our name of the class; a head that is none of ours counts as none."""
+    architectures = typed(path, config, "architectures", list, None)
+    if architectures:
+        return {theirs: ours for ours, theirs in _ARCHITECTURES.items()}.get(str(architectures[0]), "BertBackbone")
+    if preset.get("class") in _ARCHITECTURES:
+        return preset["class"]
+    # Files of before 2020 do not say; labels are what tells a classifier then.
+    return "BertTextClassifier" if config.get("id2label") or config.get("problem_type") else "BertBackbone"
+
+
+def _read_tokenizer(directory: Path) -> tuple[dict[str, Any], int | None]:
+    """`BertTokenizer`'s options, and the longest input."""
+    path = directory / TOKENIZER
+    options = read_json(path) if path.is_file() else {}
+    for name, allowed in _REFUSED_TOKENIZER_FIELDS.items():
+        if options.get(name) not in allowed:
+            raise ValueError(f"{path}: `{name}` must be one of {allowed}. Received: {options[name]!r}")
+    length = typed(path, options, "model_max_length", float, None)
+    return {
+        "lowercase": typed(path, options, "do_lower_case", bool, True),
+        "strip_accents": typed(path, options, "strip_accents", bool, None),
+        "split_chinese": typed(path, options, "tokenize_chinese_chars", bool, True),
+        # transformers writes 1e30 where it knows no limit.
+    }, int(length) if length is not None and length < 1e9 else None
 
 
 def _read_backbone(path: Path, config: dict[str, Any], causal: bool) -> dict[str, Any]:
@@ -112,21 +153,26 @@ def _read_backbone(path: Path, config: dict[str, Any], causal: bool) -> dict[str
     known = {*_BACKBONE_FIELDS, *_REFUSED_FIELDS, *_NEUTRAL_FIELDS, *_HEAD_FIELDS}
     for name in sorted(set(config) - known):
         _logger.warning("%s: ignored unknown field %r", path, name)
-    return {ours: config.get(theirs, default) for theirs, (ours, default) in _BACKBONE_FIELDS.items()}
+    return {
+        ours: typed(path, config, theirs, type(default), default)
+        for theirs, (ours, default) in _BACKBONE_FIELDS.items()
+    }
 
 
-def _read_head(config: dict[str, Any]) -> dict[str, Any]:
-    names = config.get("id2label") or {}
-    count = len(names) or config.get("num_labels", 2)
-    class_names = [names.get(str(i), names.get(i)) for i in range(count)] if names else None
+def _read_head(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    names = typed(path, config, "id2label", dict, None) or {}
+    count = len(names) or typed(path, config, "num_labels", int, 2)
+    class_names = [names.get(str(i)) for i in range(count)] if names else None
+    if class_names is not None and not all(isinstance(name, str) for name in class_names):
+        raise ValueError(f"{path}: `id2label` must name the classes 0 to {count - 1}. Received: {names}")
     if class_names == [f"LABEL_{i}" for i in range(count)]:  # what transformers writes where nobody named the classes
         class_names = None
-    dropout = config.get("classifier_dropout")
+    dropout = typed(path, config, "classifier_dropout", float, None)
     return {
         "num_classes": count,
         "class_names": class_names,
         "multi_label": config.get("problem_type") == "multi_label_classification",
-        "dropout": config.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
+        "dropout": typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout,
     }
 
 
@@ -190,9 +236,10 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
     write_json(
         directory / PRESET,
         {
-            "format": 1,
+            "format": _FORMAT,
             "class": checkpoint.class_name,
             "causal": backbone["causal"],
+            "pooler": backbone["pooler"],
             "sequence_length": checkpoint.sequence_length,
         },
     )

@@ -28,6 +28,6 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 def get_activation(name: str) -> Callable[[Any], Any]:
     """The function behind a config's activation name; a name it does not know is a `ValueError`."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"`activation` must be one of {sorted(ACTIVATIONS)}. Received: activation={name!r}")
     return ACTIVATIONS[name]

@@ -10,6 +10,13 @@ def check_positive_int(**arguments: Any) -> None:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
+def check_positive(**arguments: Any) -> None:
+    """Each keyword must hold a number above 0."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}")
+
+
 def check_rate(**arguments: Any) -> None:
     """Each keyword must hold a dropout rate in [0, 1)."""
     for name, value in arguments.items():

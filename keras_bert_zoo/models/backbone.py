@@ -4,12 +4,11 @@ import os
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
-from keras_bert_zoo.layers.checks import check_heads, check_positive_int, check_rate
+from keras_bert_zoo.layers.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.extractor import BertExtractor
 from keras_bert_zoo.models.loading import LoadReport, load_arrays
@@ -17,7 +16,7 @@ from keras_bert_zoo.presets import load_preset, save_preset
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertBackbone(keras.Model):
+class BertBackbone(checks.ChecksInputs, keras.Model):
     """The Transformer encoder of BERT (Devlin et al. 2019, section 3).
 
     Args:
@@ -83,6 +82,7 @@ class BertBackbone(keras.Model):
             num_segments=num_segments,
         )
         check_rate(dropout=dropout, attention_dropout=attention_dropout)
+        check_positive(layer_norm_epsilon=layer_norm_epsilon, initializer_range=initializer_range)
         check_heads(hidden_dim, num_heads)
         get_activation(activation)
 
@@ -157,20 +157,11 @@ class BertBackbone(keras.Model):
         """The constructor's arguments, precision and name left out."""
         return dict(self._config)
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        self.check_inputs(inputs)
-        return super().__call__(inputs, *args, **kwargs)
-
     def check_inputs(self, inputs: Any) -> None:
         """Raise a `ValueError` for inputs that this backbone cannot take; values are looked at in NumPy arrays only."""
         checks.check_structure(inputs, self._config["max_sequence_length"])
         if checks.is_numpy(inputs):
             checks.check_values(inputs, self._config["vocabulary_size"], self._config["num_segments"])
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(x, (dict, np.ndarray)):
-            self.check_inputs(x)
-        return super().predict(x, *args, **kwargs)
 
     def extractor(self, hidden_states: bool = True, attention_scores: bool = False) -> BertExtractor:
         """A model over the same weights that shows what happens inside.
@@ -214,7 +205,7 @@ class BertBackbone(keras.Model):
         checkpoint = load_preset(preset, load_weights)
         backbone = cls(**{**checkpoint.backbone, **overrides})
         if load_weights:
-            backbone.load_report = load_arrays(backbone, checkpoint, may_be_fresh=lambda path: False)
+            backbone.load_report = load_arrays(backbone, checkpoint)
         return backbone
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:

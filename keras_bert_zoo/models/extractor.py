@@ -4,9 +4,11 @@ from typing import Any
 
 import keras
 
+from keras_bert_zoo.models.inputs import ChecksInputs
+
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertExtractor(keras.Model):
+class BertExtractor(ChecksInputs, keras.Model):
     """Features of every layer, over the weights of a backbone. `BertBackbone.extractor` makes one.
 
     It is no functional model, as Keras takes an operation that was called twice to have as many outputs the second
@@ -28,12 +30,14 @@ class BertExtractor(keras.Model):
         self.hidden_states = hidden_states
         self.attention_scores = attention_scores
 
+    def check_inputs(self, inputs: Any) -> None:
+        self.backbone.check_inputs(inputs)
+
     def build(self, input_shape: Any = None) -> None:
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
         backbone = self.backbone
-        backbone.check_inputs(inputs)
         hidden = backbone.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
         states, scores = [hidden], []
         for layer in backbone.encoder_layers:

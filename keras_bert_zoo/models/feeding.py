@@ -43,40 +43,58 @@ def is_tf_dataset(x: Any) -> bool:
 
 
 def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
-    """Tokenise a batched `tf.data.Dataset` of strings as it streams; one of ready arrays is returned as it is."""
+    """A batched `tf.data.Dataset` of strings or ready arrays as one of checked arrays and targets, as it streams.
+
+    Its first batch is looked at here, so that what is wrong with it is a `ValueError`. What is wrong with a later one
+    stops the run with TensorFlow's error around the same words.
+    """
     import tensorflow as tf
 
     spec = dataset.element_spec
     parts = spec if isinstance(spec, tuple) else (spec,)
-    if isinstance(parts[0], dict):
+    ready = isinstance(parts[0], dict)
+    columns = parts[0] if isinstance(parts[0], tuple) else (parts[0],)
+    if ready:
         task.backbone.check_inputs(parts[0])
-        return dataset
-    texts = parts[0] if isinstance(parts[0], tuple) else (parts[0],)
-    if len(texts) > 2 or any(getattr(text, "dtype", None) != tf.string or text.shape.rank != 1 for text in texts):
+    elif len(columns) > 2 or any(getattr(c, "dtype", None) != tf.string or c.shape.rank != 1 for c in columns):
         raise ValueError(
             "`x` must be a data set of batches whose inputs are strings [batch], a pair of those, or a dict of "
             f"{', '.join(INPUT_NAMES)}. Received: element_spec={spec}"
         )
-    if task.preprocessor is None:
+    elif task.preprocessor is None:
         raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
     lengths = task_lengths(task)
 
-    def tokenise(*columns: np.ndarray) -> list[np.ndarray]:
-        examples = task.preprocessor.pack(columns if len(columns) == 2 else columns[0])
-        longest = int(examples.lengths.max())
-        batch = examples.take(np.arange(len(examples.lengths)), padded_length(longest, lengths))
-        return [batch[name] for name in INPUT_NAMES]
+    def make_inputs(*columns: np.ndarray) -> list[np.ndarray]:
+        if ready:
+            batch = dict(zip(INPUT_NAMES, columns, strict=True))
+            task.backbone.check_inputs(batch)
+        else:
+            task.check_pairs(len(columns) == 2)
+            examples = task.preprocessor.pack(columns if len(columns) == 2 else columns[0])
+            longest = int(examples.lengths.max())
+            batch = examples.take(np.arange(len(examples.lengths)), padded_length(longest, lengths))
+        return [batch[name].astype("int32") for name in INPUT_NAMES]
 
-    def encode_labels(labels: np.ndarray) -> np.ndarray:
-        return task.encode_targets(labels, len(labels))
+    def make_targets(targets: np.ndarray) -> np.ndarray:
+        return task.encode_targets(targets, len(targets))
+
+    def flat(x: Any) -> tuple[Any, ...]:
+        return tuple(x[name] for name in INPUT_NAMES) if ready else x if isinstance(x, tuple) else (x,)
+
+    first = next(dataset.take(1).as_numpy_iterator(), None)
+    if first is None:
+        raise ValueError("`x` must hold at least one batch. Received: an empty data set")
+    first = first if isinstance(first, tuple) else (first,)
+    make_inputs(*flat(first[0]))
+    targets = make_targets(first[1]) if len(first) > 1 else None
 
     def convert(*element: Any) -> tuple[Any, ...]:
-        columns = element[0] if isinstance(element[0], tuple) else (element[0],)
-        arrays = tf.numpy_function(tokenise, columns, [tf.int32] * 3, stateful=False)
+        arrays = tf.numpy_function(make_inputs, flat(element[0]), [tf.int32] * 3, stateful=False)
         inputs = {name: tf.ensure_shape(array, (None, None)) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
-        if len(element) > 1 and element[1].dtype == tf.string:
-            labels = tf.numpy_function(encode_labels, [element[1]], tf.int32, stateful=False)
-            return (inputs, tf.ensure_shape(labels, (None,)), *element[2:])
-        return (inputs, *element[1:])
+        if targets is None:
+            return (inputs,)
+        encoded = tf.numpy_function(make_targets, [element[1]], targets.dtype, stateful=False)
+        return (inputs, tf.ensure_shape(encoded, (None, *targets.shape[1:])), *element[2:])
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)

@@ -1,5 +1,6 @@
 """Checks of token arrays before anything compiles, the same words on every backend."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ def check_structure(inputs: Any, max_sequence_length: int) -> None:
            for shape in shapes.values()):  # fmt: skip
         raise ValueError(f"All inputs must have one shape. Received: {shapes}")
     length = shapes["token_ids"][1]
+    if length == 0:
+        raise ValueError(f"`token_ids` must hold a token a row. Received: token_ids.shape={shapes['token_ids']}")
     if length is not None and length > max_sequence_length:
         raise ValueError(
             f"`token_ids` must have at most {max_sequence_length} tokens a row (max_sequence_length). "
@@ -43,6 +46,30 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
         if array.size and (array.min() < 0 or array.max() >= stop):
             outside = array[(array < 0) | (array >= stop)][0]
             raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
+
+
+class ChecksInputs:
+    """For a model with `check_inputs`: calls it before Keras makes tensors of what the caller gave."""
+
+    check_inputs: Callable[[Any], None]
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self.check_inputs(inputs)
+        return super().__call__(inputs, *args, **kwargs)  # type: ignore[misc]
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().fit(self._checked(x), *args, **kwargs)  # type: ignore[misc]
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().evaluate(self._checked(x), *args, **kwargs)  # type: ignore[misc]
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().predict(self._checked(x), *args, **kwargs)  # type: ignore[misc]
+
+    def _checked(self, x: Any) -> Any:
+        if isinstance(x, (dict, np.ndarray)):
+            self.check_inputs(x)
+        return x
 
 
 def is_numpy(inputs: Any) -> bool:

@@ -1,7 +1,6 @@
 """Assigning a checkpoint's arrays to a model, and saying what became of each."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
@@ -26,39 +25,41 @@ class LoadReport:
     unused: tuple[str, ...]
 
 
-def load_arrays(model: keras.Model, checkpoint: Checkpoint, may_be_fresh: Callable[[str], bool]) -> LoadReport:
+def load_arrays(
+    model: keras.Model, checkpoint: Checkpoint, head: tuple[str, ...] = (), new_head: tuple[str, ...] = ()
+) -> LoadReport:
     """Assign `checkpoint.arrays` to `model`'s weights by path.
 
     Args:
         model: Built model.
         checkpoint: What to load.
-        may_be_fresh: Whether the weight of a path may be missing from the checkpoint, or have another shape there.
+        head: Layers whose weights may be missing from the checkpoint, or have another shape there.
+        new_head: Layers whose weights are not loaded even if they would fit.
 
     Raises:
-        ValueError: A weight that must be there is missing, or one has another shape. Nothing is assigned then, as the
-            shapes are compared first.
+        ValueError: A weight that must be there is missing or has another shape.
     """
     weights = {weight.path: weight for weight in model.weights}
-    needed = [path for path in weights if path not in checkpoint.arrays and not may_be_fresh(path)]
+    needed = [path for path in weights if path not in checkpoint.arrays and path.split("/")[0] not in head]
     if needed:
         raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {_listed(needed)}")
-    arrays = {}
+    loaded = []
     for path, weight in weights.items():
-        if path not in checkpoint.arrays:
+        layer = path.split("/")[0]
+        if path not in checkpoint.arrays or layer in new_head:
             continue
         array = checkpoint.arrays[path]
         if array.shape == tuple(weight.shape):
-            arrays[path] = array
-        elif not may_be_fresh(path):
+            weight.assign(array)
+            loaded.append(path)
+        elif layer not in head:
             raise ValueError(
                 f"The preset's weight {path} must have the shape {tuple(weight.shape)} that its configuration gives. "
                 f"Received: {array.shape}"
             )
-    for path, array in arrays.items():
-        weights[path].assign(array)
-    fresh = tuple(path for path in weights if path not in arrays)
-    unused = (*(path for path in checkpoint.arrays if path not in arrays), *checkpoint.unknown)
-    report = LoadReport(tuple(arrays), fresh, unused)
+    fresh = tuple(path for path in weights if path not in loaded)
+    unused = (*(path for path in checkpoint.arrays if path not in loaded), *checkpoint.unknown)
+    report = LoadReport(tuple(loaded), fresh, unused)
     if report.fresh:
         _logger.warning("%s: freshly initialised, to be trained: %s", model.name, _listed(report.fresh))
     if report.unused:

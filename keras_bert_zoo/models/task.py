@@ -1,5 +1,6 @@
 """What all tasks share: a backbone, a preprocessor, and `fit`, `evaluate`, `predict` on raw text."""
 
+import logging
 import os
 import random
 from typing import Any, ClassVar, Self
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.feeding import FollowEpochs, is_tf_dataset, replicas, task_lengths, tokenise_tf_dataset
 from keras_bert_zoo.models.loading import LoadReport, load_arrays
@@ -17,6 +19,8 @@ from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.texts import is_texts
 from keras_bert_zoo.training import WarmupLinearDecay
+
+_logger = logging.getLogger("keras_bert_zoo")
 
 
 class Task(keras.Model):
@@ -65,6 +69,10 @@ class Task(keras.Model):
         """The constructor's arguments for the head, from the caller's and the preset's."""
         raise NotImplementedError
 
+    def continues(self, checkpoint: Checkpoint) -> bool:
+        """Whether the preset's head means what this task's head means."""
+        raise NotImplementedError
+
     # --- Training and inference
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +112,8 @@ class Task(keras.Model):
                         "`validation_split` must leave examples on both sides. "
                         f"Received: validation_split={validation_split} of {len(rows)} examples"
                     )
-                held_out = self._batches(examples, targets, weight, validation_batch_size or batch_size, rows[split:])
+                size = validation_batch_size or batch_size
+                held_out = self._batches(examples, targets, weight, size, rows[split:][_first(validation_steps, size)])
                 rows = rows[:split]
             if class_weight is not None:
                 if weight is not None:
@@ -117,7 +126,7 @@ class Task(keras.Model):
         else:
             data = self._streamed(x, y, sample_weight)
         if validation_data is not None:
-            validation = self._validation(validation_data, validation_batch_size or batch_size)
+            validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)
         elif validation_split and self._is_columns(x):
             validation = self._fed(held_out)
         elif validation_split:
@@ -196,9 +205,16 @@ class Task(keras.Model):
             )
         else:
             examples = self.preprocessor.pack(x)
+            self.check_pairs(isinstance(x, tuple))
         if len(examples.lengths) == 0:
             raise ValueError("`x` must hold at least one example. Received: none")
         return examples
+
+    def check_pairs(self, pairs: bool) -> None:
+        """A pair needs a second segment type."""
+        segments = self.backbone.architecture["num_segments"]
+        if pairs and segments < 2:
+            raise ValueError(f"Pairs need a backbone with two segment types. Received: num_segments={segments}")
 
     def _targets(
         self,
@@ -233,8 +249,8 @@ class Task(keras.Model):
         shuffle_seed: int | None = None,
         training: bool = False,
     ) -> LengthSortedBatches:
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size!r}")
+        if batch_size is not None:
+            check_positive_int(batch_size=batch_size)
         return LengthSortedBatches(
             examples,
             targets,
@@ -265,13 +281,16 @@ class Task(keras.Model):
             return tokenise_tf_dataset(x, self)
         return x
 
-    def _validation(self, data: Any, batch_size: int | None) -> Any:
-        if not isinstance(data, (tuple, list)):
+    def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
+        if not isinstance(data, (tuple, list, dict)):
             return self._streamed(data)
-        if len(data) not in (2, 3):
-            raise ValueError(f"`validation_data` must be (x, y) or (x, y, sample_weight). Received: {len(data)} values")
+        if isinstance(data, dict) or len(data) not in (2, 3):
+            raise ValueError(
+                f"`validation_data` must be (x, y) or (x, y, sample_weight). Received: {type(data).__name__} of {len(data)}"
+            )
         examples = self._examples(data[0])
-        return self._fed(self._batches(examples, *self._targets(examples, *data[1:]), batch_size))
+        rows = _first(steps, batch_size)
+        return self._fed(self._batches(examples, *self._targets(examples, *data[1:]), batch_size, rows))
 
     def _lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
         """Lay a schedule that was left open over this run."""
@@ -289,7 +308,8 @@ class Task(keras.Model):
                 ) from None
         # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
         # callback is about to restore them.
-        optimizer.iterations.assign(initial_epoch * steps_per_epoch)
+        # `iterations` is no variable where gradients are accumulated; schedules count in steps of the model anyway.
+        optimizer._iterations.assign(initial_epoch * steps_per_epoch)
         if schedule.total_steps != steps_per_epoch * epochs:
             schedule.total_steps = steps_per_epoch * epochs
             self.train_function = None  # The number is part of a compiled step.
@@ -334,10 +354,12 @@ class Task(keras.Model):
                 "`sequence_length` needs a preset with a vocabulary, else it is the preprocessor's. "
                 f"Received: sequence_length={sequence_length}"
             )
+        if head.get("preprocessor") is None and load_weights:
+            _logger.warning("%s: no vocab.txt, so it takes ready arrays only; pass preprocessor= for text", preset)
         task = cls(backbone, **head)
         if load_weights:
-            prefixes = tuple(f"{layer}/" for layer in (*cls.head_layers, "pooler"))
-            task.load_report = load_arrays(task, checkpoint, lambda path: path.startswith(prefixes))
+            new_head = () if task.continues(checkpoint) else cls.head_layers
+            task.load_report = load_arrays(task, checkpoint, head=(*cls.head_layers, "pooler"), new_head=new_head)
         return task
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
@@ -355,11 +377,11 @@ class Task(keras.Model):
         save_preset(path, checkpoint)
 
     def get_compile_config(self) -> dict[str, Any]:
-        return {**super().get_compile_config(), "optimizer_built": self.optimizer.built}
+        return {**super().get_compile_config(), "optimizer_built": getattr(self.optimizer, "built", False)}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         config = dict(config)
-        built = config.pop("optimizer_built")
+        built = config.pop("optimizer_built", False)
         self.compile(**keras.saving.deserialize_keras_object(config))
         if built:  # Makes room for the state that the file holds.
             self.optimizer.build(self.trainable_variables)
@@ -401,6 +423,8 @@ def check_preprocessor(preprocessor: Any, backbone: BertBackbone) -> None:
 
 def _first(steps: int | None, batch_size: int | None) -> slice:
     """The rows that `steps` batches take, before they are sorted."""
+    if steps is not None:
+        check_positive_int(steps=steps)
     return slice(None if steps is None else steps * (batch_size or 32))
 
 

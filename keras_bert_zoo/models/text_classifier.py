@@ -112,6 +112,7 @@ class BertTextClassifier(Task):
         logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="classifier")(
             pooled
         )
+        self.half_precision = backbone.embeddings.dtype_policy.name == "mixed_float16"
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.multi_label = multi_label
@@ -141,7 +142,18 @@ class BertTextClassifier(Task):
             metrics = None
             # Weighted, so that the copies which fill a batch under a distribution do not count.
             kwargs.setdefault("weighted_metrics", [_default_metric(self.multi_label)])
+        if self.half_precision and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            # Keras does so where the model's own policy is mixed_float16; ours stands in the backbone.
+            optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.get(optimizer))
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        names = self.class_names
+        try:
+            return super().fit(*args, **kwargs)
+        except ValueError:  # Names that were learned from refused data go with it.
+            self.class_names = names
+            raise
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
         """The classes of each text and their probabilities, most probable first.
@@ -193,13 +205,17 @@ class BertTextClassifier(Task):
         return np.array([numbers[label] for label in labels], dtype="int32")
 
     def _encode_label_sets(self, y: Any, count: int) -> np.ndarray:
-        if len(y) != count:
-            raise ValueError(f"`y` must have one row an example, {count}. Received: {len(y)}")
-        if isinstance(y, (list, tuple)) and any(isinstance(name, str) for row in y for name in _row(row)):
+        rows = y if isinstance(y, (list, tuple)) else []
+        sets = [row for row in rows if isinstance(row, (list, tuple, set, frozenset))]
+        if any(isinstance(name, str) for row in sets for name in row) or (sets and not any(sets)):
+            if len(rows) != count:
+                raise ValueError(f"`y` must have one row an example, {count}. Received: {len(rows)}")
             names = self.class_names or []
             encoded = np.zeros((count, self.num_classes), dtype="float32")
-            for i, row in enumerate(y):
-                for name in _row(row):
+            for i, row in enumerate(rows):
+                if not isinstance(row, (list, tuple, set, frozenset)):
+                    raise ValueError(f"`y` must hold a list of names an example. Received: y[{i}]={row!r}")
+                for name in row:
                     if name not in names:
                         raise ValueError(f"`y` must hold names of class_names={names}. Received: y[{i}] with {name!r}")
                     encoded[i, names.index(name)] = 1
@@ -218,10 +234,12 @@ class BertTextClassifier(Task):
         if self.multi_label:
             raise ValueError("`class_weight` needs one class an example. Received: multi_label=True")
         weights = np.ones(self.num_classes, dtype="float32")
+        if not isinstance(class_weight, dict):
+            raise ValueError(f"`class_weight` must be a dict. Received: class_weight={class_weight!r}")
         names = self.class_names or []
         for key, weight in class_weight.items():
             number = names.index(key) if key in names else key
-            if not isinstance(number, int) or not 0 <= number < self.num_classes:
+            if not isinstance(number, (int, np.integer)) or not 0 <= number < self.num_classes:
                 raise ValueError(f"`class_weight` must have classes as keys. Received: class_weight with {key!r}")
             weights[number] = weight
         return weights[targets]
@@ -246,9 +264,15 @@ class BertTextClassifier(Task):
             saved.pop("num_classes", None)
         return {**saved, **arguments}
 
+    def continues(self, checkpoint: Checkpoint) -> bool:
+        names = checkpoint.head.get("class_names")
+        return names is None or self.class_names is None or names == self.class_names
+
 
 def _checked_classes(num_classes: int | None, class_names: Sequence[str] | None, multi_label: bool) -> int:
     if class_names is not None:
+        if isinstance(class_names, str):
+            raise ValueError(f"`class_names` must be a list of strings. Received: class_names={class_names!r}")
         if len(set(class_names)) != len(class_names) or not all(isinstance(name, str) for name in class_names):
             raise ValueError(f"`class_names` must be different strings. Received: class_names={class_names}")
         if num_classes not in (None, len(class_names)):
@@ -272,7 +296,3 @@ def _default_metric(multi_label: bool) -> keras.metrics.Metric:
 
 def _text(label: Any) -> Any:
     return label.decode("utf-8") if isinstance(label, bytes) else label
-
-
-def _row(row: Any) -> Any:
-    return row if isinstance(row, (list, tuple, set, frozenset)) else ()

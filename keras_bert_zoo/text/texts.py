@@ -51,4 +51,6 @@ def _column(x: Any, name: str) -> list[str]:
             raise ValueError(
                 f"`{name}` must hold strings. Received: {name}[{i}]={text!r} of type {type(text).__name__}"
             )
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"`{name}` must hold valid Unicode. Received: {name}[{i}] with half a surrogate pair")
     return texts

@@ -72,6 +72,9 @@ class BertTokenizer:
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese = split_chinese
+        for i, token in enumerate(self.vocabulary):
+            if not isinstance(token, str) or "\n" in token or token.endswith("\r"):
+                raise ValueError(f"`vocabulary` must hold strings of one line. Received: vocabulary[{i}]={token!r}")
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         if len(ids) != len(self.vocabulary):
             twice = next(token for i, token in enumerate(self.vocabulary) if ids[token] != i)

@@ -23,6 +23,8 @@ def learn_vocabulary(texts: Iterable[str], vocabulary_size: int, lowercase: bool
     Raises:
         ValueError: `vocabulary_size` has no room for the special tokens and the characters of the texts.
     """
+    if isinstance(texts, str):
+        raise ValueError("`texts` must be a list of strings. Received: one string")
     words = [(_characters(word), count) for word, count in sorted(_count_words(texts, lowercase).items())]
     characters = sorted({piece for pieces, _ in words for piece in pieces})
     vocabulary = [*SPECIAL_TOKENS, *characters]

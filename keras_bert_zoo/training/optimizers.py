@@ -5,9 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-# On PyTorch `keras.optimizers.AdamW(...)` builds a subclass that updates all variables in one call. Deriving from what
-# it builds keeps that; elsewhere this is `keras.optimizers.AdamW` itself.
-_KerasAdamW = type(keras.optimizers.AdamW())
+# On PyTorch `keras.optimizers.AdamW(...)` makes a subclass that updates all variables in one call. Deriving from what it
+# makes keeps that; elsewhere this is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created, which
+# would start the backend before its devices could be configured.
+_KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -55,7 +56,17 @@ class AdamW(_KerasAdamW):  # type: ignore[misc, valid-type]
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         # TensorFlow hands out embedding gradients as unsummed slices; a norm over those is not the gradient's norm.
-        return super()._clip_gradients([ops.convert_to_tensor(grad) for grad in grads])
+        grads = [ops.convert_to_tensor(grad) for grad in grads]
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
+            if replica := tf.distribute.get_replica_context():
+                grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
+        return super()._clip_gradients(grads)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        return grads_and_vars  # Summed already, to be clipped.
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         if not self.bias_correction:
