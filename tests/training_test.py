@@ -1,5 +1,7 @@
 """The optimiser and the schedule against NumPy."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -51,12 +53,14 @@ def test_adamw_clips_by_the_summed_gradient_of_a_table():
     """An id that occurs twice: its row's gradient is the sum, and so is the norm."""
     table = keras.layers.Embedding(5, 2, embeddings_initializer="zeros")
     model = keras.Sequential([keras.Input((3,), dtype="int32"), table])
-    model.compile(kbz.AdamW(0.5, weight_decay=0.0, beta_1=0.0, beta_2=0.0, epsilon=1.0), loss=lambda y, p: p)
+    optimizer = kbz.AdamW(0.5, weight_decay=0.0, beta_1=0.0, beta_2=0.0, epsilon=1.0, global_clipnorm=0.1)
+    model.compile(optimizer, loss=lambda y, p: p)
     model.fit(np.array([[1, 1, 4]]), np.zeros((1, 3, 2)), verbose=0)
-    # d loss / d row is 1/6 an occurrence: row 1 gets 2/6 twice over, row 4 1/6; the norm is below 1 and clips nothing.
+    # d loss / d entry is 1/6 an occurrence, so 2/6 in row 1 and 1/6 in row 4: the norm is sqrt(2 * 4 + 2 * 1) / 6.
     expected = np.zeros((5, 2))
     for row, grad in ((1, 2 / 6), (4, 1 / 6)):
-        expected[row] = -0.5 * grad / (abs(grad) + 1.0)
+        grad *= 0.1 / (math.sqrt(10) / 6)
+        expected[row] = -0.5 * grad / (grad + 1.0)
     np.testing.assert_allclose(numpy(table.embeddings), expected, atol=1e-6)
 
 

@@ -286,7 +286,8 @@ class Task(keras.Model):
             return self._streamed(data)
         if isinstance(data, dict) or len(data) not in (2, 3):
             raise ValueError(
-                f"`validation_data` must be (x, y) or (x, y, sample_weight). Received: {type(data).__name__} of {len(data)}"
+                "`validation_data` must be (x, y) or (x, y, sample_weight). "
+                f"Received: a {type(data).__name__} of {len(data)}"
             )
         examples = self._examples(data[0])
         rows = _first(steps, batch_size)

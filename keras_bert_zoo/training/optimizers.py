@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-# On PyTorch `keras.optimizers.AdamW(...)` makes a subclass that updates all variables in one call. Deriving from what it
-# makes keeps that; elsewhere this is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created, which
-# would start the backend before its devices could be configured.
+# On PyTorch `keras.optimizers.AdamW(...)` makes a subclass that updates all variables in one call. Deriving from what
+# it makes keeps that; elsewhere this is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created,
+# which would start the backend before its devices could be configured.
 _KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
 
@@ -55,11 +55,12 @@ class AdamW(_KerasAdamW):  # type: ignore[misc, valid-type]
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        # TensorFlow hands out embedding gradients as unsummed slices; a norm over those is not the gradient's norm.
-        grads = [ops.convert_to_tensor(grad) for grad in grads]
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
+            # Embedding gradients come as unsummed slices; a norm over those is not the gradient's norm. Keras' own
+            # `convert_to_tensor` leaves them so.
+            grads = [tf.convert_to_tensor(grad) for grad in grads]
             # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
             if replica := tf.distribute.get_replica_context():
                 grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
