@@ -122,27 +122,27 @@ def broken(**changes):
     return {**random_inputs(), **changes}
 
 
-@pytest.mark.parametrize(
-    "inputs, words",
-    [
-        (random_inputs(length=17), "`token_ids` must have at most 16 tokens a row"),
-        (broken(token_ids=np.full((3, 9), 40)), "`token_ids` must be in [0, 40). Received: token_ids with 40"),
-        (broken(token_ids=np.full((3, 9), -1)), "`token_ids` must be in [0, 40). Received: token_ids with -1"),
-        (broken(segment_ids=np.full((3, 9), 2)), "`segment_ids` must be in [0, 2). Received: segment_ids with 2"),
-        (broken(padding_mask=np.full((3, 9), 5)), "`padding_mask` must be in [0, 2)"),
-        (broken(token_ids=np.ones((3, 9))), "`token_ids` must hold integers. Received: token_ids.dtype=float64"),
-        (broken(segment_ids=np.zeros((3, 8), int)), "All inputs must have one shape"),
-        (broken(token_ids=np.zeros(9, int)), "`token_ids` must have the shape [batch, length]"),
-        (broken(token_ids=None), "`token_ids` must be an integer array"),
-        ({"token_ids": np.zeros((3, 9), int)}, "Inputs must be a dict of token_ids, segment_ids, padding_mask"),
-        ({name: array[:, :0] for name, array in random_inputs().items()}, "`token_ids` must hold a token a row"),
-        (np.zeros((3, 9), int), "Inputs must be a dict of token_ids, segment_ids, padding_mask. Received: ndarray"),
-    ],
-)
-def test_bad_inputs_leave_the_model_usable(backbone, inputs, words):
+BAD_INPUTS = [
+    (random_inputs(length=17), "`token_ids` must have at most 16 tokens a row"),
+    (broken(token_ids=np.full((3, 9), 40)), "`token_ids` must be in [0, 40). Received: token_ids with 40"),
+    (broken(token_ids=np.full((3, 9), -1)), "`token_ids` must be in [0, 40). Received: token_ids with -1"),
+    (broken(segment_ids=np.full((3, 9), 2)), "`segment_ids` must be in [0, 2). Received: segment_ids with 2"),
+    (broken(padding_mask=np.full((3, 9), 5)), "`padding_mask` must be in [0, 2)"),
+    (broken(token_ids=np.ones((3, 9))), "`token_ids` must hold integers. Received: token_ids.dtype=float64"),
+    (broken(segment_ids=np.zeros((3, 8), int)), "All inputs must have one shape"),
+    (broken(token_ids=np.zeros(9, int)), "`token_ids` must have the shape [batch, length]"),
+    (broken(token_ids=None), "`token_ids` must be an integer array"),
+    ({"token_ids": np.zeros((3, 9), int)}, "Inputs must be a dict of token_ids, segment_ids, padding_mask"),
+    ({name: array[:, :0] for name, array in random_inputs().items()}, "`token_ids` must hold a token a row"),
+    (np.zeros((3, 9), int), "Inputs must be a dict of token_ids, segment_ids, padding_mask. Received: ndarray"),
+]
+
+
+def test_bad_inputs_leave_the_model_usable(backbone):
     extractor = backbone.extractor()
-    for run in (backbone, lambda x: backbone.predict(x, verbose=0), extractor, backbone.evaluate):
-        with pytest.raises(ValueError) as error:
-            run(inputs)
-        assert words in str(error.value)
+    for inputs, words in BAD_INPUTS:
+        for run in (backbone, lambda x: backbone.predict(x, verbose=0), extractor, backbone.evaluate):
+            with pytest.raises(ValueError) as error:
+                run(inputs)
+            assert words in str(error.value)
     assert np.isfinite(backbone.predict(random_inputs(), verbose=0)["pooled_output"]).all()
