@@ -83,8 +83,14 @@ class SelfAttention(keras.layers.Layer):
         return (output, scores) if return_attention_scores else output
 
     def _fused(self, qkv: Any, mask: Any) -> Any:
+        if self.compute_dtype == "float16" and keras.backend.backend() == "jax":
+            import jax
+
+            if jax.default_backend() == "cpu":  # XLA has no float16 product with a float32 sum there.
+                qkv = ops.cast(qkv, "float32")
         query, key, value = (qkv[:, :, i] for i in range(3))
-        return ops.dot_product_attention(query, key, value, mask=mask, is_causal=self.causal)
+        context = ops.dot_product_attention(query, key, value, mask=mask, is_causal=self.causal)
+        return ops.cast(context, self.compute_dtype)
 
     def _explicit(self, qkv: Any, mask: Any, length: Any, training: bool | None) -> tuple[Any, Any]:
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
