@@ -93,6 +93,8 @@ def test_schedule_follows_fit(classifier):
 
     class Rates(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
+            if keras.backend.backend() == "jax":  # Between steps the state is not in the variables.
+                self.model.jax_state_sync()
             rates.append(float(numpy(classifier.optimizer.learning_rate)))
 
     classifier.fit(texts, labels, batch_size=6, epochs=5, verbose=0, callbacks=[Rates()])
