@@ -63,9 +63,9 @@ def write_directory(
         if not target.exists():
             new.rename(target)
             return
-        for path in target.iterdir():
-            if path.name not in owned and not (new / path.name).exists():
-                (shutil.copytree if path.is_dir() else shutil.copy2)(path, new / path.name)
+        for kept in target.iterdir():
+            if kept.name not in owned and not (new / kept.name).exists():
+                (shutil.copytree if kept.is_dir() else shutil.copy2)(kept, new / kept.name)
         target.rename(old)
         try:
             new.rename(target)

@@ -1,0 +1,71 @@
+"""A batched `tf.data.Dataset` of strings as one of arrays, as it streams."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.models.inputs import INPUT_NAMES
+from keras_bert_zoo.text.batching import padded_length
+
+
+def is_tf_dataset(x: Any) -> bool:
+    """Whether `x` is a `tf.data.Dataset`, without importing TensorFlow to find out."""
+    return any(cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__)
+
+
+def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
+    """A batched `tf.data.Dataset` of strings or ready arrays as one of checked arrays and targets, as it streams.
+
+    Its first batch is looked at here, so that what is wrong with it is a `ValueError`. What is wrong with a later one
+    stops the run with TensorFlow's error around the same words.
+    """
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    parts = spec if isinstance(spec, tuple) else (spec,)
+    ready = isinstance(parts[0], dict)
+    columns = parts[0] if isinstance(parts[0], tuple) else (parts[0],)
+    if ready:
+        task.backbone.check_inputs(parts[0])
+    elif len(columns) > 2 or any(getattr(c, "dtype", None) != tf.string or c.shape.rank != 1 for c in columns):
+        raise ValueError(
+            "`x` must be a data set of batches whose inputs are strings [batch], a pair of those, or a dict of "
+            f"{', '.join(INPUT_NAMES)}. Received: element_spec={spec}"
+        )
+    elif task.preprocessor is None:
+        raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
+    lengths = task.static_lengths
+
+    def make_inputs(*columns: np.ndarray) -> list[np.ndarray]:
+        if ready:
+            batch = dict(zip(INPUT_NAMES, columns, strict=True))
+            task.backbone.check_inputs(batch)
+        else:
+            task.check_pairs(len(columns) == 2)
+            examples = task.preprocessor.pack(columns if len(columns) == 2 else columns[0])
+            longest = int(examples.lengths.max())
+            batch = examples.take(np.arange(len(examples.lengths)), padded_length(longest, lengths))
+        return [batch[name].astype("int32") for name in INPUT_NAMES]
+
+    def make_targets(targets: np.ndarray) -> np.ndarray:
+        return task.encode_targets(targets, len(targets))
+
+    def flat(x: Any) -> tuple[Any, ...]:
+        return tuple(x[name] for name in INPUT_NAMES) if ready else x if isinstance(x, tuple) else (x,)
+
+    first = next(dataset.take(1).as_numpy_iterator(), None)
+    if first is None:
+        raise ValueError("`x` must hold at least one batch. Received: an empty data set")
+    first = first if isinstance(first, tuple) else (first,)
+    make_inputs(*flat(first[0]))
+    targets = make_targets(first[1]) if len(first) > 1 else None
+
+    def convert(*element: Any) -> tuple[Any, ...]:
+        arrays = tf.numpy_function(make_inputs, flat(element[0]), [tf.int32] * 3, stateful=False)
+        inputs = {name: tf.ensure_shape(array, (None, None)) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
+        if targets is None:
+            return (inputs,)
+        encoded = tf.numpy_function(make_targets, [element[1]], targets.dtype, stateful=False)
+        return (inputs, tf.ensure_shape(encoded, (None, *targets.shape[1:])), *element[2:])
+
+    return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
