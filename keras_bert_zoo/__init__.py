@@ -9,6 +9,8 @@ from keras_bert_zoo.models import BertTextClassifierPreprocessor as BertTextClas
 from keras_bert_zoo.presets import preset_names as preset_names
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer
 from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary
+from keras_bert_zoo.text import read_lines as read_lines
+from keras_bert_zoo.text import write_vocabulary as write_vocabulary
 from keras_bert_zoo.training import AdamW as AdamW
 from keras_bert_zoo.training import WarmupLinearDecay as WarmupLinearDecay
 

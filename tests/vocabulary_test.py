@@ -1,8 +1,13 @@
 """Learning a vocabulary."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.text import files
 from keras_bert_zoo.text.vocabulary import _merge
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -37,3 +42,55 @@ def test_too_small():
         kbz.learn_vocabulary(["a b c"], 7)
     with pytest.raises(ValueError, match=r"must be a list of strings. Received: one string"):
         kbz.learn_vocabulary("a b c", 100)
+
+
+def test_from_text_files(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffxy\u2028ab\r\n\r\n".encode())
+    (tmp_path / "b.txt").write_bytes(b"ab")
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    assert list(kbz.read_lines(paths)) == ["xy\u2028ab", "ab"]
+    vocabulary = kbz.learn_vocabulary(kbz.read_lines(paths), 11)
+    assert vocabulary == [*SPECIAL, "##b", "##y", "a", "x", "ab", "xy"]
+    kbz.write_vocabulary(tmp_path / "vocab.txt", vocabulary)
+    assert kbz.BertTokenizer(tmp_path / "vocab.txt").vocabulary == vocabulary
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "vocab.txt"]
+
+
+def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_LONGEST_LINE", 4)
+    (tmp_path / "a.txt").write_text("abcdefghij\nk")
+    assert list(kbz.read_lines(tmp_path / "a.txt")) == ["abcd", "efgh", "ij", "k"]
+
+
+def test_bad_files(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"fine\nb\xff")
+    with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text \(invalid start byte, after line \d\)"):
+        list(kbz.read_lines(tmp_path / "a.txt"))
+    with pytest.raises(ValueError, match=r"b.txt must be a text file \(No such file"):
+        list(kbz.read_lines(tmp_path / "b.txt"))
+
+
+def test_rare_characters_give_way():
+    common = [chr(0xAC00 + i) for i in range(998)]
+    texts = ["ab ab ab", *common, *common, "a\u3042"]
+    vocabulary = kbz.learn_vocabulary(texts, 2000, lowercase=False)
+    assert set(vocabulary) == {*SPECIAL, *common, "a", "##b", "ab"}
+    tokens = kbz.learn_vocabulary([*texts, *["\u3042\u3044"] * 3], 2000, lowercase=False)
+    assert "\u3042\u3044" in tokens
+    assert len({token.removeprefix("##") for token in tokens if len(token.removeprefix("##")) == 1}) == 1000
+
+
+def test_the_same_in_every_process(tmp_path):
+    (tmp_path / "a.txt").write_text("it is a film and it is fine , the plot is thin but the cast shines\n" * 3)
+    code = "import sys, keras_bert_zoo as kbz; print(kbz.learn_vocabulary(kbz.read_lines(sys.argv[1]), 60))"
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code, tmp_path / "a.txt"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+    assert len(outputs.pop()) > 300

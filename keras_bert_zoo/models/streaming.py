@@ -1,11 +1,11 @@
 """A batched `tf.data.Dataset` of strings as one of arrays, as it streams."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from keras_bert_zoo.models.inputs import INPUT_NAMES
-from keras_bert_zoo.text.batching import padded_length
 
 
 def is_tf_dataset(x: Any) -> bool:
@@ -34,38 +34,52 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
         )
     elif task.preprocessor is None:
         raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
-    lengths = task.static_lengths
-
-    def make_inputs(*columns: np.ndarray) -> list[np.ndarray]:
-        if ready:
-            batch = dict(zip(INPUT_NAMES, columns, strict=True))
-            task.backbone.check_inputs(batch)
-        else:
-            task.check_pairs(len(columns) == 2)
-            examples = task.preprocessor.pack(columns if len(columns) == 2 else columns[0])
-            longest = int(examples.lengths.max())
-            batch = examples.take(np.arange(len(examples.lengths)), padded_length(longest, lengths))
-        return [batch[name].astype("int32") for name in INPUT_NAMES]
+    task.check_pairs(len(columns) == 2)
+    make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
     def make_targets(targets: np.ndarray) -> np.ndarray:
         return task.encode_targets(targets, len(targets))
-
-    def flat(x: Any) -> tuple[Any, ...]:
-        return tuple(x[name] for name in INPUT_NAMES) if ready else x if isinstance(x, tuple) else (x,)
 
     first = next(dataset.take(1).as_numpy_iterator(), None)
     if first is None:
         raise ValueError("`x` must hold at least one batch. Received: an empty data set")
     first = first if isinstance(first, tuple) else (first,)
-    make_inputs(*flat(first[0]))
+    if ready:
+        task.backbone.check_inputs(first[0])
     targets = make_targets(first[1]) if len(first) > 1 else None
 
     def convert(*element: Any) -> tuple[Any, ...]:
-        arrays = tf.numpy_function(make_inputs, flat(element[0]), [tf.int32] * 3, stateful=False)
-        inputs = {name: tf.ensure_shape(array, (None, None)) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
+        inputs = make_inputs(element[0])
         if targets is None:
             return (inputs,)
         encoded = tf.numpy_function(make_targets, [element[1]], targets.dtype, stateful=False)
         return (inputs, tf.ensure_shape(encoded, (None, *targets.shape[1:])), *element[2:])
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _check_arrays(task: Any) -> Callable[[Any], Any]:
+    import tensorflow as tf
+
+    def check(*columns: np.ndarray) -> list[np.ndarray]:
+        task.backbone.check_inputs(dict(zip(INPUT_NAMES, columns, strict=True)))
+        return [column.astype("int32") for column in columns]
+
+    def checked(x: Any) -> Any:
+        arrays = tf.numpy_function(check, [x[name] for name in INPUT_NAMES], [tf.int32] * 3, stateful=False)
+        return {name: tf.ensure_shape(array, (None, None)) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
+
+    return checked
+
+
+def _tokenise_in_graph(task: Any) -> Callable[[Any], Any]:
+    import tensorflow as tf
+
+    tokenizer, preprocessor = task.preprocessor.tokenizer.in_graph(), task.preprocessor
+
+    def tokenised(x: Any) -> Any:
+        first, second = x if isinstance(x, tuple) else (x, None)
+        inputs = tokenizer.pack(first, second, preprocessor.sequence_length, task.static_lengths)
+        return {name: tf.ensure_shape(array, (None, None)) for name, array in inputs.items()}
+
+    return tokenised

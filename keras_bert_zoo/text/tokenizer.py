@@ -139,6 +139,22 @@ class BertTokenizer:
         """The ids of many texts, without special tokens, on all cores."""
         return [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def in_graph(self) -> Any:
+        """The same as TensorFlow operations: an `InGraphTokenizer`, for `tf.data` and exported graphs.
+
+        Raises:
+            ValueError: tensorflow-text is not installed.
+        """
+        try:
+            from keras_bert_zoo.text.in_graph import InGraphTokenizer
+        except ImportError as error:
+            raise ValueError(
+                'Strings in a TensorFlow graph need tensorflow-text: pip install "keras-bert-zoo[tensorflow]". '
+                f"Received: {error}"
+            ) from None
+        strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
+        return InGraphTokenizer(self.vocabulary, SPECIAL_TOKENS, self.lowercase, strip_accents, self.split_chinese)
+
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids, pieces joined and the space before punctuation removed."""
         ids = [int(token_id) for token_id in token_ids]

@@ -7,16 +7,19 @@ from collections.abc import Iterable
 
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
+# As in the learner of tensorflow-text and the trainer of `tokenizers`: text of many scripts has room for words, too.
+_MOST_CHARACTERS = 1000
+
 
 def learn_vocabulary(texts: Iterable[str], vocabulary_size: int, lowercase: bool = True) -> list[str]:
     """Learn the tokens of a `BertTokenizer`.
 
     Words start as characters; the pair of neighbouring pieces that is seen most often becomes a piece of its own, again
     and again (Sennrich et al. 2016, section 3.2, with WordPiece's `##`). Of equally frequent pairs the first in
-    alphabetical order wins.
+    alphabetical order wins. Of the characters the 1,000 most frequent count; words with others are left out.
 
     Args:
-        texts: The texts.
+        texts: The texts, taken one by one; `read_lines` reads them from files.
         vocabulary_size: Largest number of tokens. Special tokens come first, then characters, then merged pieces.
         lowercase: As the tokenizer's.
 
@@ -25,7 +28,8 @@ def learn_vocabulary(texts: Iterable[str], vocabulary_size: int, lowercase: bool
     """
     if isinstance(texts, str):
         raise ValueError("`texts` must be a list of strings. Received: one string")
-    words = [(_characters(word), count) for word, count in sorted(_count_words(texts, lowercase).items())]
+    counted = _with_frequent_characters(_count_words(texts, lowercase))
+    words = [(_characters(word), count) for word, count in sorted(counted.items())]
     characters = sorted({piece for pieces, _ in words for piece in pieces})
     vocabulary = [*SPECIAL_TOKENS, *characters]
     if len(vocabulary) > vocabulary_size:
@@ -78,6 +82,15 @@ def _count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     for text in texts:
         words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     return words
+
+
+def _with_frequent_characters(words: Counter[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    frequent = set(sorted(counts, key=lambda character: (-counts[character], character))[:_MOST_CHARACTERS])
+    return Counter({word: count for word, count in words.items() if frequent.issuperset(word)})
 
 
 def _characters(word: str) -> list[str]:

@@ -1,0 +1,99 @@
+"""Both engines of the tokenizer against transformers and the original algorithm on real text, and their speed.
+
+    KBZ_DATA=DATA python benchmarks/tokenizers_compared.py --out OUT
+
+Prints, and writes to OUT, how many texts of each corpus become other ids than transformers' `BertTokenizer` gives, and
+how many texts a second each engine takes. Needs the extras `tensorflow` and `test`.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from pathlib import Path
+
+import keras_bert_zoo as kbz
+from tests.corpora import VOCABULARIES, glue_texts, vocabulary
+from tests.tokenizer_engines import ENGINES, mismatches
+
+
+def mismatch_table(data):
+    results = {name: mismatches(data, name) for name in VOCABULARIES}
+    counts = next(iter(results.values()))[0]
+    rows = [["corpus", "texts", *(f"{name}: {engine}" for name in results for engine in ENGINES)]]
+    for corpus, count in counts.items():
+        differing = [len(different[corpus, engine]) for _, different in results.values() for engine in ENGINES]
+        rows.append([corpus, f"{count:,}", *map(str, differing)])
+    examples = [
+        f"- {name}, {engine}, {corpus}: {text[:200]!r}"
+        for name, (_, different) in results.items()
+        for (corpus, engine), texts in different.items()
+        for text in texts[:3]
+    ]
+    return rows, examples
+
+
+def speed_table(data, rounds=7):
+    import tensorflow as tf
+
+    texts = glue_texts(data, "SST-2")
+    tokenizer = kbz.BertTokenizer(vocabulary(data, "bert-base-uncased"))
+    graph = tokenizer.in_graph()
+    dataset = tf.data.Dataset.from_tensor_slices(texts).batch(4096).cache()
+    sum(1 for _ in dataset)
+    stream = dataset.map(lambda batch: graph.encode_words(batch).flat_values, tf.data.AUTOTUNE)
+
+    def streamed():
+        for _ in stream:
+            pass
+
+    contenders = {
+        "`tokenizers`, `encode_words`, all cores": lambda: tokenizer.encode_words(texts),
+        "in graph, `tf.data`": streamed,
+    }
+    times = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    rates = {name: [len(texts) / seconds for seconds in measured[1:]] for name, measured in times.items()}
+    base = statistics.median(next(iter(rates.values())))
+    rows = [["engine on SST-2", "texts/s, median (slowest..fastest)", "ratio"]]
+    for name, measured in rates.items():
+        median = statistics.median(measured)
+        rows.append([name, f"{median:,.0f} ({min(measured):,.0f}..{max(measured):,.0f})", f"{median / base:.1f}"])
+    return rows
+
+
+def markdown(rows):
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write")
+    parser.add_argument("--speed-only", action="store_true", help="leave the mismatches out, which take minutes")
+    arguments = parser.parse_args()
+    data = Path(os.environ["KBZ_DATA"])
+    parts = [
+        "# The tokenizer's two engines",
+        "Command: `KBZ_DATA=DATA python benchmarks/tokenizers_compared.py --out OUT`",
+    ]
+    parts += ["## Speed", f"{os.cpu_count()} cores; SST-2, uncased.", markdown(speed_table(data))]
+    if not arguments.speed_only:
+        rows, examples = mismatch_table(data)
+        parts += [
+            "## Texts that differ from transformers' `BertTokenizer`",
+            "`original` is the algorithm of google-research/bert, written anew in `tests/original_tokenizer.py`.",
+            markdown(rows),
+            *(["Of each the first three:", "\n".join(examples)] if examples else []),
+        ]
+    text = "\n\n".join(parts) + "\n"
+    print(text)
+    arguments.out.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

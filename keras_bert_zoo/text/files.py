@@ -1,0 +1,45 @@
+"""Text files and vocabulary files."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+# A line that goes on for longer comes in parts, so that no file is ever in memory as a whole.
+_LONGEST_LINE = 2**20
+
+
+def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """The lines of UTF-8 text files, one after another, without line ends and empty lines.
+
+    Args:
+        paths: One path, or several, read in this order.
+
+    Raises:
+        ValueError: A file is not there or not UTF-8, with its name and the line.
+    """
+    for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
+        try:
+            with open(path, encoding="utf-8-sig", newline="\n") as file:
+                number = 0
+                while line := file.readline(_LONGEST_LINE):
+                    number += 1
+                    if line.strip():
+                        yield line.rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} must be UTF-8 text ({error.reason}, after line {number})") from None
+        except OSError as error:
+            raise ValueError(f"{path} must be a text file ({error.strerror})") from None
+
+
+def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
+    """Write a `vocab.txt`, one token a line in the order of the ids; all of it or nothing."""
+    target = Path(path)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as beside:
+        try:
+            beside.write("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))
+            beside.close()
+            os.replace(beside.name, target)
+        except BaseException:
+            os.unlink(beside.name)
+            raise

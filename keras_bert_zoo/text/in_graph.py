@@ -1,0 +1,151 @@
+"""The tokenizer as TensorFlow operations: for `tf.data`, and for exported graphs that take raw strings.
+
+To be imported where TensorFlow is wanted only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_text
+
+from keras_bert_zoo.text.characters import CHINESE, DROPPED, MARKS, PUNCTUATION, SPACES, pattern
+
+# A longer word is unknown; `tokenizers` has the same number.
+_LONGEST_WORD = 100
+
+# What may take the short way: printable ASCII and its white space, without the bracket that begins a special token.
+_PLAIN = r"[\t\n\r -Z\\-~]*"
+
+
+class InGraphTokenizer(tf.Module):
+    """What `BertTokenizer` does, in a graph. `BertTokenizer.in_graph` makes one.
+
+    Plain ASCII goes through tensorflow-text's FastBertTokenizer. It folds other characters by NFKC, which BERT does
+    not, so that a text with any of those is normalised here, step by step.
+
+    Args:
+        vocabulary: The tokens in the order of their ids.
+        special_tokens: Those that a text may hold as a whole, `[UNK]` among them.
+        lowercase: As the tokenizer's.
+        strip_accents: As the tokenizer's.
+        split_chinese: As the tokenizer's.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        special_tokens: Sequence[str],
+        lowercase: bool,
+        strip_accents: bool,
+        split_chinese: bool,
+    ) -> None:
+        super().__init__(name="bert_tokenizer")
+        # A special token travels as a private-use character, which no text can hold once it is clean.
+        self._codes = {token: chr(0x10FF00 + i) for i, token in enumerate(special_tokens)}
+        coded = [self._codes.get(token, token) for token in vocabulary]
+        unknown = self._codes["[UNK]"]
+        self._ids = {token: i for i, token in enumerate(vocabulary) if token in self._codes}
+        self._lowercase, self._strip_accents, self._split_chinese = lowercase, strip_accents, split_chinese
+        self._plain = tensorflow_text.FastBertTokenizer(
+            coded,
+            max_bytes_per_word=_LONGEST_WORD,
+            token_out_type=tf.int32,
+            unknown_token=unknown,
+            lower_case_nfd_strip_accents=lowercase,
+        )
+        self._pieces = tensorflow_text.FastWordpieceTokenizer(
+            coded,
+            max_bytes_per_word=4 * _LONGEST_WORD,
+            token_out_type=tf.int32,
+            unknown_token=unknown,
+            no_pretokenization=True,
+        )
+
+    def encode_words(self, texts: Any) -> Any:
+        """Ids without `[CLS]` and `[SEP]`: string `[batch]` to ragged int32 `[batch, (tokens)]`."""
+        texts = tf.convert_to_tensor(texts)
+        plain = tf.strings.regex_full_match(texts, _PLAIN)
+        return tf.cond(tf.reduce_all(plain), lambda: self._plain.tokenize(texts), lambda: self._mixed(texts, plain))
+
+    def _mixed(self, texts: Any, plain: Any) -> Any:
+        here, there = tf.where(plain)[:, 0], tf.where(~plain)[:, 0]
+        words = self.words(tf.gather(texts, there))
+        parts = self._plain.tokenize(tf.gather(texts, here)), self._pieces.tokenize(words).merge_dims(-2, -1)
+        return tf.gather(tf.concat(parts, axis=0), tf.argsort(tf.concat([here, there], axis=0)))
+
+    def words(self, texts: Any) -> Any:
+        """What is cut into pieces: string `[batch]` to ragged strings, a special token or unknown word as its code."""
+        replace = tf.strings.regex_replace
+        # Bytes that are no UTF-8 become U+FFFD, which is dropped, and so do the characters of the special tokens.
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+        codes = "".join(self._codes.values())
+        texts = replace(texts, f"[{codes}]", "\ufffd")
+        for token, code in self._codes.items():
+            texts = replace(texts, f"\\Q{token}\\E", f" {code} ")
+        first, last = min(codes), max(codes)
+        below, above = f"{ord(first) - 1:X}", f"{ord(last) + 1:X}"
+        dropped = pattern(DROPPED.replace("100000-10FFFD", f"100000-{below} {above}-10FFFD"))
+        texts = replace(texts, dropped, "")
+        texts = replace(texts, pattern(SPACES), " ")
+        if self._split_chinese:
+            texts = replace(texts, f"({pattern(CHINESE)})", r" \1 ")
+        if self._strip_accents:
+            texts = replace(tensorflow_text.normalize_utf8(texts, "NFD"), pattern(MARKS), "")
+        if self._lowercase:
+            # The operation would make a capital sigma at the end of a word a final one; `tokenizers` does not look.
+            texts = tf.strings.lower(replace(texts, "\u03a3", "\u03c3"), "utf-8")
+        words = tf.strings.split(replace(texts, f"({pattern(PUNCTUATION)})", r" \1 "))
+        long = tf.strings.length(words.flat_values, "UTF8_CHAR") > _LONGEST_WORD
+        return words.with_flat_values(tf.where(long, self._codes["[UNK]"], words.flat_values))
+
+    def pack(
+        self, first: Any, second: Any = None, sequence_length: int = 512, static_lengths: Sequence[int] = ()
+    ) -> Any:
+        """`[CLS] first [SEP]`, or pairs, cut to `sequence_length` tokens and padded.
+
+        Args:
+            first: String `[batch]`.
+            second: String `[batch]`, or None.
+            sequence_length: Longest input in tokens, special tokens counted. Of longer pairs the longer text is cut.
+            static_lengths: Pad to the next of these lengths instead of the longest of the batch.
+
+        Returns:
+            A dict of `token_ids`, `segment_ids` and `padding_mask`, int32 `[batch, length]`.
+        """
+        first = self.encode_words(first)
+        if second is None:
+            first = first[:, : sequence_length - 2]
+            parts = [first]
+        else:
+            second = self.encode_words(second)
+            parts = _cut_pairs(first, second, sequence_length - 3)
+        rows = parts[0].nrows()
+        cls, sep = (tf.fill([rows, 1], self._ids[token]) for token in ("[CLS]", "[SEP]"))
+        ids = tf.concat([cls, *(x for part in parts for x in (part, sep))], axis=1)
+        segments = tf.concat([tf.zeros_like(parts[0]), tf.zeros([rows, 2], "int32")], axis=1)
+        if second is not None:
+            segments = tf.concat([segments, tf.ones_like(parts[1]), tf.ones([rows, 1], "int32")], axis=1)
+        length = tf.reduce_max(ids.row_lengths())
+        if static_lengths:
+            lengths = tf.constant(static_lengths, "int64")
+            length = tf.gather(lengths, tf.searchsorted(lengths, [length]))[0]
+        shape = tf.stack([ids.nrows(), length])
+        return {
+            "token_ids": ids.to_tensor(self._ids["[PAD]"], shape=shape),
+            "segment_ids": segments.to_tensor(0, shape=shape),
+            "padding_mask": tf.ones_like(ids).to_tensor(0, shape=shape),
+        }
+
+
+def _cut_pairs(first: Any, second: Any, budget: int) -> list[Any]:
+    """As `packing.truncated_lengths` says, which NumPy computes."""
+    lengths, half = (first.row_lengths(), second.row_lengths()), budget // 2
+    kept = (
+        tf.minimum(lengths[0], tf.maximum(budget - lengths[1], budget - half)),
+        tf.minimum(lengths[1], tf.maximum(budget - lengths[0], half)),
+    )
+    return [
+        tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < tf.expand_dims(length, 1))
+        for rows, length in zip((first, second), kept, strict=True)
+    ]

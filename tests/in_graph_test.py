@@ -1,0 +1,132 @@
+"""The TensorFlow engine of the tokenizer against the other one."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.text import characters
+from keras_bert_zoo.text.packing import pack_texts
+from tests.characters_test import DIFFERENCE_WORDS, DIFFERENCES, UNICODE
+from tests.corpora import VOCABULARIES, vocabulary
+from tests.helpers import TEXTS, WORDS
+
+pytest.importorskip("tensorflow_text")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("a TensorFlow graph is the same on every backend", allow_module_level=True)
+
+ADVERSARIAL = [
+    "", " ", " \t\n\r ", "\0", "a\0b", "\ufffd", "a\x01b\x7f", "a\u0085b", "a\x0bb\x0cc",
+    "café CAFÉ cafe\u0301 Ångström", "ΣΊΣΥΦΟΣ ΟΔΥΣΣΕΎΣ. Σ", "Straße STRASSE ẞ", "ﬁne ﬂow ½ ² ㎏ ，。Ａ", "İstanbul ıI",
+    "a\xa0b\u2003c\u3000d\u2028e\u1680f", "a\u200bb\u200cc\u200dd\ufeffe\xadf\u2060g", "don't `quote' $5 ^_^ a+b=c <x>",
+    "👍🏽 👩\u200d👩\u200d👧 🏳️\u200d🌈 ❤️", "中文字 漢字㐀𠀀𪜀𫝀𫠠\U0002b920豈", "かな カナ ｶﾅ 한국어 ᄒ",
+    "\u202eאבג\u202c \u200fשלום\u200e עִבְרִית",
+    "अनुच्छेद ไทย မြန်မာ العربية اُردُو", *("x" * n for n in (99, 100, 101, 200, 201)), "é" * 100, "é" * 101, "中" * 120,
+    "a [MASK] b", "[MASK][SEP]x[CLS]", "[mask]", "[[MASK]]", "[MA\ue000SK]", "x[UNK]", "[PAD", "\ue000\U0010ff04 a",
+    "ALL [MASK] É", "\x1b[0m", "unaffable — “quoted” … ‽", "e\u0301\u0327 \u0301a",
+]  # fmt: skip
+
+
+def engines(vocabulary=WORDS, **options):
+    tokenizer = kbz.BertTokenizer(vocabulary, **options)
+    return tokenizer, tokenizer.in_graph()
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_adversarial_texts(name, data):
+    tokenizer, graph = engines(vocabulary(data, name), lowercase=VOCABULARIES[name])
+    texts = [*ADVERSARIAL, " ".join(ADVERSARIAL)]
+    assert graph.encode_words(texts).to_list() == tokenizer.encode_words(texts)
+    for text in texts:  # Alone, where no other text decides the way that it takes.
+        assert graph.encode_words([text]).to_list() == tokenizer.encode_words([text]), text
+
+
+@pytest.mark.parametrize("lowercase, strip_accents", [(True, None), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("split_chinese", [True, False])
+def test_options(lowercase, strip_accents, split_chinese):
+    words = [*WORDS, "中", "中文", "Bad", "Bád", "bád"]
+    options = {"lowercase": lowercase, "strip_accents": strip_accents, "split_chinese": split_chinese}
+    tokenizer, graph = engines(words, **options)
+    texts = ["Bad bad", "Bád bád", "中文 bad", "Bád中"]
+    assert graph.encode_words(texts).to_list() == tokenizer.encode_words(texts)
+
+
+def test_differences_from_the_original_are_the_same():
+    for name, (text, lowercase, ours, _) in DIFFERENCES.items():
+        graph = engines(DIFFERENCE_WORDS, lowercase=lowercase)[1]
+        if name != "new capital letters are lower-cased":  # One of `characters.NEWER`.
+            assert [DIFFERENCE_WORDS[i] for i in graph.encode_words([text])[0]] == ours, name
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_all_of_unicode(lowercase):
+    """The few characters that one of the engines does not know are the only ones to differ."""
+    tokenizer, graph = engines(lowercase=lowercase)
+    texts = [f"e{character}\u0301a Ab" for character in UNICODE]
+    engine = tokenizer._engine
+    different = set()
+    for text, words in zip(texts, graph.words(texts).to_list(), strict=True):
+        normalized = engine.normalizer.normalize_str(text)
+        if [word.encode() for word, _ in engine.pre_tokenizer.pre_tokenize_str(normalized)] != words:
+            different.add(ord(text[1]))
+    assert different <= (characters.code_points(characters.NEWER) if lowercase else set())
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_no_vocabulary_holds_a_newer_character(name, data):
+    newer = characters.code_points(characters.NEWER)
+    assert not newer & {
+        ord(character) for token in engines(vocabulary(data, name))[0].vocabulary for character in token
+    }
+
+
+@pytest.mark.parametrize("sequence_length", [4, 5, 8, 100])
+def test_packs_as_numpy_does(tokenizer, sequence_length):
+    graph = tokenizer.in_graph()
+    seconds = ["very , very slow", "", "a long plot", "fine", "it was bad , bad , bad", "good"]
+    for second in (None, seconds):
+        packed = pack_texts(tokenizer, TEXTS, second, sequence_length)
+        for lengths, length in (((), packed.lengths.max()), ((16, 32, 128), 16 if packed.lengths.max() <= 16 else 32)):
+            batch = graph.pack(TEXTS, second, sequence_length, lengths)
+            for name, array in packed.take(np.arange(len(TEXTS)), int(length)).items():
+                np.testing.assert_array_equal(batch[name], array, err_msg=name)
+                assert batch[name].dtype == "int32"
+
+
+def test_in_tf_data_and_in_an_exported_graph(tmp_path):
+    import tensorflow as tf
+
+    tokenizer, graph = engines()
+    texts = [*TEXTS, "a bád [MASK] film", "FINE"]
+    expected = tokenizer.encode_words(texts)
+    stream = tf.data.Dataset.from_tensor_slices(texts).batch(3).map(graph.encode_words)
+    assert [ids for batch in stream for ids in batch.to_list()] == expected
+    graph.serve = tf.function(
+        lambda texts: graph.encode_words(texts).to_tensor(-1), input_signature=[tf.TensorSpec([None], tf.string)]
+    )
+    tf.saved_model.save(graph, str(tmp_path / "saved"))
+    code = (
+        "import sys, tensorflow as tf, tensorflow_text\n"
+        "print(tf.saved_model.load(sys.argv[1]).serve(tf.constant(sys.argv[2:])).numpy().tolist())\n"
+        "assert 'keras_bert_zoo' not in sys.modules"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "saved"), *texts], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    width = max(map(len, expected))
+    assert run.stdout.strip() == str([ids + [-1] * (width - len(ids)) for ids in expected])
+
+
+def test_bytes_that_are_no_utf8(tokenizer):
+    assert tokenizer.in_graph().encode_words([b"a \xff\xfe film"]).to_list() == [tokenizer.encode_words(["a film"])[0]]
+
+
+def test_without_tensorflow_text(tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    monkeypatch.delitem(sys.modules, "keras_bert_zoo.text.in_graph", raising=False)
+    with pytest.raises(ValueError, match=r"need tensorflow-text: pip install .keras-bert-zoo\[tensorflow\]"):
+        tokenizer.in_graph()
