@@ -18,17 +18,65 @@ PARAMETERS = {
     "bert_medium": 41_373_184,
     "bert_base": 109_482_240,
     "bert_large": 335_141_888,
+    "bert_base_cased": 108_310_272,
+    "bert_large_cased": 333_579_264,
+    "bert_large_whole_word": 335_141_888,
+    "bert_base_multilingual_cased": 177_853_440,
+    "bert_base_chinese": 102_267_648,
 }
+# keras-hub's names of the same models.
+ALIASES = {
+    "bert_tiny_en_uncased": "bert_tiny",
+    "bert_mini_en_uncased": "bert_mini",
+    "bert_small_en_uncased": "bert_small",
+    "bert_medium_en_uncased": "bert_medium",
+    "bert_base_en_uncased": "bert_base",
+    "bert_base_en": "bert_base_cased",
+    "bert_large_en_uncased": "bert_large",
+    "bert_large_en": "bert_large_cased",
+    "bert_base_multi": "bert_base_multilingual_cased",
+    "bert_base_zh": "bert_base_chinese",
+}
+# One whose vocabulary was shared is checked against it: what was lower-cased before pre-training has no capitals.
+SHARED_VOCABULARIES = {
+    "bert_base": "bert-base-uncased",
+    "bert_base_cased": "bert-base-cased",
+    "bert_base_multilingual_cased": "bert-base-multilingual-cased",
+    "bert_base_chinese": "bert-base-chinese",
+}
+
+
+def count_parameters(vocabulary_size, num_layers, hidden_dim, intermediate_dim, num_segments, max_sequence_length, **_):
+    """From the shapes in Devlin et al. 2019, section 3."""
+    embeddings = (vocabulary_size + num_segments + max_sequence_length + 2) * hidden_dim
+    attention = 4 * hidden_dim * (hidden_dim + 1)
+    feed_forward = 2 * hidden_dim * intermediate_dim + hidden_dim + intermediate_dim
+    return embeddings + num_layers * (attention + feed_forward + 4 * hidden_dim) + hidden_dim * (hidden_dim + 1)
 
 
 def test_names_and_their_descriptions():
     assert set(kbz.preset_names()) == set(PARAMETERS)
+    found = {}
     for name, parameters in PARAMETERS.items():
         description = json.loads((presets._shipped() / name / "preset.json").read_text())
-        assert description["parameters"] == parameters
+        assert description["parameters"] == parameters == count_parameters(**description["backbone"])
         assert description["source"].startswith("hf://google")
+        assert description["license"] == "Apache-2.0"
+        assert all(score["source"] and score["values"] for score in description["scores"])
+        assert description["scores"]
         for alias in (name, *description["aliases"]):
             assert presets.load_preset(alias, load_weights=False).backbone == description["backbone"]
+            found[alias] = name
+    assert found == {**ALIASES, **{name: name for name in PARAMETERS}}
+
+
+@pytest.mark.parametrize("name", SHARED_VOCABULARIES)
+def test_descriptions_fit_the_vocabularies(name, data):
+    description = presets.load_preset(name, load_weights=False)
+    tokens = kbz.BertTokenizer(data / "vocab" / f"{SHARED_VOCABULARIES[name]}.vocab.txt").vocabulary
+    assert len(tokens) == description.backbone["vocabulary_size"]
+    has_capitals = any(token.isascii() and token.isalpha() and token.isupper() for token in tokens)
+    assert description.tokenizer["lowercase"] is not has_capitals
 
 
 @pytest.mark.parametrize("name", ["bert_tiny", "bert_mini", "bert_tiny_en_uncased"])

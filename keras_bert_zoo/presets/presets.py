@@ -1,5 +1,6 @@
 """Finding presets and reading them."""
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,10 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
         return huggingface.read(folder, load_weights)
     description = read_json(folder / "preset.json")
     if load_weights:
-        return huggingface.read(hub.download(description["source"], load_weights), load_weights)
+        checkpoint = huggingface.read(hub.download(description["source"], load_weights), load_weights)
+        # As it was pre-trained: some of the hub's directories say nothing of case, and that of bert_base_chinese, whose
+        # vocabulary has no capital letters, says that it is cased.
+        return dataclasses.replace(checkpoint, tokenizer=description["tokenizer"])
     return _described(description)
 
 
