@@ -48,7 +48,12 @@ def speed_table(data, rounds=7):
             pass
 
     contenders = {
-        "`tokenizers`, `encode_words`, all cores": lambda: tokenizer.encode_words(texts),
+        "`tokenizers` itself, `encode_batch_fast`, all cores": lambda: [
+            encoding.ids for encoding in tokenizer._engine.encode_batch_fast(texts, add_special_tokens=False)
+        ],
+        "`BertTokenizer.encode_batch`, which asks it for each different word once": lambda: tokenizer.encode_batch(
+            texts
+        ),
         "in graph, `tf.data`": streamed,
     }
     times = {name: [] for name in contenders}

@@ -17,6 +17,6 @@ from tests.tokenizer_engines import ENGINES, mismatches
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_no_text_differs(vocabulary, data):
     counts, different = mismatches(data, vocabulary)
-    assert sum(counts.values()) > 1_000_000
+    assert sum(counts.values()) > 900_000
     for engine in ENGINES:
         assert {corpus: texts[:3] for (corpus, name), texts in different.items() if name == engine and texts} == {}

@@ -25,6 +25,13 @@ def numpy(tensor):
     return keras.ops.convert_to_numpy(tensor)
 
 
+def ids_of(tokenizer, texts):
+    """The ids of each text as a list."""
+    token_ids, lengths = tokenizer.encode_batch(texts)
+    ends, flat = np.cumsum(lengths).tolist(), token_ids.tolist()
+    return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
 def random_inputs(batch=3, length=9, vocabulary_size=40, num_segments=2, seed=0):
     """Ids with every segment type and, in all rows but the first, padding."""
     rng = np.random.default_rng(seed)

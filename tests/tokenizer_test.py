@@ -6,7 +6,7 @@ import keras
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import WORDS
+from tests.helpers import WORDS, ids_of
 
 
 def glue_texts(data):
@@ -28,6 +28,16 @@ def test_pieces_offsets_and_segments(tokenizer):
     assert encoding.offsets == offsets
     assert tokenizer.tokenize("longer") == ["long", "##er"]
     assert tokenizer.encode("").token_ids == [2, 3]
+
+
+def test_a_batch_end_to_end(tokenizer):
+    texts = ["a  film", "", "longest\u2003bád", " \n", "bad\x1cplot a[MASK]film"]
+    token_ids, lengths = tokenizer.encode_batch(iter(texts))
+    assert lengths.tolist() == [2, 0, 3, 0, 4]
+    assert (token_ids.dtype, lengths.dtype) == ("int32", "int64")
+    assert ids_of(tokenizer, texts) == [tokenizer.encode(text).token_ids[1:-1] for text in texts]
+    assert token_ids.tolist() == [5, 8, 15, 17, 6, 1, 5, 4, 8]
+    assert ids_of(tokenizer, []) == []
 
 
 def test_special_tokens_in_a_text_stay_whole(tokenizer):
@@ -90,7 +100,7 @@ def test_equal_to_transformers_on_glue(data, vocabulary, lowercase):
     theirs = transformers.BertTokenizer(vocab=tokens, do_lower_case=lowercase)
     texts = list(glue_texts(data))
     assert len(texts) > 100_000
-    assert ours.encode_words(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert ids_of(ours, texts) == theirs(texts, add_special_tokens=False)["input_ids"]
     for first, second in zip(texts[:2000], texts[2000:4000], strict=True):
         expected = theirs(first, second, return_offsets_mapping=True)
         encoding = ours.encode(first, second)

@@ -93,22 +93,24 @@ def pack_texts(
     sequence_length: int,
 ) -> PackedTexts:
     """Tokenise texts, or pairs, and cut each to `sequence_length` tokens, special tokens counted."""
-    first_ids = tokenizer.encode_words(first)
-    second_ids = None if second is None else tokenizer.encode_words(second)
-    first_kept = np.fromiter(map(len, first_ids), dtype="int64", count=len(first_ids))
-    if second_ids is None:
-        first_kept = np.minimum(first_kept, sequence_length - 2)
+    first_ids, first_lengths = tokenizer.encode_batch(first)
+    if second is None:
+        second_ids, second_lengths = np.empty(0, "int32"), np.zeros_like(first_lengths)
+        first_kept, second_kept = np.minimum(first_lengths, sequence_length - 2), second_lengths
         lengths = first_kept + 2
     else:
-        second_kept = np.fromiter(map(len, second_ids), dtype="int64", count=len(second_ids))
-        first_kept, second_kept = truncated_lengths(first_kept, second_kept, sequence_length - 3)
+        second_ids, second_lengths = tokenizer.encode_batch(second)
+        first_kept, second_kept = truncated_lengths(first_lengths, second_lengths, sequence_length - 3)
         lengths = first_kept + second_kept + 3
-    flat: list[int] = []
-    for i, ids in enumerate(first_ids):
-        flat.append(tokenizer.cls_token_id)
-        flat += ids[: first_kept[i]]
-        flat.append(tokenizer.sep_token_id)
-        if second_ids is not None:
-            flat += second_ids[i][: second_kept[i]]
-            flat.append(tokenizer.sep_token_id)
-    return PackedTexts(np.array(flat, dtype="int32"), lengths, first_kept + 2, tokenizer.pad_token_id)
+    starts = np.cumsum(lengths) - lengths
+    token_ids = np.full(lengths.sum(), tokenizer.sep_token_id, dtype="int32")
+    token_ids[starts] = tokenizer.cls_token_id
+    _lay(token_ids, starts + 1, first_ids, first_lengths, first_kept)
+    _lay(token_ids, starts + 2 + first_kept, second_ids, second_lengths, second_kept)
+    return PackedTexts(token_ids, lengths, first_kept + 2, tokenizer.pad_token_id)
+
+
+def _lay(to: np.ndarray, starts: np.ndarray, ids: np.ndarray, lengths: np.ndarray, kept: np.ndarray) -> None:
+    """Put the first tokens of each text where it belongs."""
+    steps = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
+    to[np.repeat(starts, kept) + steps] = ids[np.repeat(np.cumsum(lengths) - lengths, kept) + steps]

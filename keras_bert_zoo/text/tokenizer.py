@@ -1,14 +1,21 @@
 """WordPiece tokenisation as transformers' `BertTokenizer` does it, on the engine of the `tokenizers` library."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+
+from keras_bert_zoo.text.characters import SPACES, code_points
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+_WORDS = re.compile(f"[^{''.join(map(chr, sorted(code_points(SPACES))))}]+").findall
 
 
 @dataclass(frozen=True)
@@ -135,9 +142,27 @@ class BertTokenizer:
         encoding = self._engine.encode(_checked(text, "text"), second)
         return Encoding(encoding.ids, encoding.type_ids, encoding.tokens, encoding.offsets)
 
-    def encode_words(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, without special tokens, on all cores."""
-        return [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+    def encode_batch(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Many texts without special tokens: int32 `[tokens]`, all texts end to end, and int64 `[texts]`, tokens each.
+
+        White space parts words whatever stands around it, so that each different word is looked at once only.
+        """
+        words: list[str] = []
+        counts = []
+        for text in texts:
+            found = text.split(" ") if text.isascii() and text.isprintable() else _WORDS(text)
+            words += found
+            counts.append(len(found))
+        numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        encodings = self._engine.encode_batch_fast(list(numbers), add_special_tokens=False)
+        pieces = [encoding.ids for encoding in encodings]
+        token_ids = np.fromiter(chain.from_iterable(pieces), "int32")
+        lengths = np.fromiter(map(len, pieces), "int64", len(pieces))
+        rows = np.fromiter(map(numbers.__getitem__, words), "int64", len(words))
+        ends = np.concatenate([[0], np.cumsum(lengths[rows])])
+        shifts = (np.cumsum(lengths) - lengths)[rows] - ends[:-1]
+        flat = token_ids[np.arange(ends[-1]) + np.repeat(shifts, lengths[rows])]
+        return flat, np.diff(ends[np.concatenate([[0], np.cumsum(counts, dtype="int64")])])
 
     def in_graph(self) -> Any:
         """The same as TensorFlow operations: an `InGraphTokenizer`, for `tf.data` and exported graphs.
