@@ -93,17 +93,18 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any])
 
 
 def _read_head(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    names = typed(path, config, "id2label", dict, None) or {}
-    count = len(names) or typed(path, config, "num_labels", int, 2)
-    class_names = [names.get(str(i)) for i in range(count)] if names else None
-    if class_names is not None and not all(isinstance(name, str) for name in class_names):
-        raise ValueError(f"{path}: `id2label` must name the classes 0 to {count - 1}. Received: {reprlib.repr(names)}")
-    if class_names == [f"LABEL_{i}" for i in range(count)]:  # what transformers writes where nobody named the classes
-        class_names = None
+    names = typed(path, config, "id2label", dict, {})
+    class_names = [names.get(str(i)) for i in range(len(names))]
+    if not all(isinstance(name, str) for name in class_names):
+        raise ValueError(
+            f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
+        )
+    # `LABEL_0` and so on is what transformers writes where nobody named the classes.
+    named = class_names != [f"LABEL_{i}" for i in range(len(names))]
     dropout = typed(path, config, "classifier_dropout", float, None)
     return {
-        "num_classes": count,
-        "class_names": class_names,
+        "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
+        "class_names": class_names if named else None,
         "multi_label": config.get("problem_type") == "multi_label_classification",
         "dropout": typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout,
     }

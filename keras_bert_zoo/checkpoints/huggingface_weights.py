@@ -10,7 +10,7 @@ from keras_bert_zoo.checkpoints.files import read_json, typed
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
-_PLAIN_NAME = re.compile(r"\w[\w.-]*")
+_PLAIN_NAME = re.compile(r"\w[\w.-]{0,200}")
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:

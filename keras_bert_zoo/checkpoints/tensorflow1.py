@@ -109,14 +109,14 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except _errors(tf) as error:
         raise ValueError(f"{prefix} must be a checkpoint of TensorFlow ({_first_line(error)})") from None
 
     def tensor(name: str) -> Tensor:
         def values() -> np.ndarray:
             try:
                 return reader.get_tensor(name)
-            except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            except _errors(tf) as error:
                 raise ValueError(f"{prefix} must hold {name} whole ({_first_line(error)})") from None
 
         return Tensor(shapes[name], values)
@@ -124,6 +124,11 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     tensors = {name: tensor(name) for name in shapes}
     check_bytes(prefix, tensors, sum(path.stat().st_size for path in directory.glob(f"{prefix.name}.data-*")))
     return tensors
+
+
+def _errors(tf: Any) -> tuple[type[Exception], ...]:
+    """What TensorFlow's reader raises for a broken file: its own kinds, and those that its bindings make of them."""
+    return (tf.errors.OpError, ValueError, RuntimeError, LookupError)
 
 
 def _first_line(error: Exception) -> str:

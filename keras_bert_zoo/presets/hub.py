@@ -36,24 +36,21 @@ def download(address: str, load_weights: bool) -> Path:
         # Old repositories have PyTorch's file only; most have both, and one is enough to fetch.
         return fetch(huggingface.SETTINGS + huggingface.PYTORCH_FILES)
     except errors.HFValidationError:
-        raise ValueError(
-            f"A hub address must be hf://org/name or hf://org/name@revision. Received: {address!r}"
-        ) from None
-    except errors.RepositoryNotFoundError as error:
-        raise ValueError(
-            f"{address} is not on the hub, or it is private or gated and needs a token: `hf auth login`, or the "
-            f"environment variable HF_TOKEN ({_status(error)})"
-        ) from error
+        raise ValueError(f"A hub address must name a repository and a revision. Received: {address!r}") from None
     except errors.RevisionNotFoundError as error:
-        raise ValueError(f"{address} has no revision of this name on the hub ({_status(error)})") from error
-    # What the hub's HTTP library raises in mid-download is an HTTPError, and no OSError with all versions.
-    except (errors.HTTPError, OSError) as error:
-        cache = huggingface_hub.constants.HF_HUB_CACHE
         raise ValueError(
-            f"{address} could not be reached and is not in the cache {cache} ({type(error).__name__}); a local "
-            "directory needs no network, and load_weights=False gives a named preset's architecture without one"
+            f"The hub must have the revision. Received: {address!r}, and it has none of this name"
         ) from error
-
-
-def _status(error: Exception) -> str:
-    return f"HTTP {error.response.status_code}"  # type: ignore[attr-defined]
+    # What the hub's HTTP library raises in mid-download is an HTTPError, and with some versions no OSError.
+    except (errors.HTTPError, OSError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403, 404):  # The hub does not tell a private repository from a missing one.
+            raise ValueError(
+                f"{address} is not on the hub, or is private and needs a token: `hf auth login`, or the environment "
+                f"variable HF_TOKEN. Received: HTTP {status} from {huggingface_hub.constants.ENDPOINT}"
+            ) from error
+        raise ValueError(
+            f"{address} could not be reached at {huggingface_hub.constants.ENDPOINT} and is not in the cache "
+            f"{huggingface_hub.constants.HF_HUB_CACHE} ({type(error).__name__}); a local directory needs no network, "
+            "and load_weights=False gives a named preset's architecture without one"
+        ) from error
