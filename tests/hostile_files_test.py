@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import pickle
 import resource
 import struct
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.checkpoints import pytorch
+from keras_bert_zoo.checkpoints import pytorch, tensorflow1
 from tests import layouts
 from tests.helpers import WORDS, numpy, random_inputs, randomise
 
@@ -524,17 +525,36 @@ def test_broken_tensorflow1_checkpoints(tensorflow1_preset):
     index = tensorflow1_preset / "bert_model.ckpt.index"
     data = tensorflow1_preset / "bert_model.ckpt.data-00000-of-00001"
     whole = index.read_bytes()
-    for content in (b"", b"nonsense", whole[: len(whole) // 2], whole[:-1], whole[:50] + b"\xff" * 9 + whole[59:]):
+    for content in (b"", b"nonsense", whole[: len(whole) // 2], whole[:-1], whole[100:]):
         index.write_bytes(content)
-        refused("bert_model.ckpt must be a checkpoint of TensorFlow", tensorflow1_preset)
+        refused("bert_model.ckpt.index must be the index of a TensorFlow checkpoint. Received:", tensorflow1_preset)
+    sparse(index, 17 * MIB)
+    refused("bert_model.ckpt.index must be of at most 16 MiB", tensorflow1_preset)
     index.write_bytes(whole)
     edit(tensorflow1_preset / "bert_config.json", vocab_size=10**12)
     refused("token_embedding/embeddings must have the shape (1000000000000, 8)", tensorflow1_preset)
     edit(tensorflow1_preset / "bert_config.json", vocab_size=40)
     content = data.read_bytes()
-    data.write_bytes(content[:-2000])
-    refused("bert_model.ckpt must hold ", tensorflow1_preset)
-    data.write_bytes(content[:200])
-    refused("must hold the values of its tensors. Received: 200 bytes", tensorflow1_preset)
+    data.write_bytes(content[:-1])
+    refused("beyond bert_model.ckpt.data-00000-of-00001", tensorflow1_preset)
     data.unlink()
-    refused("bert_model.ckpt", tensorflow1_preset)
+    refused("beyond bert_model.ckpt.data-00000-of-00001", tensorflow1_preset)
+
+
+def test_whatever_of_an_index_is_flipped_is_read_or_refused(tensorflow1_preset):
+    """TensorFlow's own reader ends the process at some of these."""
+    index = tensorflow1_preset / "bert_model.ckpt.index"
+    whole, rng = index.read_bytes(), np.random.default_rng(0)
+    refusals = 0
+    for _ in range(300):
+        flipped = bytearray(whole)
+        for place in rng.integers(0, len(whole), rng.integers(1, 4)):
+            flipped[place] = rng.integers(0, 256)
+        index.write_bytes(bytes(flipped))
+        try:
+            for tensor in tensorflow1._read_tensors(tensorflow1_preset).values():
+                assert math.prod(tensor.shape) < 10_000
+        except ValueError as error:
+            refusals += 1
+            assert len(str(error)) < 600  # noqa: PT017
+    assert refusals > 50

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # No configuration comes near the first; the largest vocabularies of other models near a tenth of the second.
-_JSON_BYTES, TEXT_BYTES = 16 * 2**20, 256 * 2**20
+SETTINGS_BYTES, TEXT_BYTES = 16 * 2**20, 256 * 2**20
 
 
 def check_size(path: Path, limit: int) -> None:
@@ -26,7 +26,7 @@ def listed(names: Sequence[str]) -> str:
     return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
-def read_json(path: Path, limit: int = _JSON_BYTES) -> dict[str, Any]:
+def read_json(path: Path, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
     """A JSON object; anything else in the file is a `ValueError` that names it."""
     check_size(path, limit)
     try:

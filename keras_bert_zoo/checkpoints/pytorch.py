@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import Tensor
 from keras_bert_zoo.checkpoints.pickles import MOST_BYTES, Global, PickleError, checked_pairs, load
-from keras_bert_zoo.checkpoints.tensors import check_bytes
+from keras_bert_zoo.checkpoints.tensors import check_bytes, float_dtype, read_values
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
@@ -70,23 +70,12 @@ def read(path: Path) -> dict[str, Tensor]:
 
 def _tensor(path: Path, view: _View, position: int) -> Tensor:
     def values() -> np.ndarray:
-        kind = _dtype(view.storage.kind)
-        start, length = position + view.offset * kind.itemsize, _span(view)
-        flat = np.fromfile(path, kind, count=length, offset=start)
-        if flat.size != length:
-            raise ValueError(f"{path} must stay as it was while it is read. Received: a shorter file")
+        kind = float_dtype(view.storage.kind)
+        flat = read_values(path, view.storage.kind, _span(view), position + view.offset * kind.itemsize)
         strides = tuple(stride * kind.itemsize for stride in view.strides)
         return np.lib.stride_tricks.as_strided(flat, view.shape, strides, writeable=False)
 
     return Tensor(view.shape, values)
-
-
-def _dtype(kind: str) -> np.dtype:
-    if kind == "bfloat16":
-        from ml_dtypes import bfloat16  # Keras depends on it.
-
-        return np.dtype(bfloat16)
-    return np.dtype(kind).newbyteorder("<")
 
 
 def _span(view: _View) -> int:
@@ -115,7 +104,7 @@ def _is_size(value: Any) -> bool:
 def _check_place(storage: _Storage, positions: dict[str, int], size: int) -> None:
     if storage.key not in positions:
         raise PickleError(f"no storage {storage.key[:80]!r}")
-    if positions[storage.key] + storage.size * _dtype(storage.kind).itemsize > size:
+    if positions[storage.key] + storage.size * float_dtype(storage.kind).itemsize > size:
         raise PickleError(f"a storage of {storage.size} values beyond the end of the file")
 
 
@@ -189,7 +178,7 @@ def _read_zip(path: Path) -> tuple[dict[str, _View], dict[str, int]]:
         positions = {}
         for storage in {view.storage for view in views.values()}:
             data = entries.get(f"{root}data/{storage.key}")
-            if data is None or data.file_size != storage.size * _dtype(storage.kind).itemsize:
+            if data is None or data.file_size != storage.size * float_dtype(storage.kind).itemsize:
                 raise PickleError(f"no entry data/{storage.key[:80]} of {storage.size} values")
             positions[storage.key] = _start(file, data)
     return views, positions
@@ -234,7 +223,7 @@ def _read_legacy(path: Path) -> tuple[dict[str, _View], dict[str, int]]:
             if count != storages[key].size:
                 raise PickleError(f"a storage {key[:80]!r} of {count} values in place of {storages[key].size}")
             positions[key] = position + 8
-            position += 8 + count * _dtype(storages[key].kind).itemsize
+            position += 8 + count * float_dtype(storages[key].kind).itemsize
     return views, positions
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert_zoo.checkpoints import bundle
 from keras_bert_zoo.checkpoints.bert_config import read_backbone
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays, Tensor
 from keras_bert_zoo.checkpoints.files import read_json
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, read_vocabulary
-from keras_bert_zoo.checkpoints.tensors import Template, check_bytes, join_tensors
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
 
 CONFIG = "bert_config.json"
 
@@ -40,7 +41,6 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
 
     Raises:
         ValueError: A config field that we cannot honour, by its name, or a missing or unreadable file.
-        ImportError: There are weights to read and TensorFlow is not installed.
     """
     # `hidden_act="gelu"` is the exact GELU here as everywhere: the original's code has had the tanh form since 2019,
     # the released models were trained with either, and Hugging Face's copies of them compute the exact one.
@@ -99,37 +99,4 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     found = sorted(path.name for path in directory.glob("*.index"))
     if len(found) != 1:
         raise ValueError(f"The preset must hold one checkpoint, one file *.index. Received: {found} in {directory}")
-    prefix = directory / found[0].removesuffix(".index")
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise ImportError(
-            f"{prefix} is a checkpoint of TensorFlow, which reads it: pip install 'keras-bert-zoo[tensorflow]'"
-        ) from None
-    try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-    except _errors(tf) as error:
-        raise ValueError(f"{prefix} must be a checkpoint of TensorFlow ({_first_line(error)})") from None
-
-    def tensor(name: str) -> Tensor:
-        def values() -> np.ndarray:
-            try:
-                return reader.get_tensor(name)
-            except _errors(tf) as error:
-                raise ValueError(f"{prefix} must hold {name} whole ({_first_line(error)})") from None
-
-        return Tensor(shapes[name], values)
-
-    tensors = {name: tensor(name) for name in shapes}
-    check_bytes(prefix, tensors, sum(path.stat().st_size for path in directory.glob(f"{prefix.name}.data-*")))
-    return tensors
-
-
-def _errors(tf: Any) -> tuple[type[Exception], ...]:
-    """What TensorFlow's reader raises for a broken file: its own kinds, and those that its bindings make of them."""
-    return (tf.errors.OpError, ValueError, RuntimeError, LookupError)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return bundle.read(directory / found[0].removesuffix(".index"))

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,23 @@ def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.name not in _FLOATS:
         raise ValueError(f"Weights must be of one of the kinds {', '.join(_FLOATS)}. Received: {name} of {array.dtype}")
     return array.astype("float32", copy=False)
+
+
+def float_dtype(kind: str) -> np.dtype:
+    """The little-endian type of a kind's name, `bfloat16` among them."""
+    if kind == "bfloat16":
+        from ml_dtypes import bfloat16  # Keras depends on it.
+
+        return np.dtype(bfloat16)
+    return np.dtype(kind).newbyteorder("<")
+
+
+def read_values(path: Path, kind: str, count: int, offset: int) -> np.ndarray:
+    """`count` values of a file from the byte `offset` on."""
+    values = np.fromfile(path, float_dtype(kind), count=count, offset=offset)
+    if values.size != count:
+        raise ValueError(f"{path} must stay as it was while it is read. Received: a shorter file")
+    return values
 
 
 def check_bytes(path: object, tensors: Mapping[str, Tensor], size: int) -> None:
