@@ -11,6 +11,7 @@ from tests.helpers import TINY, numpy, random_inputs, randomise
 from tests.hub_server import Hub
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
+constants = pytest.importorskip("huggingface_hub.constants")
 
 
 @pytest.fixture
@@ -28,7 +29,6 @@ def hub(backbone_folder, tmp_path, monkeypatch):
     hub = Hub()
     hub.repositories["org/bert"] = {"main": backbone_folder}
     with hub.serve() as url:
-        constants = huggingface_hub.constants
         monkeypatch.setattr(constants, "ENDPOINT", url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -62,7 +62,7 @@ def refused(words, preset="hf://org/bert", **options):
 def be_quick(monkeypatch):
     """No waiting between attempts, and chunks small enough that some of a tiny file arrives."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 512)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 512)
 
 
 def test_fetches_what_is_needed_once(hub, backbone):
@@ -168,9 +168,9 @@ def test_offline_with_a_warm_cache(backbone, backbone_folder, how, tmp_path, mon
     check("hf://org/bert", backbone)
     hub.requests.clear()
     if how == "gone":
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     else:
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     huggingface_hub.close_session()
     check("hf://org/bert", backbone)
     assert hub.requests == []
@@ -179,7 +179,7 @@ def test_offline_with_a_warm_cache(backbone, backbone_folder, how, tmp_path, mon
 
 def test_offline_with_a_cache_that_lacks_the_weights(hub, backbone, tmp_path, monkeypatch):
     kbz.BertBackbone.from_preset("hf://org/bert", load_weights=False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     huggingface_hub.close_session()
     refused(["hf://org/bert could not be reached", str(tmp_path / "cache")])
 

@@ -228,7 +228,7 @@ def test_bad_presets(backbone, tmp_path, monkeypatch):
 
 
 def test_offline_says_what_was_tried(tmp_path, monkeypatch):
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(

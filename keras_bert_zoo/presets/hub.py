@@ -19,13 +19,10 @@ def download(address: str, load_weights: bool) -> Path:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise ValueError(f"A hub address must be hf://org/name or hf://org/name@revision. Received: {address!r}")
-    import huggingface_hub
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors, snapshot_download
 
     def fetch(files: tuple[str, ...]) -> Path:
-        return Path(
-            huggingface_hub.snapshot_download(match["repository"], revision=match["revision"], allow_patterns=[*files])
-        )
+        return Path(snapshot_download(match["repository"], revision=match["revision"], allow_patterns=[*files]))
 
     try:
         if not load_weights:
@@ -47,10 +44,10 @@ def download(address: str, load_weights: bool) -> Path:
         if status in (401, 403, 404):  # The hub does not tell a private repository from a missing one.
             raise ValueError(
                 f"{address} is not on the hub, or is private and needs a token: `hf auth login`, or the environment "
-                f"variable HF_TOKEN. Received: HTTP {status} from {huggingface_hub.constants.ENDPOINT}"
+                f"variable HF_TOKEN. Received: HTTP {status} from {constants.ENDPOINT}"
             ) from error
         raise ValueError(
-            f"{address} could not be reached at {huggingface_hub.constants.ENDPOINT} and is not in the cache "
-            f"{huggingface_hub.constants.HF_HUB_CACHE} ({type(error).__name__}); a local directory needs no network, "
+            f"{address} could not be reached at {constants.ENDPOINT} and is not in the cache "
+            f"{constants.HF_HUB_CACHE} ({type(error).__name__}); a local directory needs no network, "
             "and load_weights=False gives a named preset's architecture without one"
         ) from error
