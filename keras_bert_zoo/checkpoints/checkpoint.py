@@ -7,23 +7,40 @@ from typing import Any
 import numpy as np
 
 
+@dataclass(frozen=True)
+class Tensor:
+    """An array in a file: its shape is known before it is read.
+
+    Attributes:
+        shape: As the file's header states it.
+        read: Gives the values.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
 class LazyArrays(Mapping[str, np.ndarray]):
     """Arrays that are read when asked for, so that a checkpoint is never in memory as a whole."""
 
-    def __init__(self, readers: dict[str, Callable[[], np.ndarray]]) -> None:
-        self._readers = readers
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._readers[name]()
+        return self._tensors[name].read()
 
     def __contains__(self, name: object) -> bool:  # Mapping's own would read the array.
-        return name in self._readers
+        return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
+        return iter(self._tensors)
 
     def __len__(self) -> int:
-        return len(self._readers)
+        return len(self._tensors)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every array, without reading one."""
+        return {name: tensor.shape for name, tensor in self._tensors.items()}
 
 
 @dataclass

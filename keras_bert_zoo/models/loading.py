@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.checkpoints.files import listed
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -42,7 +43,7 @@ def load_arrays(
     weights = {weight.path: weight for weight in model.weights}
     needed = [path for path in weights if path not in checkpoint.arrays and path.split("/")[0] not in head]
     if needed:
-        raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {_listed(needed)}")
+        raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {listed(needed)}")
     loaded = []
     for path, weight in weights.items():
         layer = path.split("/")[0]
@@ -61,12 +62,7 @@ def load_arrays(
     unused = (*(path for path in checkpoint.arrays if path not in loaded), *checkpoint.unknown)
     report = LoadReport(tuple(loaded), fresh, unused)
     if report.fresh:
-        _logger.warning("%s: freshly initialised, to be trained: %s", model.name, _listed(report.fresh))
+        _logger.warning("%s: freshly initialised, to be trained: %s", model.name, listed(report.fresh))
     if report.unused:
-        _logger.warning("%s: in the preset, but not used: %s", model.name, _listed(report.unused))
+        _logger.warning("%s: in the preset, but not used: %s", model.name, listed(report.unused))
     return report
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    shown = ", ".join(names[:6])
-    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"

@@ -70,7 +70,8 @@ class Task(FedModel):
         `task.load_report` lists what became of each weight.
 
         Args:
-            preset: A name (`"bert_base"`), a directory (ours or Hugging Face's), or `"hf://org/name[@revision]"`.
+            preset: A name (`"bert_base"`), a directory (ours, Hugging Face's or google-research/bert's), or
+                `"hf://org/name[@revision]"`.
             load_weights: False leaves the weights as initialised; for a name that never touches a network, and leaves
                 the vocabulary, which comes with the weights, to `preprocessor`.
             dtype: Precision policy of the backbone, such as `"mixed_bfloat16"`.
@@ -94,7 +95,7 @@ class Task(FedModel):
                 f"Received: sequence_length={sequence_length}"
             )
         if head.get("preprocessor") is None and load_weights:
-            _logger.warning("%s: no vocab.txt, so it takes ready arrays only; pass preprocessor= for text", preset)
+            _logger.warning("%s: no vocabulary, so it takes ready arrays only; pass preprocessor= for text", preset)
         task = cls(backbone, **head)
         if load_weights:
             new_head = () if task.continues(checkpoint) else cls.head_layers

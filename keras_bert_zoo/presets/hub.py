@@ -13,24 +13,41 @@ def download(address: str, load_weights: bool) -> Path:
     """Bring `hf://org/name[@revision]` to this machine and return its directory.
 
     Raises:
-        ValueError: The address has another form, or it cannot be reached and is not in the cache.
+        ValueError: The address has another form, leads nowhere or to what needs a token, or it cannot be reached and is
+            not in the cache.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise ValueError(f"A hub address must be hf://org/name or hf://org/name@revision. Received: {address!r}")
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub import constants, errors, snapshot_download
 
-    files = [huggingface.CONFIG, huggingface.VOCABULARY, huggingface.TOKENIZER, huggingface.PRESET]
-    if load_weights:
-        files.append(huggingface.WEIGHTS)
+    def fetch(files: tuple[str, ...]) -> Path:
+        return Path(snapshot_download(match["repository"], revision=match["revision"], allow_patterns=[*files]))
+
     try:
-        return Path(
-            huggingface_hub.snapshot_download(match["repository"], revision=match["revision"], allow_patterns=files)
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        cache = huggingface_hub.constants.HF_HUB_CACHE
+        if not load_weights:
+            return fetch(huggingface.SETTINGS)
+        directory = fetch(huggingface.SETTINGS + huggingface.SAFETENSORS_FILES)
+        if any((directory / name).is_file() for name in huggingface.SAFETENSORS_FILES[:2]):
+            return directory
+        # Old repositories have PyTorch's file only; most have both, and one is enough to fetch.
+        return fetch(huggingface.SETTINGS + huggingface.PYTORCH_FILES)
+    except errors.HFValidationError:
+        raise ValueError(f"A hub address must name a repository and a revision. Received: {address!r}") from None
+    except errors.RevisionNotFoundError as error:
         raise ValueError(
-            f"{address} could not be reached and is not in the cache {cache} ({type(error).__name__}); a local "
-            "directory needs no network, and load_weights=False gives a named preset's architecture without one"
+            f"The hub must have the revision. Received: {address!r}, and it has none of this name"
+        ) from error
+    # What the hub's HTTP library raises in mid-download is an HTTPError, and with some versions no OSError.
+    except (errors.HTTPError, OSError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403, 404):  # The hub does not tell a private repository from a missing one.
+            raise ValueError(
+                f"{address} is not on the hub, or is private and needs a token: `hf auth login`, or the environment "
+                f"variable HF_TOKEN. Received: HTTP {status} from {constants.ENDPOINT}"
+            ) from error
+        raise ValueError(
+            f"{address} could not be reached at {constants.ENDPOINT} and is not in the cache "
+            f"{constants.HF_HUB_CACHE} ({type(error).__name__}); a local directory needs no network, "
+            "and load_weights=False gives a named preset's architecture without one"
         ) from error

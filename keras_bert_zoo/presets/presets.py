@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints import Checkpoint, huggingface
+from keras_bert_zoo.checkpoints import Checkpoint, huggingface, tensorflow1
 from keras_bert_zoo.checkpoints.files import read_json, write_directory
+from keras_bert_zoo.checkpoints.shapes import check_shapes
 from keras_bert_zoo.presets import hub
 
 
@@ -35,18 +36,23 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     """Read a preset.
 
     Args:
-        preset: A name (`"bert_base"`), a directory (ours or Hugging Face's), or `"hf://org/name[@revision]"`.
+        preset: A name (`"bert_base"`), a directory (ours, Hugging Face's or google-research/bert's), or
+            `"hf://org/name[@revision]"`.
         load_weights: False reads the configuration only; for a name that never touches a network.
 
     Raises:
-        ValueError: Nothing was found, with what was tried; or what was found cannot be read.
+        ValueError: Nothing was found, with what was tried; or what was found cannot be read, or does not fit together.
     """
-    address = os.fspath(preset)
+    checkpoint = _load(os.fspath(preset), load_weights)
+    check_shapes(checkpoint)
+    return checkpoint
+
+
+def _load(address: str, load_weights: bool) -> Checkpoint:
     if address.startswith(hub.SCHEME):
-        return huggingface.read(hub.download(address, load_weights), load_weights)
-    directory = Path(address)
-    if directory.is_dir():
-        return _read_directory(directory, load_weights)
+        return _read_directory(hub.download(address, load_weights), load_weights)
+    if os.path.isdir(address):
+        return _read_directory(Path(address), load_weights)
     names = _named()
     if address not in names:
         raise ValueError(
@@ -57,7 +63,7 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
         return huggingface.read(folder, load_weights)
     description = read_json(folder / "preset.json")
     if load_weights:
-        checkpoint = huggingface.read(hub.download(description["source"], load_weights), load_weights)
+        checkpoint = _read_directory(hub.download(description["source"], load_weights), load_weights)
         # As it was pre-trained: some of the hub's directories say nothing of case, and that of bert_base_chinese, whose
         # vocabulary has no capital letters, says that it is cased.
         return dataclasses.replace(checkpoint, tokenizer=description["tokenizer"])
@@ -65,9 +71,13 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
 
 
 def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
-    if huggingface.is_huggingface(directory):
-        return huggingface.read(directory, load_weights)
-    raise ValueError(f"`preset` must be a directory with a {huggingface.CONFIG}. Received: preset={str(directory)!r}")
+    for form, is_form in ((huggingface, huggingface.is_huggingface), (tensorflow1, tensorflow1.is_tensorflow1)):
+        if is_form(directory):
+            return form.read(directory, load_weights)
+    raise ValueError(
+        f"`preset` must be a directory with a {huggingface.CONFIG} or a {tensorflow1.CONFIG}. "
+        f"Received: preset={str(directory)!r}"
+    )
 
 
 def _described(description: dict[str, Any]) -> Checkpoint:

@@ -42,8 +42,10 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"The vocabulary must be UTF-8 text ({error.reason}). Received: path={str(path)!r}") from None
     # Not `splitlines`: released vocabularies hold U+2028 and its like as tokens.
-    lines = text.split("\n")
-    return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -80,7 +82,7 @@ class BertTokenizer:
         self.strip_accents = strip_accents
         self.split_chinese = split_chinese
         for i, token in enumerate(self.vocabulary):
-            if not isinstance(token, str) or "\n" in token or token.endswith("\r"):
+            if not isinstance(token, str) or not token or "\n" in token or token.endswith("\r"):
                 raise ValueError(f"`vocabulary` must hold strings of one line. Received: vocabulary[{i}]={token!r}")
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         if len(ids) != len(self.vocabulary):

@@ -1,0 +1,76 @@
+"""BERT's config fields, which google-research/bert and transformers share, and `BertBackbone`'s arguments."""
+
+import logging
+import reprlib
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.checkpoints.files import listed, typed
+
+# config.json -> BertBackbone, with the value transformers' BertConfig has where the file is silent.
+_BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
+    "vocab_size": ("vocabulary_size", 30522),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 12),
+    "hidden_size": ("hidden_dim", 768),
+    "intermediate_size": ("intermediate_dim", 3072),
+    "hidden_dropout_prob": ("dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "max_position_embeddings": ("max_sequence_length", 512),
+    "type_vocab_size": ("num_segments", 2),
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
+    "hidden_act": ("activation", "gelu"),
+    "initializer_range": ("initializer_range", 0.02),
+}
+
+# Fields that would change the function, with the only value we honour.
+_REFUSED_FIELDS: dict[str, Any] = {
+    "model_type": "bert",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "position_embedding_type": "absolute",
+    "pruned_heads": {},
+    "quantization_config": {},
+}
+
+# Fields that do not change what the model computes.
+_NEUTRAL_FIELDS = {
+    "_name_or_path", "architectures", "attn_implementation", "bos_token_id", "chunk_size_feed_forward",
+    "directionality", "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing", "output_attentions",
+    "output_hidden_states", "output_past", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads",
+    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "return_dict", "sep_token_id",
+    "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
+}  # fmt: skip
+_HEAD_FIELDS = {"classifier_dropout", "id2label", "label2id", "num_labels", "problem_type"}
+
+_logger = logging.getLogger("keras_bert_zoo")
+
+
+def read_backbone(path: Path, config: dict[str, Any], causal: bool = False) -> dict[str, Any]:
+    """`BertBackbone`'s arguments, but for the pooler; a field that we cannot honour is a `ValueError` by its name."""
+    for name, only in _REFUSED_FIELDS.items():
+        if name == "is_decoder" and causal:
+            continue
+        value = config.get(name, only)
+        if value != only and value is not None:
+            raise ValueError(
+                f"{path}: `{name}` must be {only!r}, nothing else is supported. Received: {reprlib.repr(value)}"
+            )
+    known = {*_BACKBONE_FIELDS, *_REFUSED_FIELDS, *_NEUTRAL_FIELDS, *_HEAD_FIELDS}
+    unknown = sorted(set(config) - known)
+    if unknown:
+        _logger.warning("%s: ignored unknown fields %s", path, listed(unknown))
+    return {
+        **{
+            ours: typed(path, config, theirs, type(default), default)
+            for theirs, (ours, default) in _BACKBONE_FIELDS.items()
+        },
+        "causal": causal,
+    }
+
+
+def write_backbone(backbone: dict[str, Any]) -> dict[str, Any]:
+    """The fields that hold `BertBackbone`'s arguments."""
+    fields = {theirs: backbone[ours] for theirs, (ours, _) in _BACKBONE_FIELDS.items()}
+    return {**fields, "is_decoder": True} if backbone["causal"] else fields

@@ -1,0 +1,141 @@
+"""The tokenizer's files of a BERT directory: `vocab.txt`, `tokenizer_config.json`, `tokenizer.json`."""
+
+import reprlib
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.checkpoints.files import TEXT_BYTES, check_size, read_json, typed
+
+VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
+
+# Fields of tokenizer_config.json that would change the tokens, with the only values we honour. The last two classes
+# are transformers' names for "what tokenizer.json says", which is checked below.
+_REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
+    "tokenizer_class": ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend", None),
+    "do_basic_tokenize": (True, None),
+    "never_split": ([], None),
+}
+
+# Theirs in tokenizer_config.json, theirs in tokenizer.json's normalizer, BertTokenizer's, default.
+_OPTIONS: list[tuple[str, str, str, bool | None]] = [
+    ("do_lower_case", "lowercase", "lowercase", True),
+    ("strip_accents", "strip_accents", "strip_accents", None),
+    ("tokenize_chinese_chars", "handle_chinese_chars", "split_chinese", True),
+]
+
+# What tokenizer.json must say to mean BERT's tokenisation. `truncation` and `padding` there are the last call's, and
+# `decoder` is not asked.
+_MODEL = {
+    "type": ("WordPiece", None),  # Early files leave it out.
+    "unk_token": ("[UNK]",),
+    "continuing_subword_prefix": ("##",),
+    "max_input_chars_per_word": (100,),
+}
+_SPECIAL = {"single_word": (False,), "lstrip": (False,), "rstrip": (False,)}
+
+
+def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] | None, dict[str, Any], int | None]:
+    """The vocabulary, `BertTokenizer`'s other arguments, and the longest input; None for what the files do not say.
+
+    `vocab.txt` and `tokenizer_config.json` come first; `tokenizer.json` says what they leave open.
+
+    Args:
+        directory: Where the files are.
+        lowercase: What to take where no file says.
+    """
+    path = directory / TOKENIZER_CONFIG
+    config = read_json(path) if path.is_file() else None
+    vocabulary = read_vocabulary(directory)
+    options: dict[str, Any] = {}
+    if (vocabulary is None or config is None) and (directory / TOKENIZER_JSON).is_file():
+        words, options = _read_tokenizer_json(directory / TOKENIZER_JSON)
+        vocabulary = words if vocabulary is None else vocabulary
+    config = config or {}
+    _check(path, config, _REFUSED_FIELDS)
+    for theirs, _, ours, default in _OPTIONS:
+        default = options.get(ours, lowercase if ours == "lowercase" else default)
+        options[ours] = typed(path, config, theirs, bool, default)
+    length = typed(path, config, "model_max_length", float, None)
+    # transformers writes 1e30 where it knows no limit.
+    return vocabulary, options, int(length) if length is not None and length < 1e9 else None
+
+
+def read_vocabulary(directory: Path) -> list[str] | None:
+    """The tokens of `vocab.txt`, or None without one."""
+    from keras_bert_zoo.text.tokenizer import read_vocabulary
+
+    path = directory / VOCABULARY
+    if not path.is_file():
+        return None
+    check_size(path, TEXT_BYTES)
+    return read_vocabulary(path)
+
+
+def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, Any], length: int) -> dict[str, Any]:
+    """Write `vocab.txt` and return the fields of `tokenizer_config.json`."""
+    (directory / VOCABULARY).write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))
+    fields = {theirs: options[ours] for theirs, _, ours, _ in _OPTIONS}
+    return {"tokenizer_class": "BertTokenizer", **fields, "model_max_length": length}
+
+
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
+    document = read_json(path, TEXT_BYTES)
+    model, normalizer, pre_tokenizer, template = (
+        typed(path, document, name, dict, {}) for name in ("model", "normalizer", "pre_tokenizer", "post_processor")
+    )
+    _check(path, model, _MODEL)
+    _check(path, normalizer, {"type": ("BertNormalizer",), "clean_text": (True,)})
+    _check(path, pre_tokenizer, {"type": ("BertPreTokenizer",)})
+    vocabulary = _in_order(path, typed(path, model, "vocab", dict, {}))
+    _check_added(path, typed(path, document, "added_tokens", list, []), vocabulary)
+    _check_template(path, template)
+    options = {ours: typed(path, normalizer, theirs, bool, default) for _, theirs, ours, default in _OPTIONS}
+    return vocabulary, options
+
+
+def _check(path: Path, values: dict[str, Any], allowed: dict[str, tuple[Any, ...]]) -> None:
+    for name, choices in allowed.items():
+        value = values.get(name)
+        if value not in choices:
+            expected = repr(choices[0]) if len(choices) == 1 else f"one of {choices}"
+            raise ValueError(f"{path}: `{name}` must be {expected}. Received: {reprlib.repr(value)}")
+
+
+def _in_order(path: Path, ids: dict[str, Any]) -> list[str]:
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
+        raise ValueError(f"{path}: `vocab` must map tokens to integers. Received: {reprlib.repr(ids)}")
+    tokens = sorted(ids, key=lambda token: ids[token])
+    wrong = next((token for i, token in enumerate(tokens) if ids[token] != i), None)
+    if wrong is not None:
+        raise ValueError(f"{path}: `vocab` must number its tokens from 0 on. Received: {wrong!r} as {ids[wrong]}")
+    return tokens
+
+
+def _check_added(path: Path, added: list[Any], vocabulary: list[str]) -> None:
+    from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
+
+    for entry in added:
+        token = entry if isinstance(entry, dict) else {}
+        name, number = token.get("content"), token.get("id")
+        if name not in SPECIAL_TOKENS:
+            raise ValueError(f"{path}: `added_tokens` must be among {SPECIAL_TOKENS}. Received: {reprlib.repr(name)}")
+        _check(path, token, _SPECIAL)
+        if not isinstance(number, int) or not 0 <= number < len(vocabulary) or vocabulary[number] != name:
+            raise ValueError(f"{path}: `added_tokens` must be in the vocabulary. Received: {name!r} as {number!r}")
+
+
+def _check_template(path: Path, template: dict[str, Any]) -> None:
+    """`[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`, the second text's segments 1."""
+    if template.get("type") == "BertProcessing":  # The same in one word.
+        return
+    _check(path, template, {"type": ("TemplateProcessing",)})
+
+    def special(token: str, segment: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": token, "type_id": segment}}
+
+    first = [special("[CLS]", 0), {"Sequence": {"id": "A", "type_id": 0}}, special("[SEP]", 0)]
+    second = [{"Sequence": {"id": "B", "type_id": 1}}, special("[SEP]", 1)]
+    for name, expected in (("single", first), ("pair", first + second)):
+        if template.get(name) != expected:
+            received = reprlib.repr(template.get(name))
+            raise ValueError(f"{path}: `post_processor` must be BERT's for `{name}`. Received: {received}")

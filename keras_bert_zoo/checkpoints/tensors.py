@@ -1,0 +1,88 @@
+"""Other people's tensors as our arrays: every format has a table, and this reads any table."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_bert_zoo.checkpoints.checkpoint import LazyArrays, Tensor
+
+# Half-precision tensors of ml_dtypes are of the kind "V" to NumPy.
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+# More than any BERT has; a file that names more would keep Keras busy for hours.
+MOST_LAYERS = 1000
+
+
+class Template(NamedTuple):
+    """Where an array of ours is on their side.
+
+    Attributes:
+        ours: The path of our variable; `{i}` is the layer's number, on their side too.
+        theirs: Names of tensors; several are one array on ours, side by side.
+        transposed: Whether theirs is `[out, in]`.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    transposed: bool = False
+
+
+def join_tensors(tensors: Mapping[str, Tensor], templates: Iterable[Template]) -> tuple[LazyArrays, tuple[str, ...]]:
+    """Their tensors as our float32 arrays, and the names that have no place."""
+    left = set(tensors)
+    layers = sorted({int(m[1]) for name in left if (m := re.search(r"\bencoder[./]layer[._](\d{1,4})[./]", name))})
+    arrays: dict[str, Tensor] = {}
+    for template in templates:
+        for i in layers if "{i}" in template.ours else [0]:
+            sources = [name.replace("{i}", str(i)) for name in template.theirs]
+            if left.issuperset(sources):
+                parts = {name: tensors[name] for name in sources}
+                arrays[template.ours.replace("{i}", str(i))] = _join(parts, template.transposed)
+                left.difference_update(sources)
+    return LazyArrays(arrays), tuple(sorted(left))
+
+
+def _join(parts: dict[str, Tensor], transposed: bool) -> Tensor:
+    def read() -> np.ndarray:
+        arrays = [_as_float32(name, tensor.read()) for name, tensor in parts.items()]
+        return np.concatenate([array.T if transposed else array for array in arrays], axis=-1)
+
+    shapes = [tensor.shape[::-1] if transposed else tensor.shape for tensor in parts.values()]
+    if len({shape[:-1] for shape in shapes}) > 1 or () in shapes:
+        described = ", ".join(f"{name} {tensor.shape}" for name, tensor in parts.items())
+        raise ValueError(f"Tensors of one layer must fit each other. Received: {described}")
+    return Tensor((*shapes[0][:-1], sum(shape[-1] for shape in shapes)), read)
+
+
+def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.name not in _FLOATS:
+        raise ValueError(f"Weights must be of one of the kinds {', '.join(_FLOATS)}. Received: {name} of {array.dtype}")
+    return array.astype("float32", copy=False)
+
+
+def float_dtype(kind: str) -> np.dtype:
+    """The little-endian type of a kind's name, `bfloat16` among them."""
+    if kind == "bfloat16":
+        from ml_dtypes import bfloat16  # Keras depends on it.
+
+        return np.dtype(bfloat16)
+    return np.dtype(kind).newbyteorder("<")
+
+
+def read_values(path: Path, kind: str, count: int, offset: int) -> np.ndarray:
+    """`count` values of a file from the byte `offset` on."""
+    values = np.fromfile(path, float_dtype(kind), count=count, offset=offset)
+    if values.size != count:
+        raise ValueError(f"{path} must stay as it was while it is read. Received: a shorter file")
+    return values
+
+
+def check_bytes(path: object, tensors: Mapping[str, Tensor], size: int) -> None:
+    """Refuse tensors that a file of `size` bytes cannot hold; tied weights may use the same bytes twice."""
+    claimed = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    if claimed > size:  # No weight takes fewer than two bytes.
+        raise ValueError(f"{path} must hold the values of its tensors. Received: {size} bytes for {claimed} values")

@@ -1,0 +1,233 @@
+"""Every layout that `from_preset` takes, held against transformers on the model it was written from."""
+
+import json
+import logging
+import shutil
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests import layouts
+from tests.helpers import TEXTS, WORDS, numpy, random_inputs
+
+transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+
+CONFIG = {
+    "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
+    "max_position_embeddings": 16, "num_labels": 3,
+}  # fmt: skip
+HARD_TEXTS = ["A Good film!", "naïve café, 長い", "LONG longest", "[MASK] slow-film", "\u200bbad\tfilm"]
+
+
+def build(kind, **options):
+    model = kind(transformers.BertConfig(**CONFIG), **options).eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2 + (parameter.ndim == 1)
+    return model
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return build(transformers.BertModel)
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return build(transformers.BertForSequenceClassification)
+
+
+def run(model, inputs):
+    with torch.no_grad():
+        return model(*(torch.tensor(inputs[k]).long() for k in ("token_ids", "padding_mask", "segment_ids")))
+
+
+def check_backbone(model, directory, pooler=True):
+    backbone = kbz.BertBackbone.from_preset(directory)
+    inputs = random_inputs()
+    ours, expected = backbone(inputs), run(model, inputs)
+    np.testing.assert_allclose(numpy(ours["sequence_output"]), expected.last_hidden_state.numpy(), atol=5e-6)
+    assert ("pooled_output" in ours) == pooler
+    if pooler:
+        np.testing.assert_allclose(numpy(ours["pooled_output"]), expected.pooler_output.numpy(), atol=5e-6)
+    assert backbone.load_report.fresh == backbone.load_report.unused == ()
+    assert all(weight.dtype == "float32" for weight in backbone.weights)
+
+
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+def test_backbone(bert, layout, tmp_path):
+    if layout.startswith("TF1"):
+        pytest.importorskip("tensorflow")
+    layouts.LAYOUTS[layout](bert, tmp_path / "bert")
+    check_backbone(layouts.reference(bert, layout, tmp_path / "bert"), tmp_path / "bert")
+
+
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+def test_classifier(theirs, layout, tmp_path):
+    if layout.startswith("TF1"):
+        pytest.importorskip("tensorflow")
+    layouts.LAYOUTS[layout](theirs, tmp_path / "bert")
+    ours = kbz.BertTextClassifier.from_preset(tmp_path / "bert")
+    expected = run(layouts.reference(theirs, layout, tmp_path / "bert"), random_inputs()).logits
+    np.testing.assert_allclose(numpy(ours(random_inputs())), expected.numpy(), atol=5e-6)
+    assert ours.load_report.fresh == ours.load_report.unused == ()
+
+
+def test_prefix_where_none_is_usual(bert, tmp_path):
+    layouts.write_other_prefix(bert, tmp_path / "bert")
+    check_backbone(bert, tmp_path / "bert")
+
+
+@pytest.mark.parametrize("write", [layouts.write_plain, layouts.write_pytorch, layouts.write_tensorflow1])
+def test_without_pooler(write, tmp_path):
+    if write is layouts.write_tensorflow1:
+        pytest.importorskip("tensorflow")
+    model = build(transformers.BertModel, add_pooling_layer=False)
+    write(model, tmp_path / "bert")
+    check_backbone(model, tmp_path / "bert", pooler=False)
+
+
+def test_safetensors_come_before_pytorch(bert, tmp_path):
+    layouts.write_plain(bert, tmp_path / "bert")
+    (tmp_path / "bert" / "pytorch_model.bin").write_bytes(b"\x80\x02cposix\nsystem\n")
+    check_backbone(bert, tmp_path / "bert")
+
+
+def test_views_of_one_storage(bert, tmp_path):
+    """Slices, transposed and tied tensors, as state dicts have them."""
+    state = bert.state_dict()
+    flat = torch.cat([torch.zeros(3), state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"]])
+    name = "encoder.layer.0.intermediate.dense.weight"
+    state |= {
+        name: state[name].T.contiguous().T,
+        "embeddings.LayerNorm.weight": flat[3:11],
+        "embeddings.LayerNorm.bias": flat[11:],
+        "embeddings.position_ids": torch.arange(16).expand((1, -1)),
+    }
+    assert state[name].stride() == (1, 16)
+    for zipped in (True, False):
+        layouts._write_pytorch(bert, tmp_path / "bert", state, zipped)
+        check_backbone(bert, tmp_path / "bert")
+
+
+def test_other_heads_of_a_tensorflow1_checkpoint_are_said(bert, tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    layouts.write_tensorflow1(bert, tmp_path / "bert")
+    reader = tf.train.load_checkpoint(str(tmp_path / "bert" / "bert_model.ckpt"))
+    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    tensors |= {"cls/predictions/output_bias": np.zeros(40, "float32"), "cls/squad/output_weights": np.ones((2, 8))}
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "bert" / "bert_model.ckpt"),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(value) for value in tensors.values()],
+    )
+    backbone = kbz.BertBackbone.from_preset(tmp_path / "bert")
+    assert backbone.load_report.unused == ("cls/predictions/output_bias", "cls/squad/output_weights")
+    (tmp_path / "bert" / "model.ckpt-100.index").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"one file \*.index. Received: \['bert_model.ckpt.index', 'model.ckpt-100.in"):
+        kbz.BertBackbone.from_preset(tmp_path / "bert")
+
+
+def test_a_tensorflow1_checkpoint_needs_no_tensorflow(bert, tmp_path, monkeypatch):
+    if keras.backend.backend() == "tensorflow":
+        pytest.skip("the backend is TensorFlow")
+    pytest.importorskip("tensorflow")
+    layouts.write_tensorflow1(bert, tmp_path / "bert")
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    check_backbone(bert, tmp_path / "bert")
+
+
+@pytest.mark.parametrize("extra, lowercase", [([], True), (["[unused1]"], True), (["Film"], False)])
+def test_a_tensorflow1_vocabulary_says_whether_it_is_cased(extra, lowercase, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "keras_bert_zoo")
+    fields = {k: v for k, v in transformers.BertConfig(**CONFIG).to_dict().items() if k in CONFIG}
+    (tmp_path / "bert_config.json").write_text(json.dumps(fields))
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, *extra]) + "\n")
+
+    def tokenizer():
+        model = kbz.BertTextClassifier.from_preset(tmp_path, load_weights=False, num_classes=2)
+        return model.preprocessor.tokenizer
+
+    assert tokenizer().lowercase is lowercase
+    assert ("taken as uncased" if lowercase else "taken as cased, as it has 'Film'") in caplog.text
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": not lowercase}))
+    assert tokenizer().lowercase is not lowercase
+
+
+@pytest.mark.parametrize("config", [True, False])
+@pytest.mark.parametrize("options", [{}, {"do_lower_case": False}, {"strip_accents": False}, {"do_lower_case": False,
+                         "strip_accents": True, "tokenize_chinese_chars": False}])  # fmt: skip
+def test_tokenizer_json_alone(theirs, options, config, tmp_path):
+    theirs.save_pretrained(tmp_path / "bert")
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "Good", "Film", "naïve", "naive", "長"]) + "\n")
+    shutil.copy(tmp_path / "vocab.txt", tmp_path / "bert")
+    transformers.BertTokenizer.from_pretrained(tmp_path / "bert", **options).save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "vocab.txt").unlink()
+    assert (tmp_path / "bert" / "tokenizer.json").exists()
+    if not config:
+        (tmp_path / "bert" / "tokenizer_config.json").unlink()
+    ours = kbz.BertTextClassifier.from_preset(tmp_path / "bert").preprocessor
+    expected = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), **options)(
+        HARD_TEXTS + TEXTS, TEXTS[:5] + TEXTS[::-1], padding=True, return_tensors="np"
+    )
+    packed = ours((HARD_TEXTS + TEXTS, TEXTS[:5] + TEXTS[::-1]))
+    np.testing.assert_array_equal(packed["token_ids"], expected["input_ids"])
+    np.testing.assert_array_equal(packed["segment_ids"], expected["token_type_ids"])
+
+
+def test_tokenizer_json_says_what_a_missing_config_does_not(theirs, tmp_path):
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=False).save_pretrained(tmp_path)
+
+    def lowercase():
+        return kbz.BertTextClassifier.from_preset(tmp_path).preprocessor.tokenizer.lowercase
+
+    assert lowercase() is False
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert lowercase() is False
+    (tmp_path / "tokenizer.json").unlink()
+    assert lowercase() is True
+
+
+@pytest.mark.parametrize(
+    "place, value, words",
+    [
+        (("model", "type"), "BPE", "`type` must be one of ('WordPiece', None). Received: 'BPE'"),
+        (("model", "unk_token"), "<unk>", "`unk_token` must be '[UNK]'. Received: '<unk>'"),
+        (("model", "continuing_subword_prefix"), "@@", "`continuing_subword_prefix` must be '##'. Received: '@@'"),
+        (("model", "max_input_chars_per_word"), 200, "`max_input_chars_per_word` must be 100. Received: 200"),
+        (("model", "vocab", "bad"), 99, "`vocab` must number its tokens from 0 on"),
+        (("model", "vocab", "bad"), "6", "`vocab` must map tokens to integers"),
+        (("model", "vocab"), [], "`vocab` must be of the kind dict. Received: []"),
+        (("normalizer", "type"), "NFKC", "`type` must be 'BertNormalizer'. Received: 'NFKC'"),
+        (("normalizer", "clean_text"), False, "`clean_text` must be True. Received: False"),
+        (("normalizer", "lowercase"), "yes", "`lowercase` must be of the kind bool. Received: 'yes'"),
+        (("normalizer",), None, "`type` must be 'BertNormalizer'. Received: None"),
+        (("pre_tokenizer", "type"), "Metaspace", "`type` must be 'BertPreTokenizer'. Received: 'Metaspace'"),
+        (("post_processor", "single"), [], "`post_processor` must be BERT's for `single`. Received: []"),
+        (("added_tokens", 0, "content"), "<ent>", "Received: '<ent>'"),
+        (("added_tokens", 0, "lstrip"), True, "`lstrip` must be False. Received: True"),
+        (("added_tokens", 0, "id"), 3, "`added_tokens` must be in the vocabulary. Received: '[PAD]' as 3"),
+    ],
+)
+def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, value, words, tmp_path):
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    transformers.BertTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    document = json.loads((tmp_path / "tokenizer.json").read_text())
+    part = document
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError) as error:
+        kbz.BertBackbone.from_preset(tmp_path)
+    assert words in str(error.value)
+    assert "tokenizer.json" in str(error.value)
+    assert len(str(error.value)) < 400

@@ -1,0 +1,201 @@
+"""`hf://org/name` against a hub on loopback: what is fetched, and what is said when it cannot be."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.presets import presets
+from tests.helpers import TINY, numpy, random_inputs, randomise
+from tests.hub_server import Hub
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+constants = pytest.importorskip("huggingface_hub.constants")
+
+
+@pytest.fixture
+def backbone_folder(backbone, tmp_path):
+    folder = tmp_path / "repository"
+    randomise(backbone).save_to_preset(folder)
+    (folder / "README.md").write_text("A model card.")
+    (folder / "pytorch_model.bin").write_bytes(b"never asked for")
+    (folder / "tf_model.h5").write_bytes(b"never asked for")
+    return folder
+
+
+@pytest.fixture
+def hub(backbone_folder, tmp_path, monkeypatch):
+    hub = Hub()
+    hub.repositories["org/bert"] = {"main": backbone_folder}
+    with hub.serve() as url:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        huggingface_hub.close_session()
+        yield hub
+    huggingface_hub.close_session()
+
+
+def outputs(preset, **options):
+    return numpy(kbz.BertBackbone.from_preset(preset, **options)(random_inputs())["sequence_output"])
+
+
+def check(preset, backbone):
+    np.testing.assert_array_equal(outputs(preset), numpy(backbone(random_inputs())["sequence_output"]))
+
+
+def refused(words, preset="hf://org/bert", **options):
+    with pytest.raises(ValueError) as error:
+        kbz.BertBackbone.from_preset(preset, **options)
+    for word in words:
+        assert word in str(error.value)
+    assert len(str(error.value)) < 500
+    assert "\n" not in str(error.value)
+
+
+def be_quick(monkeypatch):
+    """No waiting between attempts, and chunks small enough that some of a tiny file arrives."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 512)
+
+
+def test_fetches_what_is_needed_once(hub, backbone):
+    check("hf://org/bert", backbone)
+    assert hub.fetched() == {"config.json", "model.safetensors", "preset.json"}
+    hub.requests.clear()
+    check("hf://org/bert", backbone)
+    assert hub.fetched() == set()
+
+
+def test_without_weights_none_are_fetched(hub, backbone):
+    model = kbz.BertBackbone.from_preset("hf://org/bert", load_weights=False)
+    assert model.architecture == backbone.architecture
+    assert hub.fetched() == {"config.json", "preset.json"}
+
+
+def test_shards_and_tokenizer(hub, backbone, backbone_folder):
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(backbone_folder / "model.safetensors")
+    (backbone_folder / "model.safetensors").unlink()
+    files = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    for i, file in enumerate(files):
+        save_file(dict(list(tensors.items())[i::2]), backbone_folder / file)
+    places = {name: files[i % 2] for i, name in enumerate(tensors)}
+    (backbone_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (backbone_folder / "tokenizer.json").write_text("{}")
+    (backbone_folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    (backbone_folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    check("hf://org/bert", backbone)
+    assert hub.fetched() == {
+        "config.json", "preset.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json",
+        "model.safetensors.index.json", *files,
+    }  # fmt: skip
+
+
+def test_pytorch_only_where_there_is_nothing_better(hub, backbone, backbone_folder):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    torch.save(load_file(backbone_folder / "model.safetensors"), backbone_folder / "pytorch_model.bin")
+    (backbone_folder / "model.safetensors").unlink()
+    check("hf://org/bert", backbone)
+    assert hub.fetched() == {"config.json", "preset.json", "pytorch_model.bin"}
+
+
+def test_redirects(hub, backbone):
+    hub.far = {"model.safetensors"}  # On another host, as large files are.
+    hub.moved = {"org/old-name": "org/bert"}
+    check("hf://org/old-name", backbone)
+    assert any(path.startswith("/cdn/") for _, path, _ in hub.requests)
+
+
+def test_revisions(hub, backbone, backbone_folder, tmp_path):
+    other = randomise(kbz.BertBackbone(**TINY), seed=1)
+    other.save_to_preset(tmp_path / "other")
+    hub.repositories["org/bert"]["v1.0"] = tmp_path / "other"
+    check("hf://org/bert", backbone)
+    check("hf://org/bert@v1.0", other)
+    refused(["The hub must have the revision. Received: 'hf://org/bert@v2.0'"], "hf://org/bert@v2.0")
+
+
+def test_private_and_missing(hub, backbone, monkeypatch):
+    hub.private = {"org/bert"}
+    words = ["is private and needs a token", "`hf auth login`", "HF_TOKEN", "HTTP 401"]
+    refused(words)
+    refused(words, "hf://org/nothing")
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    check("hf://org/bert", backbone)
+    refused(["hf://org/nothing is not on the hub", "HTTP 404"], "hf://org/nothing")
+
+
+def test_a_repository_without_weights_says_so(hub, backbone_folder):
+    (backbone_folder / "model.safetensors").unlink()
+    (backbone_folder / "pytorch_model.bin").unlink()
+    refused(["must hold model.safetensors", "without pytorch_model.bin"])
+    (backbone_folder / "config.json").unlink()
+    refused(["must be a directory with a config.json"])
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_download_cut_in_the_middle(hub, backbone, far, monkeypatch, tmp_path):
+    be_quick(monkeypatch)
+    hub.far = {"model.safetensors"} if far else set()
+    hub.cut = {"model.safetensors"}
+    refused(["could not be reached", str(tmp_path / "cache"), "load_weights=False"])
+    assert not list((tmp_path / "cache").rglob("model.safetensors"))
+    assert any(span for _, _, span in hub.requests)
+    hub.cut = set()
+    check("hf://org/bert", backbone)
+
+
+def test_a_download_is_resumed(hub, backbone, monkeypatch):
+    be_quick(monkeypatch)
+    hub.cut_once = {"model.safetensors"}
+    check("hf://org/bert", backbone)
+    assert sum(span is not None for _, _, span in hub.requests) == 1
+
+
+@pytest.mark.parametrize("how", ["gone", "offline"])
+def test_offline_with_a_warm_cache(backbone, backbone_folder, how, tmp_path, monkeypatch, request):
+    hub = request.getfixturevalue("hub")
+    check("hf://org/bert", backbone)
+    hub.requests.clear()
+    if how == "gone":
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    else:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    huggingface_hub.close_session()
+    check("hf://org/bert", backbone)
+    assert hub.requests == []
+    refused(["hf://org/other could not be reached", str(tmp_path / "cache"), "load_weights=False"], "hf://org/other")
+
+
+def test_offline_with_a_cache_that_lacks_the_weights(hub, backbone, tmp_path, monkeypatch):
+    kbz.BertBackbone.from_preset("hf://org/bert", load_weights=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    huggingface_hub.close_session()
+    refused(["hf://org/bert could not be reached", str(tmp_path / "cache")])
+
+
+def test_a_released_name_goes_the_same_way(hub, backbone, monkeypatch, tmp_path):
+    (tmp_path / "presets" / "bert_toy").mkdir(parents=True)
+    description = {"source": "hf://org/bert", "aliases": [], "backbone": backbone.architecture, "tokenizer": {}}
+    (tmp_path / "presets" / "bert_toy" / "preset.json").write_text(json.dumps(description))
+    monkeypatch.setattr(presets, "_shipped", lambda: tmp_path / "presets")
+    check("bert_toy", backbone)
+    assert hub.fetched() == {"config.json", "model.safetensors", "preset.json"}
+
+
+@pytest.mark.parametrize(
+    "address", ["hf://org", "hf://org/a/b", "hf://org/a--b", "hf://../..", "hf://org/bert@", "hf://"]
+)
+def test_addresses_of_another_form(hub, address):
+    refused(["A hub address must"], address)
+    assert hub.requests == []
