@@ -1,5 +1,6 @@
 """BERT for Keras 3."""
 
+from keras_bert_zoo import pretraining as pretraining
 from keras_bert_zoo.layers import BertEmbeddings as BertEmbeddings
 from keras_bert_zoo.layers import EncoderLayer as EncoderLayer
 from keras_bert_zoo.layers import SelfAttention as SelfAttention

@@ -20,7 +20,7 @@ REPOSITORY = Path(kbz.__file__).parents[1]
 
 def run(code, *arguments, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-P", "-c", code, *map(str, arguments)],  # Not from the folder that the test runs in.
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         capture_output=True,
         text=True,

@@ -9,11 +9,12 @@ from pathlib import Path
 _LONGEST_LINE = 2**20
 
 
-def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Iterator[str]:
-    """The lines of UTF-8 text files, one after another, without line ends and empty lines.
+def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], empty: bool = False) -> Iterator[str]:
+    """The lines of UTF-8 text files, one after another, without line ends.
 
     Args:
         paths: One path, or several, read in this order.
+        empty: Whether empty lines come, too.
 
     Raises:
         ValueError: A file is not there or not UTF-8, with its name and the line.
@@ -24,7 +25,7 @@ def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
                 number = 0
                 while line := file.readline(_LONGEST_LINE):
                     number += 1
-                    if line.strip():
+                    if empty or line.strip():
                         yield line.rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} must be UTF-8 text ({error.reason}, after line {number})") from None

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,11 @@ class BertTokenizer:
     def vocabulary_size(self) -> int:
         """Number of tokens."""
         return len(self.vocabulary)
+
+    @cached_property
+    def continues_word(self) -> np.ndarray:
+        """bool `[vocabulary_size]`, True at pieces (`##…`) that go on with the word before."""
+        return np.array([token.startswith("##") for token in self.vocabulary])
 
     def token_to_id(self, token: str) -> int:
         """The id of a token; a token that is not in the vocabulary is a `ValueError`."""

@@ -1,0 +1,5 @@
+"""Raw text to examples, and examples to batches for pre-training."""
+
+from keras_bert_zoo.pretraining.batches import PretrainingBatches as PretrainingBatches
+from keras_bert_zoo.pretraining.prepare import prepare as prepare
+from keras_bert_zoo.text.masking import Masking as Masking

@@ -1,0 +1,152 @@
+"""Batches of pre-training examples from a data set on disk, on every backend."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.checkpoints.files import read_json, typed
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, maskable
+from keras_bert_zoo.pretraining.shards import open_shard, rows_of
+from keras_bert_zoo.text.masking import MaskedTokens, Masking, mask_tokens
+from keras_bert_zoo.text.tokenizer import BertTokenizer
+
+
+class PretrainingBatches(keras.utils.PyDataset):
+    """Batches for `BertPretrainer` and `BertMaskedLM`, all of one shape.
+
+    The order is drawn anew each epoch from the seed, and so are the masks where the data set does not fix them; batch
+    `i` of epoch `e` is the same however the run got there. The last, incomplete batch of an epoch is left out.
+
+    Args:
+        path: A data set that `prepare` made.
+        batch_size: Examples a batch.
+        masking: How masks are drawn; only for a data set that does not fix them. None takes the paper's.
+        seed: Where chance comes from.
+        epoch_batches: Batches an epoch, no more than there are; None takes all.
+
+    Each batch is a tuple `(inputs, targets, weights)` of dicts:
+
+    - inputs: `token_ids`, `segment_ids`, `padding_mask`, int32 `[batch, length]`, and `mask_positions`, int32
+      `[batch, max_predictions]`;
+    - targets: `mlm`, int32 `[batch, max_predictions]`, and with pairs `nsp`, int32 `[batch]`, 1 where the second
+      segment is from another document;
+    - weights: of the same names and shapes, float32, 0 where there is no prediction.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        batch_size: int = 32,
+        masking: Masking | None = None,
+        seed: int = 0,
+        epoch_batches: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive_int(batch_size=batch_size)
+        folder = Path(path)
+        if not (folder / DESCRIPTION).is_file():
+            raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(path)!r}")
+        about = read_json(folder / DESCRIPTION)
+        if about.get("format") != FORMAT:
+            raise ValueError(f"{folder / DESCRIPTION}: `format` must be {FORMAT}. Received: {about.get('format')!r}")
+        fixed = typed(folder / DESCRIPTION, about, "masking", dict, None)
+        if fixed is not None and masking is not None:
+            raise ValueError(f"`masking` must be None for a data set of fixed masks. Received: masking={masking}")
+        self.masking = Masking(**fixed) if fixed is not None else masking or Masking()
+        self.tokenizer = BertTokenizer(folder / VOCABULARY, **typed(folder / DESCRIPTION, about, "tokenizer", dict, {}))
+        self.sequence_length = typed(folder / DESCRIPTION, about, "sequence_length", int, 128)
+        self.next_sentence = typed(folder / DESCRIPTION, about, "next_sentence", bool, True)
+        self.shards = [open_shard(folder / name) for name in typed(folder / DESCRIPTION, about, "shards", dict, {})]
+        self.batch_size, self.seed = batch_size, seed
+        self._ends = np.cumsum([len(shard) for shard in self.shards])
+        self.examples = int(self._ends[-1])
+        if self.examples < batch_size:
+            raise ValueError(
+                f"`batch_size` must be at most the number of examples, {self.examples}. "
+                f"Received: batch_size={batch_size}"
+            )
+        self._batches = min(epoch_batches or self.examples, self.examples // batch_size)
+        self.epoch = 0
+        self._drawn: tuple[int, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def _order(self) -> np.ndarray:
+        if self._drawn is None or self._drawn[0] != self.epoch:
+            rng = np.random.default_rng((self.seed, self.epoch))
+            self._drawn = self.epoch, rng.permutation(self.examples)
+        return self._drawn[1]
+
+    def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
+        rows = self._order()[index * self.batch_size : (index + 1) * self.batch_size]
+        token_ids, lengths, first_lengths, labels = self._examples(rows)
+        masked = self._masked(
+            rows, token_ids, lengths, first_lengths, np.random.default_rng((self.seed, self.epoch, index))
+        )
+        steps = np.arange(self.sequence_length)
+        inside = steps < lengths[:, None]
+        inputs = {
+            "token_ids": masked.token_ids,
+            "segment_ids": (inside & (steps >= first_lengths[:, None])).astype("int32"),
+            "padding_mask": inside.astype("int32"),
+            "mask_positions": masked.mask_positions,
+        }
+        targets, weights = {"mlm": masked.mask_ids}, {"mlm": masked.mask_weights}
+        if self.next_sentence:
+            targets["nsp"], weights["nsp"] = labels, np.ones(len(rows), "float32")
+        return inputs, targets, weights
+
+    def _by_shard(self, rows: np.ndarray) -> list[tuple[Any, np.ndarray, np.ndarray]]:
+        """Each shard with the rows of the batch that it holds, and their numbers in it."""
+        number = np.searchsorted(self._ends, rows, side="right")
+        starts = self._ends - [len(shard) for shard in self.shards]
+        return [(self.shards[n], number == n, rows[number == n] - starts[n]) for n in np.unique(number)]
+
+    def _examples(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        token_ids = np.empty((len(rows), self.sequence_length), "int32")
+        lengths, first_lengths, labels = (np.empty(len(rows), kind) for kind in ("int64", "int64", "int32"))
+        for shard, here, inside in self._by_shard(rows):
+            pad = self.tokenizer.pad_token_id
+            token_ids[here] = rows_of(shard.token_ids, shard.ends, inside, self.sequence_length, pad)
+            lengths[here] = shard.ends[inside] - np.where(inside > 0, shard.ends[np.maximum(inside - 1, 0)], 0)
+            first_lengths[here] = shard.first_lengths[inside]
+            labels[here] = shard.next_sentence_labels[inside]
+        return token_ids, lengths, first_lengths, labels
+
+    def _masked(
+        self,
+        rows: np.ndarray,
+        token_ids: np.ndarray,
+        lengths: np.ndarray,
+        first_lengths: np.ndarray,
+        rng: np.random.Generator,
+    ) -> MaskedTokens:
+        if self.shards[0].mask_ends is None:
+            return mask_tokens(
+                token_ids,
+                maskable(token_ids, lengths, first_lengths),
+                lengths,
+                self.masking,
+                self.tokenizer.mask_token_id,
+                self.tokenizer.vocabulary_size,
+                rng,
+                self.tokenizer.continues_word[token_ids],
+            )
+        width = self.masking.max_predictions
+        positions, replacements = (np.empty((len(rows), width), "int32") for _ in range(2))
+        counts = np.empty(len(rows), "int64")
+        for shard, here, inside in self._by_shard(rows):
+            positions[here] = rows_of(shard.mask_positions, shard.mask_ends, inside, width)
+            replacements[here] = rows_of(shard.mask_replacements, shard.mask_ends, inside, width)
+            counts[here] = shard.mask_ends[inside] - np.where(inside > 0, shard.mask_ends[np.maximum(inside - 1, 0)], 0)
+        weights = np.arange(width) < counts[:, None]
+        labels = np.where(weights, np.take_along_axis(token_ids, positions, axis=1), 0)
+        masked = token_ids.copy()
+        example, place = np.nonzero(weights)
+        masked[example, positions[example, place]] = replacements[example, place]
+        return MaskedTokens(masked, positions, labels.astype("int32"), weights.astype("float32"))

@@ -1,0 +1,135 @@
+"""Text files to blocks of documents, one block in memory at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from keras_bert_zoo.pretraining.sentences import read_prose
+from keras_bert_zoo.text.files import read_lines
+
+# A block is what is tokenised, paired and written as one shard. Longer documents go on in the next block.
+_BLOCK_CHARACTERS = 2**21
+_PART_CHARACTERS = 2**19
+# What a block of one document only is given to draw random second segments from.
+_PARTNER_SENTENCES = 4096
+
+LAYOUTS = ("sentences", "prose")
+
+
+@dataclass(frozen=True)
+class Document:
+    """Sentences of one document, or of a part of a long one. Parts have the same `origin`."""
+
+    origin: int
+    sentences: list[str]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Documents that are worked on together.
+
+    Attributes:
+        number: Counts the blocks of a corpus.
+        documents: What examples are made of.
+        partners: Documents to draw random second segments from, and nothing else.
+    """
+
+    number: int
+    documents: list[Document]
+    partners: list[Document]
+
+
+@dataclass
+class CorpusReport:
+    """What was read, and what was not."""
+
+    files: int = 0
+    documents: int = 0
+    sentences: int = 0
+    characters: int = 0
+    skipped: list[str] = field(default_factory=list)
+
+
+def read_documents(paths: Sequence[str | Path], layout: str, strict: bool, report: CorpusReport) -> Iterator[Document]:
+    """The documents of text files.
+
+    Args:
+        paths: UTF-8 text files.
+        layout: `"sentences"`, one a line with blank lines between documents, or `"prose"`, ordinary text in which each
+            file is one document, hard-wrapped or not, with blank lines between paragraphs.
+        strict: Whether a file that cannot be read, or that holds no text, is a `ValueError`; otherwise it is named in
+            the report, and what was read of it before stays.
+        report: Filled on the way.
+    """
+    origin = 0
+    for path in paths:
+        before = report.sentences
+        try:
+            for sentences in _SPLITTERS[layout](read_lines(path, empty=True)):
+                parts = list(_parts(sentences))
+                for part in parts:
+                    report.sentences += len(part)
+                    report.characters += sum(map(len, part))
+                    yield Document(origin, part)
+                report.documents += bool(parts)
+                origin += 1
+            if report.sentences == before:
+                raise ValueError(f"{path} must hold text. Received: an empty document")
+            report.files += 1
+        except ValueError as error:
+            if strict:
+                raise
+            report.skipped.append(str(error))
+
+
+def _split_lines(lines: Iterator[str]) -> Iterator[Iterator[str]]:
+    for blank, group in groupby(lines, key=lambda line: not line.strip()):
+        if not blank:
+            yield (line.strip() for line in group)
+
+
+def _split_prose(lines: Iterator[str]) -> Iterator[Iterator[str]]:
+    yield read_prose(lines)
+
+
+_SPLITTERS: dict[str, Callable[[Iterator[str]], Iterator[Iterator[str]]]] = {
+    "sentences": _split_lines,
+    "prose": _split_prose,
+}
+
+
+def _parts(sentences: Iterator[str]) -> Iterator[list[str]]:
+    part: list[str] = []
+    characters = 0
+    for sentence in sentences:
+        part.append(sentence)
+        characters += len(sentence)
+        if characters >= _PART_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
+        yield part
+
+
+def make_blocks(documents: Iterator[Document]) -> Iterator[Block]:
+    """Documents in blocks of some millions of characters."""
+    gathered: list[Document] = []
+    number = characters = 0
+    stranger: Document | None = None  # The last document of another origin than the block's only one.
+    for document in documents:
+        if gathered and characters >= _BLOCK_CHARACTERS:
+            yield _block(number, gathered, stranger)
+            if gathered[-1].origin != document.origin or len({d.origin for d in gathered}) > 1:
+                stranger = next(d for d in reversed(gathered) if d.origin != document.origin)
+            number, gathered, characters = number + 1, [], 0
+        gathered.append(document)
+        characters += sum(map(len, document.sentences))
+    if gathered:
+        yield _block(number, gathered, stranger)
+
+
+def _block(number: int, documents: list[Document], stranger: Document | None) -> Block:
+    if stranger is None or len({document.origin for document in documents}) > 1:
+        return Block(number, documents, [])
+    return Block(number, documents, [Document(stranger.origin, stranger.sentences[-_PARTNER_SENTENCES:])])

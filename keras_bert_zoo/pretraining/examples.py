@@ -1,0 +1,197 @@
+"""Sentences to pre-training examples: next-sentence pairs, or packed sentences (google-research/bert,
+create_pretraining_data.py)."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_bert_zoo.text.packing import truncated_lengths
+
+# Rows that are turned into arrays at a time: enough for NumPy to be quick, few enough to stay in the processor's cache.
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class TokenisedDocuments:
+    """Documents end to end.
+
+    Attributes:
+        token_ids: int32 `[tokens]`.
+        sentence_ends: int64 `[sentences]`, where each sentence ends among the tokens.
+        document_ends: int64 `[documents]`, where each document ends among the sentences; none is empty.
+        origins: int64 `[documents]`; parts of one long document have the same.
+        partners: How many of the last documents are there to draw second segments from only.
+    """
+
+    token_ids: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+    origins: np.ndarray
+    partners: int = 0
+
+    def to_pair(self) -> list[tuple[int, int]]:
+        """Origin, and end among the sentences, of each document that examples are made of."""
+        count = len(self.origins) - self.partners
+        return list(zip(self.origins[:count].tolist(), self.document_ends[:count].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Examples as ranges of tokens, `n` of them. Without pairs the second range is empty.
+
+    Attributes:
+        first: int64 `[n, 2]`, start and end of segment A.
+        second: int64 `[n, 2]`, start and end of segment B.
+        next_sentence_labels: int64 `[n]`, 1 where B is from another document.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    next_sentence_labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, rows: np.ndarray) -> "Spans":
+        return Spans(self.first[rows], self.second[rows], self.next_sentence_labels[rows])
+
+
+@dataclass(frozen=True)
+class PackedExamples:
+    """`[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]`, padded.
+
+    Attributes:
+        token_ids: int32 `[n, length]`.
+        lengths: int64 `[n]`, tokens each, special tokens counted.
+        first_lengths: int64 `[n]`, tokens of segment 0.
+        next_sentence_labels: int64 `[n]`.
+    """
+
+    token_ids: np.ndarray
+    lengths: np.ndarray
+    first_lengths: np.ndarray
+    next_sentence_labels: np.ndarray
+
+
+class _Draws:
+    """Random numbers, drawn many at a time: one by one they would cost more than all the rest."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._left: list[float] = []
+
+    def uniform(self) -> float:
+        if not self._left:
+            self._left = self._rng.random(8192).tolist()
+        return self._left.pop()
+
+    def below(self, stop: int) -> int:
+        return int(self.uniform() * stop)
+
+
+def draw_pairs(
+    documents: TokenisedDocuments, sequence_length: int, short_rate: float, rng: np.random.Generator
+) -> Spans:
+    """One pass over the documents as next-sentence pairs.
+
+    Sentences are gathered up to the target length: `sequence_length` less three special tokens, or with probability
+    `short_rate` a random length from 2 on. The original draws that once a document; here it is drawn for each example,
+    as one draw would decide for a whole book. A is a random number of the sentences; B is the rest, or with probability
+    0.5, and where there is one sentence only, sentences from a random place of another document. Then the unused
+    sentences are gathered again.
+
+    Documents of one origin only give true pairs only.
+    """
+    draws = _Draws(rng)
+    longest = sequence_length - 3
+    ends = [0, *documents.sentence_ends.tolist()]  # The tokens before each sentence, and after the last.
+    document_ends = documents.document_ends.tolist()
+    origins = documents.origins.tolist()
+    several = len(set(origins)) > 1
+    rows: list[tuple[int, int, int, int, int]] = []
+    i = 0
+    for origin, stop in documents.to_pair():
+        while i < stop:
+            target = 2 + draws.below(longest - 1) if draws.uniform() < short_rate else longest
+            end = min(bisect_left(ends, ends[i] + target, i + 1), stop)
+            cut = i + 1 + (draws.below(end - i - 1) if end - i >= 2 else 0)
+            if several and (end - i == 1 or draws.uniform() < 0.5):
+                other = draws.below(len(origins))
+                while origins[other] == origin:
+                    other = draws.below(len(origins))
+                first, last = document_ends[other - 1] if other else 0, document_ends[other]
+                b = first + draws.below(last - first)
+                wanted = max(target - (ends[cut] - ends[i]), 1)
+                b_end = min(bisect_left(ends, ends[b] + wanted, b + 1), last)
+                rows.append((ends[i], ends[cut], ends[b], ends[b_end], 1))
+                i = cut
+            else:
+                if end > cut:
+                    rows.append((ends[i], ends[cut], ends[cut], ends[end], 0))
+                i = end
+    return _spans(rows)
+
+
+def draw_packed(
+    documents: TokenisedDocuments, sequence_length: int, short_rate: float, rng: np.random.Generator
+) -> Spans:
+    """One pass over the documents without pairs: as many whole sentences as fit, never across documents."""
+    draws = _Draws(rng)
+    longest = sequence_length - 2
+    ends = [0, *documents.sentence_ends.tolist()]
+    rows = []
+    i = 0
+    for _, stop in documents.to_pair():
+        while i < stop:
+            target = 2 + draws.below(longest - 1) if draws.uniform() < short_rate else longest
+            end = min(bisect_left(ends, ends[i] + target + 1, i + 1), stop + 1) - 1
+            end = max(end, i + 1)
+            rows.append((ends[i], ends[end], 0, 0, 0))
+            i = end
+    return _spans(rows)
+
+
+def _spans(rows: list[tuple[int, int, int, int, int]]) -> Spans:
+    table = np.array(rows, dtype="int64").reshape(-1, 5)
+    return Spans(table[:, 0:2], table[:, 2:4], table[:, 4])
+
+
+def pack(
+    token_ids: np.ndarray,
+    spans: Spans,
+    sequence_length: int,
+    special: tuple[int, int, int],
+    rng: np.random.Generator,
+) -> Iterator[PackedExamples]:
+    """Cut each pair to `sequence_length`, the longer side first and at random ends, and lay it out.
+
+    Args:
+        token_ids: int `[tokens]` that the spans point into.
+        spans: The examples.
+        sequence_length: Tokens, special tokens counted.
+        special: The ids of `[CLS]`, `[SEP]` and `[PAD]`.
+        rng: Where chance comes from.
+    """
+    cls, sep, pad = special
+    steps = np.arange(sequence_length)
+    for begin in range(0, len(spans), _ROWS):
+        part = spans.take(np.arange(begin, min(begin + _ROWS, len(spans))))
+        first, second = (np.diff(span, axis=1)[:, 0] for span in (part.first, part.second))
+        pairs = second > 0
+        kept_first, kept_second = truncated_lengths(first, second, sequence_length - 3)
+        kept_first = np.where(pairs, kept_first, np.minimum(first, sequence_length - 2))
+        # Each token that goes, goes from the front or from the back.
+        starts = [
+            span[:, 0] + rng.binomial(length - kept, 0.5)
+            for span, length, kept in ((part.first, first, kept_first), (part.second, second, kept_second))
+        ]
+        lengths = kept_first + 2 + np.where(pairs, kept_second + 1, 0)
+        in_first = (steps >= 1) & (steps <= kept_first[:, None])
+        in_second = (steps >= kept_first[:, None] + 2) & (steps < lengths[:, None] - 1)
+        source = np.where(in_first, starts[0][:, None] + steps - 1, 0)
+        source = np.where(in_second, (starts[1] - kept_first - 2)[:, None] + steps, source)
+        packed = np.where(in_first | in_second, token_ids[source], np.where(steps < lengths[:, None], sep, pad))
+        packed[:, 0] = cls
+        yield PackedExamples(packed.astype("int32"), lengths, kept_first + 2, part.next_sentence_labels)

@@ -1,0 +1,53 @@
+"""Text files to documents of sentences, one document at a time."""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+# A sentence may end after these, with what closes it, where white space follows.
+_ENDS = re.compile(r"[.!?…]+[\"'”’)\]]*\s+")
+# Chinese and Japanese need no space.
+_WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
+_OPENING = "\"'“‘([-–—"
+# A full stop after one of these ends no sentence.
+_ABBREVIATIONS = frozenset(
+    """
+    mr mrs ms messrs mm mme mlle dr st ste prof rev hon sr jr capt col gen lieut lt sergt sgt maj gov sen rep esq vs etc
+    viz cf no nos vol vols p pp ch fig e.g i.e a.m p.m inc co corp ltd jan feb mar apr jun jul aug sept oct nov dec
+    """.split()
+)
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of one paragraph.
+
+    One ends at `.`, `!`, `?` or `…`, with quotes and brackets that close it, where white space and something other than
+    a small letter follow; not after an abbreviation such as `Mr.`, nor after a single initial. After `。`, `！` and
+    `？` one always ends.
+    """
+    sentences, start = [], 0
+    for match in _ENDS.finditer(text):
+        end = match.end()
+        if end == len(text) or text[end : end + 8].lstrip(_OPENING)[:1].islower():
+            continue
+        word = text[text.rfind(" ", start, match.start()) + 1 : match.start()].lstrip(_OPENING)
+        if match[0].startswith(".") and (word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper())):
+            continue
+        sentences += _split_wide(text[start : match.end()])
+        start = end
+    return sentences + _split_wide(text[start:])
+
+
+def _split_wide(text: str) -> list[str]:
+    parts, start = [], 0
+    for match in _WIDE_ENDS.finditer(text):
+        parts.append(text[start : match.end()].strip())
+        start = match.end()
+    return [part for part in (*parts, text[start:].strip()) if part]
+
+
+def read_prose(lines: Iterable[str]) -> Iterator[str]:
+    """The sentences of ordinary prose, hard-wrapped or not: blank lines part paragraphs."""
+    for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
+        if not blank:
+            yield from split_sentences(" ".join(line.strip() for line in paragraph))

@@ -1,0 +1,118 @@
+"""Pre-training examples on disk: plain NumPy arrays that are mapped into memory, not read.
+
+A data set is a directory. `dataset.json` describes it, `vocab.txt` is its vocabulary, and each folder `shard-00000`, …
+holds arrays of its own, examples end to end without padding:
+
+    token_ids.npy               tokens, special tokens in place, unmasked
+    ends.npy                    int64 [examples], where each example ends among them
+    first_lengths.npy           uint16 [examples], tokens of segment 0
+    next_sentence_labels.npy    uint8 [examples], 1 where the second segment is from another document
+
+and where masks are fixed
+
+    mask_ends.npy               int64 [examples], where each example's predictions end among those below
+    mask_positions.npy          uint16, positions in the example
+    mask_replacements.npy       what stands there
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from keras_bert_zoo.pretraining.examples import PackedExamples
+from keras_bert_zoo.text.masking import MaskedTokens
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The arrays of one folder; see the module. `mask_*` are None where masks are drawn anew each epoch."""
+
+    token_ids: np.ndarray
+    ends: np.ndarray
+    first_lengths: np.ndarray
+    next_sentence_labels: np.ndarray
+    mask_ends: np.ndarray | None = None
+    mask_positions: np.ndarray | None = None
+    mask_replacements: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+
+def make_shard(examples: Iterable[PackedExamples], masks: Iterable[MaskedTokens] | None, vocabulary_size: int) -> Shard:
+    """Examples, and masks of the same rows, end to end."""
+    kind = "uint16" if vocabulary_size <= 2**16 else "int32"
+    packed = list(examples)
+    lengths = np.concatenate([part.lengths for part in packed])
+    arrays = {
+        "token_ids": np.concatenate([_flat(part.token_ids, part.lengths) for part in packed]).astype(kind),
+        "ends": np.cumsum(lengths),
+        "first_lengths": np.concatenate([part.first_lengths for part in packed]).astype("uint16"),
+        "next_sentence_labels": np.concatenate([part.next_sentence_labels for part in packed]).astype("uint8"),
+    }
+    if masks is not None:
+        masked = list(masks)
+        counts = [part.mask_weights.sum(axis=1).astype("int64") for part in masked]
+        replacements = [np.take_along_axis(part.token_ids, part.mask_positions, axis=1) for part in masked]
+        positions = [_flat(part.mask_positions, count) for part, count in zip(masked, counts, strict=True)]
+        arrays["mask_ends"] = np.cumsum(np.concatenate(counts))
+        arrays["mask_positions"] = np.concatenate(positions).astype("uint16")
+        arrays["mask_replacements"] = np.concatenate(
+            [_flat(part, count) for part, count in zip(replacements, counts, strict=True)]
+        ).astype(kind)
+    return Shard(**arrays)
+
+
+def _flat(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The first values of each row, end to end."""
+    return rows[np.arange(rows.shape[1]) < lengths[:, None]]
+
+
+def write_shard(folder: Path, shard: Shard) -> None:
+    """Write a folder of arrays, all of it or nothing."""
+    beside = folder.with_name(f".{folder.name}.part")
+    beside.mkdir(exist_ok=True)
+    for field in fields(shard):
+        array = getattr(shard, field.name)
+        if array is not None:
+            np.save(beside / f"{field.name}.npy", array, allow_pickle=False)
+    beside.rename(folder)
+
+
+def open_shard(folder: Path) -> Shard:
+    """Map a folder of arrays into memory.
+
+    Raises:
+        ValueError: An array is missing, of another kind, or does not fit the others.
+    """
+    arrays = {}
+    for field in fields(Shard):
+        path = folder / f"{field.name}.npy"
+        if path.is_file():
+            try:
+                arrays[field.name] = np.load(path, mmap_mode="r", allow_pickle=False)
+            except (ValueError, OSError, EOFError) as error:
+                raise ValueError(f"{path} must hold a NumPy array ({error})") from None
+    try:
+        shard = Shard(**arrays)
+    except TypeError:
+        raise ValueError(f"{folder} must hold the arrays of a shard. Received: {sorted(arrays)}") from None
+    sizes = {len(shard.ends), len(shard.first_lengths), len(shard.next_sentence_labels)}
+    ends = [(shard.ends, shard.token_ids)]
+    if shard.mask_ends is not None and shard.mask_positions is not None and shard.mask_replacements is not None:
+        sizes.add(len(shard.mask_ends))
+        ends += [(shard.mask_ends, shard.mask_positions), (shard.mask_ends, shard.mask_replacements)]
+    if len(sizes) != 1 or any(len(last) and last[-1] != len(values) for last, values in ends):
+        raise ValueError(f"{folder} must hold arrays that fit each other. Received: {sorted(sizes)} examples")
+    return shard
+
+
+def rows_of(values: np.ndarray, ends: np.ndarray, rows: np.ndarray, width: int, fill: int = 0) -> np.ndarray:
+    """Rows of values that lie end to end, int32 `[len(rows), width]`, filled behind their last value."""
+    stops = np.asarray(ends[rows])
+    starts = np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0)
+    steps = np.arange(width)
+    inside = steps < (stops - starts)[:, None]
+    return np.where(inside, values[np.where(inside, starts[:, None] + steps, 0)], fill).astype("int32")

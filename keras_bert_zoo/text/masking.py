@@ -1,0 +1,132 @@
+"""Masked-LM targets: which tokens are predicted, and what stands in their place (Devlin et al. 2019, 3.1 and A.1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How tokens are masked.
+
+    Attributes:
+        max_predictions: Most predictions an example; 20 at length 128, 76 or 80 at 512.
+        rate: Share of the tokens that is predicted, special tokens counted.
+        mask: Share of those that become `[MASK]`.
+        random: Share of those that become a random token; the rest stays as it is.
+        whole_words: If True all pieces of a word are predicted together.
+    """
+
+    max_predictions: int = 20
+    rate: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+    whole_words: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_predictions < 1:
+            raise ValueError(f"`max_predictions` must be at least 1. Received: max_predictions={self.max_predictions}")
+        if not 0 < self.rate < 1:
+            raise ValueError(f"`rate` must be in (0, 1). Received: rate={self.rate}")
+        if self.mask < 0 or self.random < 0 or self.mask + self.random > 1 + 1e-9:
+            raise ValueError(
+                f"`mask` and `random` must be shares of one whole. Received: mask={self.mask}, random={self.random}"
+            )
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """Masked examples, `n` of them, with `p` = `max_predictions`.
+
+    Attributes:
+        token_ids: int32 `[n, length]`, masked.
+        mask_positions: int32 `[n, p]`, ascending, 0 where there are fewer.
+        mask_ids: int32 `[n, p]`, the tokens that were there, 0 where there are fewer.
+        mask_weights: float32 `[n, p]`, 1 at predictions and 0 at filling.
+    """
+
+    token_ids: np.ndarray
+    mask_positions: np.ndarray
+    mask_ids: np.ndarray
+    mask_weights: np.ndarray
+
+
+def mask_tokens(
+    token_ids: np.ndarray,
+    maskable: np.ndarray,
+    lengths: np.ndarray,
+    masking: Masking,
+    mask_token_id: int,
+    vocabulary_size: int,
+    rng: np.random.Generator,
+    continues_word: np.ndarray | None = None,
+) -> MaskedTokens:
+    """Choose and replace.
+
+    Of an example of `length` tokens, `min(max_predictions, max(1, round(rate * length)))` are predicted.
+
+    Args:
+        token_ids: int `[n, length]`.
+        maskable: bool `[n, length]`, False at special tokens and padding.
+        lengths: int `[n]`, tokens each, special tokens counted.
+        masking: The rules.
+        mask_token_id: The id of `[MASK]`.
+        vocabulary_size: Random tokens are drawn from `[0, vocabulary_size)`.
+        rng: Where chance comes from.
+        continues_word: bool `[n, length]`, True at pieces (`##…`) of the word before; needed with `whole_words`.
+    """
+    wanted = np.clip(np.rint(lengths * masking.rate).astype("int64"), 1, masking.max_predictions)
+    if masking.whole_words:
+        assert continues_word is not None
+        chosen = _choose_words(maskable, continues_word, wanted, rng)
+    else:
+        chosen = _choose_tokens(maskable, wanted, masking.max_predictions, rng)
+    # Chosen positions first, in ascending order.
+    order = np.argsort(~chosen, axis=1, kind="stable")[:, : masking.max_predictions]
+    if order.shape[1] < masking.max_predictions:
+        order = np.pad(order, ((0, 0), (0, masking.max_predictions - order.shape[1])))
+    weights = np.arange(masking.max_predictions) < chosen.sum(axis=1)[:, None]
+    positions = np.where(weights, order, 0)
+    labels = np.where(weights, np.take_along_axis(token_ids, positions, axis=1), 0)
+    fate = rng.random(positions.shape)
+    drawn = rng.integers(0, vocabulary_size, positions.shape)
+    replaced = np.where(fate < masking.mask + masking.random, drawn, labels)
+    replaced = np.where(fate < masking.mask, mask_token_id, replaced)
+    masked = token_ids.astype("int32")
+    rows, columns = np.nonzero(weights)
+    masked[rows, positions[rows, columns]] = replaced[rows, columns]
+    return MaskedTokens(masked, positions.astype("int32"), labels.astype("int32"), weights.astype("float32"))
+
+
+def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    """As many random maskable tokens a row as wanted, or all that there are."""
+    keys = np.where(maskable, rng.random(maskable.shape, dtype="float32"), np.float32(2))
+    most = min(most, maskable.shape[1])
+    first = np.argpartition(keys, most - 1, axis=1)[:, :most]
+    first_keys = np.take_along_axis(keys, first, axis=1)
+    first = np.take_along_axis(first, np.argsort(first_keys, axis=1), axis=1)
+    chosen = np.zeros_like(maskable)
+    np.put_along_axis(chosen, first, np.arange(most) < wanted[:, None], axis=1)
+    return chosen & maskable
+
+
+def _choose_words(
+    maskable: np.ndarray, continues_word: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Words in random order, each whole or not at all, up to the number of tokens wanted."""
+    rows = np.arange(len(maskable))[:, None]
+    starts = maskable & ~(continues_word & np.pad(maskable, ((0, 0), (1, 0)))[:, :-1])
+    word = np.cumsum(starts, axis=1) - 1
+    words = int(word.max(initial=-1)) + 1
+    sizes = np.zeros((len(maskable), words + 1), dtype="int64")
+    np.add.at(sizes, (np.broadcast_to(rows, word.shape), np.where(maskable, word, words)), 1)
+    sizes = sizes[:, :words]
+    order = np.argsort(np.where(sizes > 0, rng.random(sizes.shape), 2.0), axis=1)
+    taken = np.zeros((len(maskable), words + 1), dtype=bool)
+    filled = np.zeros(len(maskable), dtype="int64")
+    for turn in order.T:  # The words that come first in each row, then those that come second, …
+        size = sizes[rows[:, 0], turn]
+        fits = (size > 0) & (filled + size <= wanted)
+        taken[rows[:, 0], turn] = fits
+        filled += size * fits
+    return maskable & np.take_along_axis(taken, np.where(maskable, word, words), axis=1)

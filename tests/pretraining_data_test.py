@@ -1,0 +1,377 @@
+"""Pre-training examples: the pairs, the masks and the data set on disk, against the rules of the paper."""
+
+import filecmp
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.pretraining import PretrainingBatches, prepare
+from keras_bert_zoo.pretraining import examples as ex
+from keras_bert_zoo.pretraining.corpus import CorpusReport, make_blocks, read_documents
+from keras_bert_zoo.pretraining.prepare import maskable
+from keras_bert_zoo.pretraining.sentences import split_sentences
+from keras_bert_zoo.text.masking import Masking, mask_tokens
+from tests.corpora import novels, vocabulary
+
+if keras.backend.backend() != "torch":
+    pytest.skip("data sets know no backend: once is enough", allow_module_level=True)
+
+
+@pytest.mark.parametrize(
+    "text, sentences",
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("Mr. Dalmain came. He sat.", ["Mr. Dalmain came.", "He sat."]),
+        ("J. K. Smith wrote e.g. Books. 1 more.", ["J. K. Smith wrote e.g. Books.", "1 more."]),
+        ('"Yes?" she said. "Do tell me more."', ['"Yes?" she said.', '"Do tell me more."']),
+        ("Wait... what? No… Yes.", ["Wait... what?", "No…", "Yes."]),
+        ("He left (at last.) Then she came.", ["He left (at last.)", "Then she came."]),
+        ("我来了。你呢？好！", ["我来了。", "你呢？", "好！"]),
+        ("   ", []),
+    ],
+)
+def test_sentences(text, sentences):
+    assert split_sentences(text) == sentences
+
+
+def read(tmp_path, layout, strict=False, **texts):
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    report = CorpusReport()
+    documents = list(read_documents([tmp_path / name for name in texts], layout, strict, report))
+    return [(document.origin, document.sentences) for document in documents], report
+
+
+def test_layouts(tmp_path):
+    assert read(tmp_path, "sentences", a="x y\nz\n\n\n \nq\n", b="r")[0] == [(0, ["x y", "z"]), (1, ["q"]), (2, ["r"])]
+    prose = "A hard\nwrapped line. And\nmore.\n\nHEADING\n\nEnd."
+    documents, report = read(tmp_path, "prose", a=prose)
+    assert documents == [(0, ["A hard wrapped line.", "And more.", "HEADING", "End."])]
+    assert (report.files, report.documents, report.sentences) == (1, 1, 4)
+
+
+def test_bad_files_are_named(tmp_path):
+    bad = {"a": "fine\n", "b": b"one\n\ntwo \xff", "c": "\n \n", "d": "last"}
+    documents, report = read(tmp_path, "sentences", **bad)
+    assert [sentences for _, sentences in documents] == [["fine"], ["last"]]
+    assert [words.split("/")[-1] for words in report.skipped] == [
+        "b must be UTF-8 text (invalid start byte, after line 0)",
+        "c must hold text. Received: an empty document",
+    ]
+    with pytest.raises(ValueError, match="b must be UTF-8 text"):
+        read(tmp_path, "sentences", strict=True, **bad)
+
+
+def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PART_CHARACTERS", 4)
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 8)
+    documents = read(tmp_path, "sentences", a="abcd\nefgh\nij\nkl\nmnop\nqrst\n\nuv", b="wx\nyz")[0]
+    assert [origin for origin, _ in documents] == [0, 0, 0, 0, 0, 1, 2]
+    blocks = list(make_blocks(read_documents([tmp_path / "b", tmp_path / "a"], "sentences", False, CorpusReport())))
+    assert [[d.sentences for d in block.documents] for block in blocks] == [
+        [["wx", "yz"], ["abcd"]], [["efgh"], ["ij", "kl"]], [["mnop"], ["qrst"]], [["uv"]],
+    ]  # fmt: skip
+    assert [[d.sentences for d in block.partners] for block in blocks] == [
+        [],
+        [["wx", "yz"]],
+        [["wx", "yz"]],
+        [["qrst"]],
+    ]
+
+
+# --- Pairs
+
+
+def documents_of(*lengths, partners=0):
+    """Documents of sentences of these lengths; the tokens are their own positions."""
+    flat = [length for document in lengths for length in document]
+    return ex.TokenisedDocuments(
+        np.arange(sum(flat), dtype="int32"),
+        np.cumsum(flat),
+        np.cumsum([len(document) for document in lengths]),
+        np.arange(len(lengths)),
+        partners,
+    )
+
+
+def scripted(monkeypatch, *draws):
+    left = list(draws)
+
+    def uniform(self):
+        return left.pop(0)
+
+    monkeypatch.setattr(ex._Draws, "uniform", uniform)
+    return left
+
+
+def test_pairs_by_hand(monkeypatch):
+    documents = documents_of([3, 4, 5, 2], [6, 7])
+    # Length 13 leaves 10 tokens: the first three sentences. Each draw: short? where A ends; random next?; from where.
+    left = scripted(
+        monkeypatch,
+        0.9, 0.6, 0.7,  # not short; A is two of three sentences; B the rest: 0..7, 7..12
+        0.9, 0.9, 0.6,  # one sentence is left, so B is random: document 1, its second sentence: 12..14, 20..27
+        0.05, 0.99, 0.2, 0.0,  # document 1: short, target 2 + 8 = 10; A is sentence 1; B is random …
+        0.9, 0.3, 0.6,  # … not from itself, from document 0, its third sentence, up to 10 - 6 tokens: 14..20, 7..12
+        0.9, 0.3, 0.1,  # the unused sentence alone: document 0 from its first, up to 10 - 7 tokens: 20..27, 0..3
+    )  # fmt: skip
+    spans = ex.draw_pairs(documents, 13, 0.1, np.random.default_rng(0))
+    rows = np.concatenate([spans.first, spans.second, spans.next_sentence_labels[:, None]], axis=1).tolist()
+    assert rows == [[0, 7, 7, 12, 0], [12, 14, 20, 27, 1], [14, 20, 7, 12, 1], [20, 27, 0, 3, 1]]
+    assert left == []
+
+
+def test_partners_are_drawn_from_only():
+    spans = ex.draw_pairs(documents_of([3, 4, 5], [6, 7], partners=1), 64, 0.0, np.random.default_rng(0))
+    assert spans.first.max() <= 12
+    alone = ex.draw_pairs(documents_of([3, 4, 5]), 10, 0.0, np.random.default_rng(0))
+    assert not alone.next_sentence_labels.any()
+
+
+@pytest.fixture(scope="module")
+def many():
+    rng = np.random.default_rng(1)
+    return documents_of(*[rng.integers(1, 30, rng.integers(1, 40)).tolist() for _ in range(300)])
+
+
+def test_pairs_cover_every_token_once_and_balance(many):
+    spans = ex.draw_pairs(many, 64, 0.1, np.random.default_rng(2))
+    random = spans.next_sentence_labels == 1
+    covered = np.zeros(len(many.token_ids), int)
+    for start, end in (*spans.first, *spans.second[~random]):
+        covered[start:end] += 1
+    assert (covered == 1).all()
+    assert (spans.second[~random, 0] == spans.first[~random, 1]).all()
+    bounds = many.sentence_ends[many.document_ends - 1]
+    document = np.searchsorted(bounds, spans.first[:, 0], side="right")
+    other = np.searchsorted(bounds, spans.second[:, 0], side="right")
+    assert ((document == other) == ~random).all()
+    assert (np.searchsorted(bounds, spans.second[:, 1] - 1, side="right") == other).all()
+    assert 0.5 < random.mean() < 0.62  # One half, and where one sentence is left, always.
+
+
+def test_short_examples(many):
+    def lengths(rate):
+        spans = ex.draw_packed(many, 66, rate, np.random.default_rng(3))
+        covered = np.zeros(len(many.token_ids), int)
+        for start, end in spans.first:
+            covered[start:end] += 1
+        assert (covered == 1).all()
+        return np.diff(spans.first, axis=1)
+
+    assert (lengths(0.0) <= 64).all()
+    assert lengths(0.0).mean() > 45
+    assert lengths(1.0).mean() < 35
+
+
+def test_packing_cuts_the_longer_side_at_random_ends():
+    spans = ex.Spans(np.tile([[0, 30]], (2000, 1)), np.tile([[30, 40]], (2000, 1)), np.zeros(2000, int))
+    tokens = np.arange(40, dtype="int32") + 100
+    packed = next(ex.pack(tokens, spans, 23, (1, 2, 0), np.random.default_rng(0)))
+    assert (packed.lengths == 23).all()
+    assert (packed.first_lengths == 12).all()
+    rows = packed.token_ids
+    assert (rows[:, 0] == 1).all()
+    assert (rows[:, [11, 22]] == 2).all()
+    assert (np.diff(rows[:, 1:11]) == 1).all()
+    assert (rows[:, 12:22] == np.arange(130, 140)).all()
+    front = rows[:, 1] - 100  # Of 20 tokens that go, each goes from the front with probability one half.
+    assert abs(front.mean() - 10) < 4 * np.sqrt(5 / 2000)
+    assert 4 < front.var() < 6
+
+
+def test_packing_short_ones_pads():
+    spans = ex.Spans(np.array([[0, 2], [2, 12]]), np.array([[3, 4], [0, 0]]), np.array([1, 0]))
+    packed = next(ex.pack(np.arange(12) + 10, spans, 8, (1, 2, 0), np.random.default_rng(0)))
+    assert packed.token_ids[0].tolist() == [1, 10, 11, 2, 13, 2, 0, 0]
+    assert packed.lengths.tolist() == [6, 8]
+    assert packed.first_lengths.tolist() == [4, 8]
+    assert packed.token_ids[1, [0, 7]].tolist() == [1, 2]
+
+
+# --- Masks
+
+
+def masked(masking, n=4000, length=40, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, length + 1, n)
+    tokens = rng.integers(10, 1000, (n, length))
+    first = np.maximum(lengths // 2, 2)
+    allowed = maskable(tokens, lengths, first)
+    continues = np.arange(1000) % 3 == 0
+    result = mask_tokens(tokens, allowed, lengths, masking, 4, 1000, rng, continues[tokens])
+    return tokens, lengths, first, allowed, continues, result
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_mask_counts_and_places(whole_words):
+    masking = Masking(max_predictions=5, whole_words=whole_words)
+    tokens, lengths, _, allowed, continues, result = masked(masking)
+    counts = result.mask_weights.sum(axis=1)
+    wanted = np.array([min(5, max(1, round(0.15 * length))) for length in lengths.tolist()])
+    wanted = np.minimum(wanted, allowed.sum(axis=1))
+    chosen = np.zeros_like(allowed)
+    for row, (positions, count) in enumerate(zip(result.mask_positions, counts.astype(int), strict=True)):
+        assert (np.diff(positions[:count]) > 0).all()
+        assert (positions[count:] == 0).all()
+        chosen[row, positions[:count]] = True
+    assert not (chosen & ~allowed).any()
+    assert (
+        result.mask_ids == np.where(result.mask_weights, np.take_along_axis(tokens, result.mask_positions, 1), 0)
+    ).all()
+    assert (result.token_ids == tokens)[~chosen].all()
+    if not whole_words:
+        assert (counts == wanted).all()
+        return
+    assert (counts <= wanted).all()
+    assert counts.mean() > 0.85 * wanted.mean()
+    inner = allowed & np.pad(allowed, ((0, 0), (1, 0)))[:, :-1] & continues[tokens]
+    assert (chosen[:, 1:] == chosen[:, :-1])[inner[:, 1:]].all()
+
+
+@pytest.mark.parametrize("mask, random", [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.0, 0.8), (0.0, 1.0)])
+def test_shares_of_masks(mask, random):
+    *_, result = masked(Masking(20, mask=mask, random=random), n=8000)
+    real = result.mask_weights == 1
+    now = np.take_along_axis(result.token_ids, result.mask_positions, axis=1)[real]
+    was = result.mask_ids[real]
+    n = len(was)
+    chance = random / 1000  # A random token may be the one that was there, or [MASK].
+    for share, expected in (((now == 4).mean(), mask + chance), ((now == was).mean(), 1 - mask - random + chance)):
+        assert abs(share - expected) <= 4 * np.sqrt(expected * (1 - expected) / n) + 1e-4
+    drawn = now[(now != 4) & (now != was)]
+    if random:
+        assert abs(drawn.mean() - 499.5) < 4 * 289 / np.sqrt(len(drawn))
+        assert drawn.min() < 10  # Special tokens are drawn, too, as in the original.
+
+
+def test_places_are_uniform():
+    _, lengths, *_, result = masked(Masking(20), n=20000, length=20)
+    full = lengths == 20
+    hits = np.bincount(result.mask_positions[full][result.mask_weights[full] == 1], minlength=20)
+    expected = hits.sum() / 17
+    assert hits[[0, 9, 19]].sum() == 0
+    assert (abs(hits[hits > 0] - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_bad_masking():
+    for arguments, words in (
+        ({"max_predictions": 0}, "`max_predictions` must be at least 1"),
+        ({"rate": 1.5}, "`rate` must be in (0, 1)"),
+        ({"mask": 0.9, "random": 0.2}, "`mask` and `random` must be shares"),
+    ):
+        with pytest.raises(ValueError) as error:
+            Masking(**arguments)
+        assert words in str(error.value)
+
+
+# --- Data sets
+
+TEXT = "a good film\nit was fine .\nso warm\n\nthe plot is dull\nbad cast !\nvery , very slow\nnot good\n\n" * 30
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.mark.parametrize("masking", [None, Masking(3), Masking(3, whole_words=True)])
+def test_a_data_set_and_its_batches(corpus, tmp_path, tokenizer, masking):
+    report = prepare(
+        [corpus], tmp_path / "data", tokenizer, sequence_length=16, masking=masking, duplicates=2, verbose=False
+    )
+    assert (report.documents, report.sentences) == (60, 210)
+    batches = PretrainingBatches(tmp_path / "data", 8, masking=None if masking else Masking(3))
+    assert batches.examples >= 120
+    assert len(batches) == batches.examples // 8
+    (inputs, targets, weights), again = batches[0], batches[0]
+    for x, y in zip(keras.tree.flatten((inputs, targets, weights)), keras.tree.flatten(again), strict=True):
+        np.testing.assert_array_equal(x, y)
+    restored = inputs["token_ids"].copy()
+    real = weights["mlm"] == 1
+    rows = np.arange(8)[:, None].repeat(3, axis=1)[real]
+    restored[rows, inputs["mask_positions"][real]] = targets["mlm"][real]
+    seen = " | ".join(TEXT.split("\n"))
+    for ids, segments, mask, label in zip(
+        restored, inputs["segment_ids"], inputs["padding_mask"], targets["nsp"], strict=True
+    ):
+        length, split = mask.sum(), int(np.argmax(segments))
+        assert (ids[0], ids[split - 1], ids[length - 1]) == (2, 3, 3)
+        assert (ids[length:] == tokenizer.pad_token_id).all()
+        assert segments.tolist() == [0] * split + [1] * (length - split) + [0] * (16 - length)
+        words = [
+            " ".join(tokenizer.vocabulary[i] for i in part) for part in (ids[1 : split - 1], ids[split : length - 1])
+        ]
+        follows = " ".join(words) in seen.replace(" | ", " ")
+        assert follows or label == 1 or length == 16
+    batches.epoch = 1
+    assert (batches[0][0]["token_ids"] != inputs["token_ids"]).any()
+
+
+def test_the_same_bytes_whatever_the_number_of_workers(data, tmp_path):
+    """A real shard or two, and its statistics against the rules (google-research/bert, create_pretraining_data.py)."""
+    paths = []
+    for (name, text), _ in zip(novels(data), range(6), strict=False):
+        paths.append(tmp_path / name.split("/")[-1])
+        paths[-1].write_text(text)
+    tokenizer = kbz.BertTokenizer(vocabulary(data, "bert-base-uncased"))
+    options = {"layout": "prose", "masking": Masking(), "verbose": False}
+    for workers in (1, 2):
+        prepare(paths, tmp_path / f"data{workers}", tokenizer, workers=workers, **options)
+    names = sorted(str(path.relative_to(tmp_path / "data1")) for path in (tmp_path / "data1").rglob("*.*"))
+    assert len([name for name in names if name.endswith("ends.npy")]) >= 4
+    same, different, missing = filecmp.cmpfiles(tmp_path / "data1", tmp_path / "data2", names, shallow=False)
+    assert (sorted(same), different, missing) == (names, [], [])
+    batches = PretrainingBatches(tmp_path / "data1", 4096)
+    inputs, targets, weights = batches[0]
+    lengths = inputs["padding_mask"].sum(axis=1)
+    counts = weights["mlm"].sum(axis=1)
+    assert (counts == np.minimum(20, np.maximum(1, np.rint(0.15 * lengths)))).all()
+    assert abs(targets["nsp"].mean() - 0.51) < 0.03
+    assert 0.85 < (lengths == 128).mean() < 0.97  # One in ten aims at less.
+    real = weights["mlm"] == 1
+    now = np.take_along_axis(inputs["token_ids"], inputs["mask_positions"], axis=1)[real]
+    assert abs((now == tokenizer.mask_token_id).mean() - 0.8) < 0.006
+    assert abs((now == targets["mlm"][real]).mean() - 0.1) < 0.005
+    special = [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
+    assert not np.isin(targets["mlm"][real], special).any()
+
+
+def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
+    (tmp_path / "empty.txt").write_text("")
+    for paths, options, words in (
+        ([tmp_path / "empty.txt"], {}, "`paths` must hold text. Received:"),
+        ([tmp_path / "nowhere.txt"], {"strict": True}, "nowhere.txt must be a text file"),
+        ([corpus], {"layout": "poem"}, "`layout` must be one of"),
+        ([corpus], {"sequence_length": 4}, "`sequence_length` must be at least 8"),
+        ([corpus], {"short_rate": 1.5}, "`short_rate`"),
+        (str(corpus), {}, "`paths` must be a list of files"),
+    ):
+        with pytest.raises(ValueError) as error:
+            prepare(paths, tmp_path / "data", tokenizer, verbose=False, **options)
+        assert words in str(error.value)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(ValueError, match="`out` must not exist yet"):
+        prepare([corpus], tmp_path / "data", tokenizer, verbose=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"empty.txt", "corpus.txt", "data"}
+    with pytest.raises(ValueError, match=r"`path` must be a data set with a dataset\.json"):
+        PretrainingBatches(tmp_path / "data")
+
+
+def test_broken_shards(tmp_path, corpus, tokenizer):
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, masking=Masking(3), verbose=False)
+    with pytest.raises(ValueError, match="`masking` must be None for a data set of fixed masks"):
+        PretrainingBatches(tmp_path / "data", masking=Masking(3))
+    with pytest.raises(ValueError, match="`batch_size` must be at most the number of examples"):
+        PretrainingBatches(tmp_path / "data", 10**6)
+    ends = tmp_path / "data" / "shard-00000" / "ends.npy"
+    np.save(ends, np.load(ends)[:-1])
+    with pytest.raises(ValueError, match="must hold arrays that fit each other"):
+        PretrainingBatches(tmp_path / "data")
+    np.save(ends, np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match=r"ends\.npy must hold a NumPy array"):
+        PretrainingBatches(tmp_path / "data")
