@@ -13,7 +13,7 @@ from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts
-from keras_bert_zoo.training import AdamW, LossScaleOptimizer, WarmupLinearDecay
+from keras_bert_zoo.training import AdamW, LossScaleOptimizer, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -132,7 +132,7 @@ class BertTextClassifier(Task):
         and accuracy.
         """
         if optimizer == "auto":
-            optimizer = AdamW(WarmupLinearDecay(3e-5))
+            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
         if loss == "auto":
             losses = keras.losses
             loss = (losses.BinaryCrossentropy if self.multi_label else losses.SparseCategoricalCrossentropy)(
