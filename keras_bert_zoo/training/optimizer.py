@@ -65,8 +65,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
             return
         sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
         held = self._iterations % steps
-        # Each replica sums its own; they meet once an update. The first gradient overwrites what an update, or a run
-        # that broke off, has left.
+        # Each replica sums its own, and they meet once an update: a file saved in between holds the first one's sums.
+        # The first gradient overwrites what an update, or a run that broke off, has left.
         for sum_, grad in zip(sums, grads, strict=True):
             grad = ops.cast(ops.convert_to_tensor(grad), sum_.dtype)
             self.assign(sum_, ops.where(held == 0, grad, sum_ + grad))
