@@ -1,5 +1,6 @@
 """The optimisers against NumPy, step by step; several devices are in distribution_test.py."""
 
+import functools
 import math
 
 import keras
@@ -30,15 +31,22 @@ def start(seed=0):
     return values, gradients, variables
 
 
+@functools.cache
+def compiled(optimizer):
+    import jax
+
+    return jax.jit(optimizer.stateless_apply)
+
+
 def apply(optimizer, grads, variables):
-    """As Keras' trainers do: on JAX, without changing what is there."""
+    """As Keras' trainers do: on JAX one compiled function of the state."""
     tensors = [keras.ops.convert_to_tensor(grads[path].astype("float32")) for path in variables]
     targets = list(variables.values())
     if keras.backend.backend() != "jax":
         optimizer.apply(tensors, targets)
         return
     state = [v.value for v in optimizer.variables]
-    new, state = optimizer.stateless_apply(state, tensors, [v.value for v in targets])
+    new, state = compiled(optimizer)(state, tensors, [v.value for v in targets])
     for variable, value in zip([*targets, *optimizer.variables], [*new, *state], strict=True):
         variable.assign(value)
 
