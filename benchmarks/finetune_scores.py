@@ -44,7 +44,7 @@ def run(task: str, preset: Path, data: Path, seed: int) -> dict[str, object]:
     (x, y), (dev_x, dev_y) = read_task(task, "train", data), read_task(task, "dev", data)
     keras.utils.set_random_seed(seed)
     classifier = kbz.BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=128)
-    classifier.compile(kbz.AdamW(kbz.WarmupLinearDecay(5e-5), bias_correction=True))
+    classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(5e-5), bias_correction=True))
     start = time.perf_counter()
     classifier.fit(x, y, batch_size=32, epochs=epochs, verbose=2)
     seconds = time.perf_counter() - start

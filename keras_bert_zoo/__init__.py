@@ -13,6 +13,8 @@ from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary
 from keras_bert_zoo.text import read_lines as read_lines
 from keras_bert_zoo.text import write_vocabulary as write_vocabulary
 from keras_bert_zoo.training import AdamW as AdamW
-from keras_bert_zoo.training import WarmupLinearDecay as WarmupLinearDecay
+from keras_bert_zoo.training import Lamb as Lamb
+from keras_bert_zoo.training import LossScaleOptimizer as LossScaleOptimizer
+from keras_bert_zoo.training import WarmupPolynomialDecay as WarmupPolynomialDecay
 
 __version__ = "0.1.0"

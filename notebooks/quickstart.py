@@ -75,7 +75,7 @@ def main() -> None:
         epochs, rate = 8, 3e-4
     print(f"{classifier.count_params():,} parameters on the {keras.backend.backend()} backend\n")
 
-    classifier.compile(optimizer=kbz.AdamW(kbz.WarmupLinearDecay(rate)))
+    classifier.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(rate)))
     start = time.perf_counter()
     classifier.fit(texts, labels, epochs=epochs, validation_data=(dev_texts, dev_labels))
     scores = classifier.evaluate(dev_texts, dev_labels, verbose=0, return_dict=True)

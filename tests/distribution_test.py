@@ -10,13 +10,14 @@ import keras
 import numpy as np
 import pytest
 
+from tests import optimizer_oracles as oracles
+
 BACKEND = keras.backend.backend()
-SCRIPT = """
+SETUP = """
 import contextlib, json, os, sys
 import keras
 import numpy as np
 import keras_bert_zoo as kbz  # before the devices are configured: importing must not start the backend
-from tests.helpers import TINY, WORDS
 devices = int(sys.argv[1])
 scope = contextlib.nullcontext()
 if devices > 1 and keras.backend.backend() == "tensorflow":
@@ -27,6 +28,9 @@ if devices > 1 and keras.backend.backend() == "tensorflow":
 elif devices > 1:
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=keras.distribution.list_devices("cpu")))
 keras.utils.set_random_seed(3)
+"""
+CLASSIFIER = """
+from tests.helpers import TINY, WORDS
 words = WORDS[5:]
 texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for i in range(21)]
 labels = [i % 3 for i in range(21)]
@@ -34,7 +38,7 @@ with scope:
     backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
     preprocessor = kbz.BertTextClassifierPreprocessor(kbz.BertTokenizer(WORDS), 16)
     model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
-    model.compile(optimizer=kbz.AdamW(kbz.WarmupLinearDecay(1e-3)))
+    model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
 rng = np.random.default_rng(0)
 model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
 history = model.fit(texts, labels, batch_size=8, epochs=3, verbose=0, validation_data=(texts, labels)).history
@@ -45,23 +49,67 @@ print(json.dumps({
 """
 
 
-def run(devices):
+# Batches of 4 rows at once or in two parts, some of them clipped; and a row that overflows, on the second device.
+OPTIMIZERS = """
+from tests import optimizer_oracles as oracles
+def schedule():
+    return kbz.WarmupPolynomialDecay(0.1, warmup=0.5, total_steps=4, power=2.0)
+weights = {}
+with scope:
+    for kind in (kbz.AdamW, kbz.Lamb):
+        for steps, batch_size in ((None, 4), (2, 2)):
+            optimizer = kind(schedule(), global_clipnorm=2.5, gradient_accumulation_steps=steps)
+            weights[f"{kind.__name__} {steps}"] = oracles.fit(optimizer, batch_size)
+    x = oracles.X.copy()
+    x[3] = np.inf
+    optimizer = kbz.LossScaleOptimizer(kbz.AdamW(0.1, gradient_accumulation_steps=2), initial_scale=8.0)
+    weights["scaled"] = oracles.fit(optimizer, 2, x)
+scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
+print(json.dumps({"scale": scale, **{k: {n: w.tolist() for n, w in v.items()} for k, v in weights.items()}}))
+"""
+
+
+def run(script, devices):
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(devices)], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", SETUP + script, str(devices)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="Keras distributes on TensorFlow and JAX only")
+pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="Keras distributes on TensorFlow and JAX only")
+
+
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_devices_train_like_one(devices):
     """21 examples in batches of 8: the last batch of 5 divides into neither 2 nor 4 parts."""
-    one, several = run(1), run(devices)
+    one, several = run(CLASSIFIER, 1), run(CLASSIFIER, devices)
     np.testing.assert_allclose(several["val_accuracy"], one["val_accuracy"], atol=1e-6)
     np.testing.assert_allclose(several["logits"], one["logits"], atol=1e-5)
+
+
+def test_several_devices_take_the_step_of_the_oracle():
+    """Clipping, accumulation and loss scaling, as optimizers_test.py has them on one device."""
+    several = run(OPTIMIZERS, 2)
+    rows, rates = np.arange(16).reshape(4, 4), [0.0, 0.05, 0.025, 0.00625]
+    expected = {
+        f"{name} {steps}": oracles.fit_oracle(rule, rows, rates, clipnorm=2.5)
+        for name, rule in (("AdamW", oracles.adamw), ("Lamb", oracles.lamb))
+        for steps in (None, 2)
+    }
+    rows = [[0, 1, 4, 5], [6, 7, 8, 9], [10, 11, 12, 13]]
+    expected["scaled"] = oracles.fit_oracle(oracles.adamw, rows, [0.1] * 3)
+    assert several.pop("scale") == 4.0
+    assert several.keys() == expected.keys()
+    for case, weights in expected.items():
+        for name, value in weights.items():
+            np.testing.assert_allclose(several[case][name], value, atol=2e-5, err_msg=f"{case} {name}")

@@ -77,7 +77,8 @@ print(json.dumps(keras.models.load_model(sys.argv[1]).predict(json.loads(sys.arg
 
 def test_every_public_class_is_registered():
     for name in ("BertBackbone", "BertTextClassifier", "BertTextClassifierPreprocessor", "BertTokenizer", "AdamW",
-                 "WarmupLinearDecay", "BertEmbeddings", "EncoderLayer", "SelfAttention"):  # fmt: skip
+                 "Lamb", "LossScaleOptimizer", "WarmupPolynomialDecay", "BertEmbeddings", "EncoderLayer",
+                 "SelfAttention"):  # fmt: skip
         assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is getattr(kbz, name)
 
 

@@ -12,7 +12,8 @@ from keras_bert_zoo.models.streaming import is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.texts import is_texts
-from keras_bert_zoo.training import WarmupLinearDecay
+from keras_bert_zoo.training import WarmupPolynomialDecay
+from keras_bert_zoo.training.optimizer import BertOptimizer
 
 
 class FedModel(ChecksInputs, keras.Model):
@@ -259,7 +260,7 @@ class FedModel(ChecksInputs, keras.Model):
         """Lay a schedule that was left open over this run."""
         optimizer: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         schedule = getattr(optimizer, "_learning_rate", None)
-        if not isinstance(schedule, WarmupLinearDecay) or not schedule.follows_fit:
+        if not isinstance(schedule, WarmupPolynomialDecay) or not schedule.follows_fit:
             return
         if steps_per_epoch is None:
             try:
@@ -271,10 +272,13 @@ class FedModel(ChecksInputs, keras.Model):
                 ) from None
         # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
         # callback is about to restore them.
-        # `iterations` is no variable where gradients are accumulated; schedules count in steps of the model anyway.
+        # `_iterations` counts gradients, and so do schedules in Keras' optimizers; in ours they count updates.
         optimizer._iterations.assign(initial_epoch * steps_per_epoch)
-        if schedule.total_steps != steps_per_epoch * epochs:
-            schedule.total_steps = steps_per_epoch * epochs
+        total_steps = steps_per_epoch * epochs
+        if isinstance(optimizer, BertOptimizer):
+            total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
+        if schedule.total_steps != total_steps:
+            schedule.total_steps = total_steps
             self.train_function = None  # The number is part of a compiled step.
 
 

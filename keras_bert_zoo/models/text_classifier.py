@@ -13,7 +13,7 @@ from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts
-from keras_bert_zoo.training import AdamW, WarmupLinearDecay
+from keras_bert_zoo.training import AdamW, LossScaleOptimizer, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -132,7 +132,7 @@ class BertTextClassifier(Task):
         and accuracy.
         """
         if optimizer == "auto":
-            optimizer = AdamW(WarmupLinearDecay(3e-5))
+            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
         if loss == "auto":
             losses = keras.losses
             loss = (losses.BinaryCrossentropy if self.multi_label else losses.SparseCategoricalCrossentropy)(
@@ -144,7 +144,7 @@ class BertTextClassifier(Task):
             kwargs.setdefault("weighted_metrics", [_default_metric(self.multi_label)])
         if self.half_precision and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             # Keras does so where the model's own policy is mixed_float16; ours stands in the backbone.
-            optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.get(optimizer))
+            optimizer = LossScaleOptimizer(keras.optimizers.get(optimizer))
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,17 +7,19 @@ from keras import ops
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up to a peak, then linear decay to zero (google-research/bert, optimization.py).
+class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to a peak, then polynomial decay to zero (google-research/bert, optimization.py).
 
     As in the original the decay is counted from step 0: after `warmup * total_steps` steps the rate is
-    `learning_rate * (1 - step / total_steps)`.
+    `learning_rate * (1 - step / total_steps) ** power`.
 
     Args:
         learning_rate: The peak.
         warmup: Share of the steps spent warming up, in [0, 1).
         total_steps: Number of steps to zero. None leaves it to the `fit` of a keras_bert_zoo task: each run of it
             begins the schedule anew.
+        power: 1 is BERT's and LAMB's linear decay; NVIDIA pre-trains with LAMB and 0.5 (DeepLearningExamples,
+            schedulers.py).
     """
 
     def __init__(
@@ -25,15 +27,19 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: float,
         warmup: float = 0.1,
         total_steps: int | None = None,
+        power: float = 1.0,
     ) -> None:
         super().__init__()
         if not 0 <= warmup < 1:
             raise ValueError(f"`warmup` must be a share in [0, 1). Received: warmup={warmup!r}")
         if total_steps is not None and total_steps < 1:
             raise ValueError(f"`total_steps` must be at least 1. Received: total_steps={total_steps!r}")
+        if not power > 0:
+            raise ValueError(f"`power` must be positive. Received: power={power!r}")
         self.learning_rate = learning_rate
         self.warmup = warmup
         self.total_steps = total_steps
+        self.power = power
         self.follows_fit = total_steps is None
 
     def __call__(self, step: Any) -> Any:
@@ -42,7 +48,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
                 "`total_steps` must be given outside the `fit` of a keras_bert_zoo task. Received: total_steps=None"
             )
         step = ops.cast(step, "float32")
-        rate = self.learning_rate * ops.maximum(1.0 - step / self.total_steps, 0.0)
+        rate = self.learning_rate * ops.maximum(1.0 - step / self.total_steps, 0.0) ** self.power
         warmup_steps = int(self.total_steps * self.warmup)
         if not warmup_steps:
             return rate
@@ -53,4 +59,5 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "learning_rate": self.learning_rate,
             "warmup": self.warmup,
             "total_steps": None if self.follows_fit else self.total_steps,
+            "power": self.power,
         }

@@ -1,9 +1,11 @@
-"""The optimisers that BERT is trained with."""
+"""The AdamW that BERT is trained with."""
 
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_bert_zoo.training.optimizer import BertOptimizer
 
 # On PyTorch `keras.optimizers.AdamW(...)` makes a subclass that updates all variables in one call. Deriving from what
 # it makes keeps that; elsewhere this is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created,
@@ -12,11 +14,13 @@ _KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class AdamW(_KerasAdamW):  # type: ignore[misc, valid-type]
+class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
     """The AdamW that BERT was trained with (google-research/bert, optimization.py; Devlin et al. 2019, A.2).
 
     It differs from `keras.optimizers.AdamW` in three ways: moments are not bias-corrected, weight decay leaves biases
-    and LayerNorm alone, and gradients are clipped to a global norm of 1.
+    and LayerNorm alone, and gradients are clipped to a global norm of 1. On several replicas that is the norm of the
+    summed gradient, and `gradient_accumulation_steps`, which Keras describes, works there, too; a schedule counts
+    updates.
 
     Args:
         learning_rate: A float or a schedule.
@@ -51,23 +55,6 @@ class AdamW(_KerasAdamW):  # type: ignore[misc, valid-type]
             **kwargs,
         )
         self.bias_correction = bias_correction
-        # Keras searches these in `variable.name`: biases of Dense, and LayerNorm's two.
-        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
-
-    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            # Embedding gradients come as unsummed slices; a norm over those is not the gradient's norm. Keras' own
-            # `convert_to_tensor` leaves them so.
-            grads = [tf.convert_to_tensor(grad) for grad in grads]
-            # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
-            if replica := tf.distribute.get_replica_context():
-                grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
-        return super()._clip_gradients(grads)
-
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        return grads_and_vars  # Summed already, to be clipped.
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         if not self.bias_correction:

@@ -1,0 +1,85 @@
+"""LAMB, for large batches."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert_zoo.training.optimizer import BertOptimizer
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class Lamb(BertOptimizer, keras.optimizers.Lamb):
+    """LAMB (You et al. 2019, Algorithm 2): AdamW whose step has, in each weight matrix, the matrix's own norm.
+
+    `w -= learning_rate * ||w|| / ||u|| * u`, where `u = m / (sqrt(v) + epsilon) + weight_decay * w`. As in Algorithm 2
+    both moments are bias-corrected, which the authors' code (google-research/albert, lamb_optimizer.py) leaves out; as
+    in that code the scaling of norms is the identity, and biases and LayerNorm have neither decay nor the ratio.
+    `keras.optimizers.Lamb` puts decay outside the ratio and excludes nothing. Clipping, several replicas and
+    `gradient_accumulation_steps` are those of `keras_bert_zoo.AdamW`.
+
+    The matrices of query, key and value, which `SelfAttention` keeps in one, have a ratio each.
+
+    From one batch size to another the authors scale the learning rate by the root of the ratio, and the share of
+    warm-up by the ratio (section 4).
+
+    Args:
+        learning_rate: A float or a schedule.
+        weight_decay: Decay, within the ratio.
+        beta_1: Decay of the first moment.
+        beta_2: Decay of the second moment.
+        epsilon: Added to the root of the second moment.
+        global_clipnorm: Largest global norm of the gradients.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        global_clipnorm: float | None = 1.0,
+        name: str = "lamb",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            global_clipnorm=global_clipnorm,
+            name=name,
+            **kwargs,
+        )
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        pass  # Part of the update.
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        index = self._get_variable_index(variable)
+        m, v = self._momentums[index], self._velocities[index]
+        gradient = ops.cast(gradient, variable.dtype)
+        self.assign(m, self.beta_1 * m + (1 - self.beta_1) * gradient)
+        self.assign(v, self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient))
+        step = ops.cast(self.iterations + 1, "float32")
+        first, second = (1 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
+        update = ops.cast(m, "float32") / first / (ops.sqrt(ops.cast(v, "float32") / second) + self.epsilon)
+        if self._use_weight_decay(variable):
+            weight = ops.cast(variable, "float32")
+            update = self._adapt(update + (self.weight_decay or 0.0) * weight, weight, variable)
+        self.assign_sub(variable, ops.cast(ops.cast(learning_rate, "float32") * update, variable.dtype))
+
+    def _adapt(self, update: Any, weight: Any, variable: Any) -> Any:
+        if not getattr(self._keras_variable(variable), "path", "").endswith("qkv/kernel"):
+            return _trust_ratio(weight, update) * update
+        matrices = zip(ops.split(weight, 3, axis=-1), ops.split(update, 3, axis=-1), strict=True)
+        return ops.concatenate([_trust_ratio(*pair) * pair[1] for pair in matrices], axis=-1)
+
+
+def _trust_ratio(weight: Any, update: Any) -> Any:
+    """`||weight|| / ||update||`, and 1 where one of them is 0."""
+    weight_norm, update_norm = (ops.sqrt(ops.sum(ops.square(tensor))) for tensor in (weight, update))
+    known = ops.logical_and(weight_norm > 0, update_norm > 0)
+    return ops.where(known, weight_norm / ops.where(known, update_norm, 1.0), 1.0)

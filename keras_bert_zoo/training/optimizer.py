@@ -1,0 +1,106 @@
+"""What our optimisers share: the gradient that a step takes, and the variables that decay leaves alone."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class BertOptimizer(keras.optimizers.Optimizer):
+    """A base to put before one of Keras' optimizers, where these differ.
+
+    - Weight decay leaves biases and LayerNorm alone.
+    - Clipping acts on the gradient of the whole batch, on one replica and on several.
+    - `gradient_accumulation_steps` works under a strategy, too, and schedules count the updates.
+    """
+
+    def __init__(self, gradient_accumulation_steps: int | None = None, **kwargs: Any) -> None:
+        if gradient_accumulation_steps and kwargs.get("use_ema"):
+            raise ValueError(
+                "`use_ema` and `gradient_accumulation_steps` exclude each other. "
+                f"Received: use_ema=True, gradient_accumulation_steps={gradient_accumulation_steps}"
+            )
+        super().__init__(gradient_accumulation_steps=gradient_accumulation_steps, **kwargs)
+        # Keras searches these in `variable.name`: biases of Dense, and LayerNorm's two.
+        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
+
+    def _use_weight_decay(self, variable: Any) -> bool:
+        # A TensorFlow variable's name has those of its layers before it, which may hold the words, too.
+        return super()._use_weight_decay(self._keras_variable(variable))
+
+    def _keras_variable(self, variable: Any) -> Any:
+        """What the optimizer was built with, of which Keras hands on a replica's share."""
+        return self._trainable_variables[self._get_variable_index(variable)]
+
+    # --- Clipping
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            # Embedding gradients come as unsummed slices; a norm over those is not the gradient's norm. Keras' own
+            # `convert_to_tensor` leaves them so.
+            grads = [tf.convert_to_tensor(grad) for grad in grads]
+            # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
+            if replica := tf.distribute.get_replica_context():
+                grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
+        return super()._clip_gradients(grads)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        return grads_and_vars  # Summed already, to be clipped.
+
+    # --- Accumulation. As in Keras `_iterations` counts gradients, and `iterations` the updates made of them.
+
+    def _get_current_learning_rate(self) -> Any:
+        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            return self._learning_rate(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        steps = self.gradient_accumulation_steps
+        if not steps:
+            super()._backend_apply_gradients(grads, trainable_variables)
+            return
+        sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
+        held = self._iterations % steps
+        # Each replica sums its own, and they meet once an update: a file saved in between holds the first one's sums.
+        # The first gradient overwrites what an update, or a run that broke off, has left.
+        for sum_, grad in zip(sums, grads, strict=True):
+            grad = ops.cast(ops.convert_to_tensor(grad), sum_.dtype)
+            self.assign(sum_, ops.where(held == 0, grad, sum_ + grad))
+
+        def update() -> None:
+            mean = self._clip_gradients([sum_ / steps for sum_ in sums])
+            self._apply_weight_decay(trainable_variables)
+            self._backend_update_step(mean, trainable_variables, self.learning_rate)
+
+        self._update_if(lambda: self._iterations % steps == steps - 1, update)
+
+    def _update_if(self, due: Callable[[], Any], update: Callable[[], None]) -> None:
+        """A condition whose branch may be where the replicas meet, or where JAX changes variables."""
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            def across(strategy: Any) -> None:
+                apart = tf.distribute.in_cross_replica_context()
+                each = partial(strategy.extended.call_for_each_replica, update) if apart else update
+                tf.cond(due(), each, lambda: None)
+
+            # Keras branches within each replica, and TensorFlow lets none meet the others from a branch ("merge_call
+            # called while defining a new graph"). So they meet first and branch together, as in Keras' loss scaling.
+            tf.__internal__.distribute.interim.maybe_merge_call(across, tf.distribute.get_strategy())
+        elif keras.backend.backend() == "jax":
+            variables = [*self._trainable_variables, *self.variables]
+            before = [variable.value for variable in variables]
+
+            def after() -> list[Any]:
+                with keras.StatelessScope(list(zip(variables, before, strict=True))) as scope:
+                    update()
+                return [scope.get_current_value(variable) for variable in variables]
+
+            for variable, value in zip(variables, ops.cond(due(), after, lambda: before), strict=True):
+                variable.assign(value)
+        elif due():
+            update()

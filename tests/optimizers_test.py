@@ -1,0 +1,230 @@
+"""The optimisers against NumPy, step by step; several devices are in distribution_test.py."""
+
+import functools
+import math
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests import optimizer_oracles as oracles
+from tests.helpers import TINY, numpy
+
+OPTIMIZERS = [(kbz.AdamW, oracles.adamw), (kbz.Lamb, oracles.lamb)]
+STEPS = 6
+SHAPES = {"dense/kernel": (3, 4), "qkv/kernel": (2, 6), "norm/bias": (4,), "norm/gamma": (4,), "norm/beta": (4,)}
+
+
+def start(seed=0):
+    """Values by path, gradients of which some are clipped and some are not, and the variables."""
+    rng = np.random.default_rng(seed)
+    values = {path: rng.normal(size=shape) for path, shape in SHAPES.items()}
+    scales = np.geomspace(3, 0.03, STEPS)
+    gradients = [{path: rng.normal(size=shape) * scale for path, shape in SHAPES.items()} for scale in scales]
+    variables = {}
+    for path, value in values.items():
+        layer, name = path.split("/")
+        with keras.name_scope(layer):
+            variables[path] = keras.Variable(value.astype("float32"), name=name)
+        assert variables[path].path == path
+    return values, gradients, variables
+
+
+@functools.cache
+def compiled(optimizer):
+    import jax
+
+    return jax.jit(optimizer.stateless_apply)
+
+
+def apply(optimizer, grads, variables):
+    """As Keras' trainers do: on JAX one compiled function of the state."""
+    tensors = [keras.ops.convert_to_tensor(grads[path].astype("float32")) for path in variables]
+    targets = list(variables.values())
+    if keras.backend.backend() != "jax":
+        optimizer.apply(tensors, targets)
+        return
+    state = [v.value for v in optimizer.variables]
+    new, state = compiled(optimizer)(state, tensors, [v.value for v in targets])
+    for variable, value in zip([*targets, *optimizer.variables], [*new, *state], strict=True):
+        variable.assign(value)
+
+
+def assert_same(variables, expected, atol=2e-5):
+    for path, value in expected.items():
+        np.testing.assert_allclose(numpy(variables[path]), value, atol=atol, err_msg=path)
+
+
+@pytest.mark.parametrize(
+    "optimizer, rule, options",
+    [
+        (kbz.AdamW(0.1), oracles.adamw, {}),
+        (kbz.AdamW(0.1, bias_correction=True), oracles.adamw, {"bias_correction": True}),
+        (kbz.Lamb(0.1), oracles.lamb, {}),
+    ],
+    ids=["adamw", "adamw-corrected", "lamb"],
+)
+def test_step_by_step(optimizer, rule, options):
+    values, gradients, variables = start()
+    optimizer.build(list(variables.values()))
+    for grads, expected in zip(
+        gradients, oracles.steps(rule, values, gradients, [0.1] * STEPS, **options), strict=True
+    ):
+        apply(optimizer, grads, variables)
+        assert_same(variables, expected)
+
+
+def test_lamb_where_a_norm_is_zero():
+    """The ratio is 1: weights that begin at zero move, and where nothing pulls nothing moves."""
+    variables = {
+        name: keras.Variable(np.full((2, 2), value), name="kernel") for name, value in (("a", 0.0), ("b", 2.0))
+    }
+    optimizer = kbz.Lamb(0.1, weight_decay=0.0)
+    optimizer.build(list(variables.values()))
+    apply(optimizer, {"a": np.full((2, 2), 0.5), "b": np.zeros((2, 2))}, variables)
+    assert_same(variables, {"a": np.full((2, 2), -0.1), "b": np.full((2, 2), 2.0)})
+
+
+def test_lamb_knows_the_fused_kernel():
+    backbone = kbz.BertBackbone(**TINY)
+    assert len([w.path for w in backbone.weights if w.path.endswith("qkv/kernel")]) == TINY["num_layers"]
+
+
+@pytest.mark.parametrize("kind, rule", OPTIMIZERS)
+def test_accumulation_step_by_step(kind, rule):
+    """Two updates of three gradients, after two that a run left over; in between nothing moves."""
+    values, gradients, variables = start()
+    optimizer = kind(kbz.WarmupPolynomialDecay(0.1, warmup=0.0, total_steps=4), gradient_accumulation_steps=3)
+    optimizer.build(list(variables.values()))
+    for grads in start(seed=1)[1][:2]:
+        apply(optimizer, grads, variables)
+    optimizer._iterations.assign(0)
+    means = [
+        {path: np.mean([g[path] for g in part], axis=0) for path in SHAPES} for part in (gradients[:3], gradients[3:])
+    ]
+    after = [values] * 2 + [oracles.steps(rule, values, means, [0.1, 0.075])[0]] * 3
+    after.append(oracles.steps(rule, values, means, [0.1, 0.075])[1])
+    for step, (grads, expected) in enumerate(zip(gradients, after, strict=True), 1):
+        before = [numpy(v) for v in (*optimizer._momentums, *optimizer._velocities)]
+        apply(optimizer, grads, variables)
+        assert_same(variables, expected)
+        assert int(numpy(optimizer.iterations)) == step // 3
+        moved = [
+            np.any(numpy(v) != b) for v, b in zip((*optimizer._momentums, *optimizer._velocities), before, strict=True)
+        ]
+        assert moved == [step % 3 == 0] * len(moved)
+
+
+@pytest.mark.parametrize("kind, rule", OPTIMIZERS)
+@pytest.mark.parametrize("accumulation, batch_size", [(None, 4), (2, 2)])
+def test_fit_accumulates_to_the_large_batch(kind, rule, accumulation, batch_size):
+    schedule = kbz.WarmupPolynomialDecay(0.1, warmup=0.5, total_steps=4, power=2.0)
+    optimizer = kind(schedule, global_clipnorm=2.5, gradient_accumulation_steps=accumulation)
+    rows = np.arange(16).reshape(4, 4)
+    expected = oracles.fit_oracle(rule, rows, [0.0, 0.05, 0.025, 0.00625], clipnorm=2.5)
+    assert_same(oracles.fit(optimizer, batch_size), expected)
+
+
+@pytest.mark.parametrize("kind, rule", OPTIMIZERS)
+def test_loss_scaling_step_by_step(kind, rule):
+    """Scaled gradients give the step of the unscaled; an overflow skips it and halves the scale."""
+    values, gradients, variables = start()
+    optimizer = kbz.LossScaleOptimizer(kind(0.1), initial_scale=64.0, dynamic_growth_steps=4)
+    optimizer.build(list(variables.values()))
+    assert float(numpy(optimizer.scale_loss(keras.ops.convert_to_tensor(2.0)))) == 128.0
+    expected = oracles.steps(rule, values, gradients, [0.1] * STEPS)
+    scale = 64.0
+    for step in range(STEPS):
+        if step == 1:
+            broken = {path: grad * scale for path, grad in gradients[1].items()}
+            broken["norm/beta"] = np.array([1.0, np.inf, np.nan, 1.0])
+            apply(optimizer, broken, variables)
+            assert_same(variables, expected[0])
+            scale = 32.0
+        apply(optimizer, {path: grad * scale for path, grad in gradients[step].items()}, variables)
+        assert_same(variables, expected[step])
+        scale = 64.0 if step == 4 else scale  # four good steps since the bad one
+        assert float(numpy(optimizer.dynamic_scale)) == scale
+    assert int(numpy(optimizer.iterations)) == STEPS
+
+
+def test_fit_skips_the_batch_that_overflows():
+    """Loss scaling over accumulation: a batch that overflowed is not one of those an update is made of."""
+    x = oracles.X.copy()
+    x[3] = np.inf
+    optimizer = kbz.LossScaleOptimizer(kbz.AdamW(0.1, gradient_accumulation_steps=2), initial_scale=8.0)
+    rows = [[0, 1, 4, 5], [6, 7, 8, 9], [10, 11, 12, 13]]
+    assert_same(oracles.fit(optimizer, 2, x), oracles.fit_oracle(oracles.adamw, rows, [0.1] * 3))
+    assert float(numpy(optimizer.dynamic_scale)) == 4.0
+
+
+def test_clips_by_the_summed_gradient_of_a_table():
+    """An id that occurs twice: its row's gradient is the sum, and so is the norm."""
+    table = keras.layers.Embedding(5, 2, embeddings_initializer="zeros")
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), table])
+    optimizer = kbz.AdamW(0.5, weight_decay=0.0, beta_1=0.0, beta_2=0.0, epsilon=1.0, global_clipnorm=0.1)
+    model.compile(optimizer, loss=lambda y, p: p)
+    model.fit(np.array([[1, 1, 4]]), np.zeros((1, 3, 2)), verbose=0)
+    # d loss / d entry is 1/6 an occurrence, so 2/6 in row 1 and 1/6 in row 4: the norm is sqrt(2 * 4 + 2 * 1) / 6.
+    expected = np.zeros((5, 2))
+    for row, grad in ((1, 2 / 6), (4, 1 / 6)):
+        grad *= 0.1 / (math.sqrt(10) / 6)
+        expected[row] = -0.5 * grad / (grad + 1.0)
+    np.testing.assert_allclose(numpy(table.embeddings), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [kbz.AdamW, kbz.Lamb])
+def test_decay_leaves_biases_and_layer_norm_alone(kind):
+    backbone = kbz.BertBackbone(**TINY)
+    optimizer = kind(0.1)
+    optimizer.build(backbone.trainable_variables)
+    decayed = {w.path for w in backbone.trainable_variables if optimizer._use_weight_decay(w)}
+    assert decayed == {w.path for w in backbone.trainable_variables if w.name in ("kernel", "embeddings")}
+    assert len(decayed) == 3 + 2 * 4 + 1
+
+
+def test_decay_asks_the_variable_not_its_layer():
+    layer = keras.layers.Dense(2, name="bias_beta_gamma")
+    layer.build((None, 2))
+    layer.kernel.assign(np.full((2, 2), 2.0))
+    optimizer = kbz.AdamW(0.5, weight_decay=0.1)
+    optimizer.build(layer.trainable_variables)
+    apply(optimizer, {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}, {"kernel": layer.kernel, "bias": layer.bias})
+    np.testing.assert_allclose(numpy(layer.kernel), np.full((2, 2), 2.0 * (1 - 0.05)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind, options", [(kbz.AdamW, {"bias_correction": True}), (kbz.Lamb, {})])
+def test_config(kind, options):
+    schedule = kbz.WarmupPolynomialDecay(1e-3, 0.2, 50)
+    options = {"weight_decay": 0.02, "gradient_accumulation_steps": 3, **options}
+    optimizer = kbz.LossScaleOptimizer(kind(schedule, **options), initial_scale=4.0)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
+    assert type(again) is kbz.LossScaleOptimizer
+    assert type(again.inner_optimizer) is kind
+    assert again.get_config() == optimizer.get_config()
+    expected = {"epsilon": 1e-6, "beta_1": 0.9, "beta_2": 0.999, "global_clipnorm": 1.0, **options}
+    assert {name: getattr(again.inner_optimizer, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("kind", [kbz.AdamW, kbz.Lamb])
+def test_a_saved_run_goes_on(kind, tmp_path):
+    """Saved between the gradients of an update: what was accumulated comes back, too."""
+
+    def fit_on(model):
+        model.fit(oracles.X[:3], oracles.Y[:3], batch_size=1, shuffle=False, verbose=0)
+        return [numpy(v) for v in (*model.weights, *model.optimizer.variables)]
+
+    model = oracles.linear_model(kind(0.1, gradient_accumulation_steps=2))
+    fit_on(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is kind
+    for on, again in zip(fit_on(model), fit_on(loaded), strict=True):
+        np.testing.assert_array_equal(again, on)
+    assert int(numpy(loaded.optimizer.iterations)) == 3
+
+
+def test_averages_of_accumulated_steps_are_refused():
+    with pytest.raises(ValueError, match="`use_ema` and `gradient_accumulation_steps` exclude"):
+        kbz.Lamb(use_ema=True, gradient_accumulation_steps=2)

@@ -1,0 +1,75 @@
+"""The schedule at hand-worked steps, and over the runs of fit."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import numpy
+
+
+def test_schedule_at_hand_worked_steps():
+    schedule = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20)
+    rates = [float(schedule(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
+    np.testing.assert_allclose(rates, [0, 0.5, 0.9, 0.5, 0.05, 0, 0], atol=1e-6)
+    assert float(kbz.WarmupPolynomialDecay(2.0, 0.0, 10)(0)) == 2.0
+    squared = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20, power=2.0)
+    rates = [float(squared(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
+    np.testing.assert_allclose(rates, [0, 0.5, 0.81, 0.25, 0.0025, 0, 0], atol=1e-6)
+
+
+def test_schedule_saves():
+    for total_steps in (None, 50):
+        schedule = kbz.WarmupPolynomialDecay(1e-3, 0.2, total_steps, power=0.5)
+        again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+        assert (again.learning_rate, again.warmup, again.total_steps, again.power) == (1e-3, 0.2, total_steps, 0.5)
+
+
+class Rates(keras.callbacks.Callback):
+    """The rate of the next step, read after each."""
+
+    def __init__(self, rates):
+        super().__init__()
+        self.rates = rates
+
+    def on_train_batch_end(self, batch, logs=None):
+        if keras.backend.backend() == "jax":  # Between steps the state is not in the variables.
+            self.model.jax_state_sync()
+        self.rates.append(float(numpy(self.model.optimizer.learning_rate)))
+
+
+def test_schedule_follows_fit(classifier):
+    texts, labels = ["a good film", "bad", "fine"] * 8, [0, 1, 2] * 8
+    rates = []
+    classifier.fit(texts, labels, batch_size=6, epochs=5, verbose=0, callbacks=[Rates(rates)])
+    # Read after each of the 20 steps, so the rate of the next.
+    expected = [min(3e-5 * step / 2, 3e-5) if step < 2 else 3e-5 * (1 - step / 20) for step in range(1, 21)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-12)
+    rates.clear()
+    classifier.fit(texts, labels, batch_size=6, epochs=5, initial_epoch=4, verbose=0, callbacks=[Rates(rates)])
+    np.testing.assert_allclose(rates, expected[16:], rtol=1e-5, atol=1e-12)
+
+
+def test_schedule_follows_updates(classifier):
+    """7 batches an epoch, two an update: 14 batches are 7 updates, and an epoch ends between two."""
+    texts, labels, rates = ["a good film"] * 7, [0] * 7, []
+    classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1.0, warmup=0.3), gradient_accumulation_steps=2))
+    classifier.fit(texts, labels, batch_size=1, epochs=2, verbose=0, callbacks=[Rates(rates)])
+    expected = [0.0, 0.5, 0.5, *(1 - np.repeat([2, 3, 4, 5, 6], 2) / 7), 0.0]
+    np.testing.assert_allclose(rates, expected, atol=1e-6)
+    assert int(numpy(classifier.optimizer.iterations)) == 7
+
+
+@pytest.mark.parametrize(
+    "run, words",
+    [
+        (lambda: kbz.WarmupPolynomialDecay(1.0, warmup=1.0), "`warmup` must be a share in [0, 1)"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, power=0.0), "`power` must be positive"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=0), "`total_steps` must be at least 1"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0)(3), "`total_steps` must be given"),
+    ],
+)
+def test_bad_arguments(run, words):
+    with pytest.raises(ValueError) as error:
+        run()
+    assert words in str(error.value)
