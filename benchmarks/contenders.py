@@ -191,7 +191,7 @@ def keras_hub(preset: str, sequence_length: int = SEQUENCE_LENGTH) -> Contender:
         max_sequence_length=config["max_position_embeddings"],
     )
     tokenizer = hub.models.BertTokenizer(vocabulary=str(Path(preset, "vocab.txt")), lowercase=True)
-    preprocessor = hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=sequence_length)
+    preprocessor = hub.models.BertPreprocessor(tokenizer, sequence_length=sequence_length)
     classifier = hub.models.BertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor)
     optimizer = keras.optimizers.AdamW(5e-5, weight_decay=0.01, global_clipnorm=1.0)
     optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])

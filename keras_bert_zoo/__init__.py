@@ -3,10 +3,15 @@
 from keras_bert_zoo import pretraining as pretraining
 from keras_bert_zoo.layers import BertEmbeddings as BertEmbeddings
 from keras_bert_zoo.layers import EncoderLayer as EncoderLayer
+from keras_bert_zoo.layers import MaskedLMHead as MaskedLMHead
 from keras_bert_zoo.layers import SelfAttention as SelfAttention
+from keras_bert_zoo.layers import VocabularyBias as VocabularyBias
 from keras_bert_zoo.models import BertBackbone as BertBackbone
+from keras_bert_zoo.models import BertMaskedLM as BertMaskedLM
+from keras_bert_zoo.models import BertNextSentencePredictor as BertNextSentencePredictor
+from keras_bert_zoo.models import BertPreprocessor as BertPreprocessor
+from keras_bert_zoo.models import BertPretrainer as BertPretrainer
 from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
-from keras_bert_zoo.models import BertTextClassifierPreprocessor as BertTextClassifierPreprocessor
 from keras_bert_zoo.presets import preset_names as preset_names
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer
 from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary

@@ -45,7 +45,7 @@ def build_from_scratch(texts: list[str], names: list[str]) -> kbz.BertTextClassi
     """The smallest configuration, with a vocabulary learned on the spot."""
     vocabulary = kbz.learn_vocabulary(texts, vocabulary_size=2000)
     backbone = kbz.BertBackbone.from_preset("bert_tiny", load_weights=False, vocabulary_size=len(vocabulary))
-    preprocessor = kbz.BertTextClassifierPreprocessor(kbz.BertTokenizer(vocabulary), sequence_length=64)
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(vocabulary), sequence_length=64)
     return kbz.BertTextClassifier(backbone, class_names=names, preprocessor=preprocessor)
 
 

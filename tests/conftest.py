@@ -28,7 +28,7 @@ def tokenizer():
 
 @pytest.fixture
 def classifier(backbone, tokenizer):
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     return kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
 
 

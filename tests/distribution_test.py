@@ -36,7 +36,7 @@ texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for
 labels = [i % 3 for i in range(21)]
 with scope:
     backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
-    preprocessor = kbz.BertTextClassifierPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
     model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
     model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
 rng = np.random.default_rng(0)

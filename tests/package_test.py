@@ -38,7 +38,7 @@ import sys, keras
 assert "tensorflow" not in sys.modules
 import keras_bert_zoo as kbz
 vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
-preprocessor = kbz.BertTextClassifierPreprocessor(kbz.BertTokenizer(vocabulary), 16)
+preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(vocabulary), 16)
 model = kbz.BertTextClassifier(kbz.BertBackbone(7, 1, 2, 8, 16), 2, preprocessor=preprocessor)
 model.fit(["a", "b"], [0, 1], verbose=0)
 assert "tensorflow" not in sys.modules
@@ -76,7 +76,7 @@ print(json.dumps(keras.models.load_model(sys.argv[1]).predict(json.loads(sys.arg
 
 
 def test_every_public_class_is_registered():
-    for name in ("BertBackbone", "BertTextClassifier", "BertTextClassifierPreprocessor", "BertTokenizer", "AdamW",
+    for name in ("BertBackbone", "BertTextClassifier", "BertPreprocessor", "BertTokenizer", "AdamW",
                  "Lamb", "LossScaleOptimizer", "WarmupPolynomialDecay", "BertEmbeddings", "EncoderLayer",
                  "SelfAttention"):  # fmt: skip
         assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is getattr(kbz, name)

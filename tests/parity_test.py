@@ -114,7 +114,7 @@ def test_gradients(tmp_path):
 def test_real_checkpoint(minilm):
     texts = ["The cat sat on the mat.", "Quarterly revenue rose by 12% to $3.4bn, the company said on Tuesday."]
     tokenizer = kbz.BertTokenizer(minilm / "vocab.txt")
-    inputs = kbz.BertTextClassifierPreprocessor(tokenizer)((texts, texts[::-1]))
+    inputs = kbz.BertPreprocessor(tokenizer)((texts, texts[::-1]))
     model = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
     backbone = kbz.BertBackbone.from_preset(minilm)
     assert (backbone.load_report.fresh, backbone.load_report.unused) == ((), ())

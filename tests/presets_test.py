@@ -123,7 +123,7 @@ def test_causal_backbone_opens_in_transformers(tmp_path):
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_classifier_round_trip_and_transformers(backbone, tokenizer, multi_label, tmp_path):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=12)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=12)
     names = ["no", "yes", "maybe"]
     classifier = randomise(
         kbz.BertTextClassifier(
@@ -354,7 +354,7 @@ def test_vocabulary_survives_unusual_tokens(backbone, tmp_path):
     words = [*kbz.BertTokenizer(Path(__file__).parent / "unusual_vocab.txt").vocabulary]
     assert len(words) == 9
     tokenizer = kbz.BertTokenizer(words, lowercase=False, strip_accents=True, split_chinese=False)
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, 8)
+    preprocessor = kbz.BertPreprocessor(tokenizer, 8)
     kbz.BertTextClassifier(backbone, 2, preprocessor=preprocessor).save_to_preset(tmp_path / "preset")
     loaded = kbz.BertTextClassifier.from_preset(tmp_path / "preset").preprocessor.tokenizer
     assert loaded.get_config() == tokenizer.get_config()

@@ -90,7 +90,7 @@ def wide_backbone():
 
 def test_fit_learns_from_text_names_and_pairs(tokenizer):
     def fresh(**options):
-        preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+        preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
         return kbz.BertTextClassifier(wide_backbone(), preprocessor=preprocessor, **options)
 
     names = [["warm", "cold", "so so"][label] for label in LABELS]
@@ -110,7 +110,7 @@ def test_fit_learns_from_text_names_and_pairs(tokenizer):
 
 
 def test_multi_label(tokenizer):
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     names = ["film", "praise", "length"]
     classifier = kbz.BertTextClassifier(wide_backbone(), class_names=names, multi_label=True, preprocessor=preprocessor)
     sets = [["film", "praise"], [], ["length"], ["praise"], ["praise"], ["length", "film"]]
@@ -168,7 +168,7 @@ def test_validation_steps_takes_the_first_examples(classifier):
 def test_same_seed_same_weights(tokenizer):
     def run():
         keras.utils.set_random_seed(7)
-        preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+        preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
         classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=3, preprocessor=preprocessor)
         classifier.fit(TEXTS * 4, LABELS * 4, batch_size=4, epochs=2, verbose=0)
         return classifier.predict(TEXTS, verbose=0)
@@ -178,7 +178,7 @@ def test_same_seed_same_weights(tokenizer):
 
 def test_few_programs_are_compiled(tokenizer, monkeypatch):
     """On XLA one program a length of a short list; elsewhere batches are as long as their longest text."""
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=40)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=40)
     backbone = kbz.BertBackbone(**{**TINY, "max_sequence_length": 40})
     classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
     shapes = []
@@ -207,7 +207,7 @@ def test_few_programs_are_compiled(tokenizer, monkeypatch):
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_gives_float32_logits(policy, tokenizer):
     backbone = kbz.BertBackbone(**TINY, dtype=policy)
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
     scaled = isinstance(classifier.optimizer, keras.optimizers.LossScaleOptimizer)
     assert scaled == (policy == "mixed_float16")
@@ -219,7 +219,7 @@ def test_half_precision_gives_float32_logits(policy, tokenizer):
 
 def test_saves(tokenizer, tmp_path):
     def build():
-        preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+        preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
         return kbz.BertTextClassifier(
             kbz.BertBackbone(**TINY), class_names=["a", "b"], dropout=0.2, preprocessor=preprocessor
         )
@@ -333,7 +333,7 @@ def test_bad_streams_are_refused_before_anything_compiles(classifier):
 
 def test_names_stream_too(tokenizer):
     tf = pytest.importorskip("tensorflow")
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), class_names=["no", "yes"], preprocessor=preprocessor)
     names = ["yes", "no", "no", "yes", "no", "yes"]
     stream = tf.data.Dataset.from_tensor_slices((TEXTS, names)).batch(4)
@@ -368,7 +368,7 @@ def test_names_from_refused_data_are_forgotten(classifier):
 
 
 def test_pairs_need_two_segments(tokenizer):
-    preprocessor = kbz.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY, num_segments=1), 2, preprocessor=preprocessor)
     with pytest.raises(ValueError, match=r"Pairs need a backbone with two segment types. Received: num_segments=1"):
         classifier.predict((TEXTS, TEXTS), verbose=0)
@@ -395,16 +395,16 @@ def test_bad_arguments(backbone, options, words):
 
 def test_parts_that_do_not_fit_together(tokenizer):
     small = kbz.BertBackbone(**{**TINY, "vocabulary_size": 29})
-    fits = kbz.BertTextClassifierPreprocessor(tokenizer, 16)
+    fits = kbz.BertPreprocessor(tokenizer, 16)
     with pytest.raises(ValueError, match=r"no larger than the backbone's embedding. Received: 30 tokens"):
         kbz.BertTextClassifier(small, 2, preprocessor=fits)
-    long = kbz.BertTextClassifierPreprocessor(tokenizer, 17)
+    long = kbz.BertPreprocessor(tokenizer, 17)
     with pytest.raises(ValueError, match=r"at most the backbone's max_sequence_length. Received: sequence_length=17"):
         kbz.BertTextClassifier(kbz.BertBackbone(**TINY), 2, preprocessor=long)
     with pytest.raises(ValueError, match="`backbone` must have a pooler"):
         kbz.BertTextClassifier(kbz.BertBackbone(**TINY, pooler=False), 2)
     with pytest.raises(ValueError, match="`sequence_length` must be at least 4"):
-        kbz.BertTextClassifierPreprocessor(tokenizer, 3)
+        kbz.BertPreprocessor(tokenizer, 3)
     bare = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), 2)
     with pytest.raises(ValueError, match="the task has preprocessor=None"):
         bare.predict(TEXTS, verbose=0)

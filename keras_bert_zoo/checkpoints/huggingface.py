@@ -30,7 +30,13 @@ _NUMBER = "[0-9]" * 5
 SAFETENSORS_FILES = (SAFETENSORS, SAFETENSORS + INDEX, f"model-{_NUMBER}-of-{_NUMBER}.safetensors")
 PYTORCH_FILES = (PYTORCH, PYTORCH + INDEX, f"pytorch_model-{_NUMBER}-of-{_NUMBER}.bin")
 
-_ARCHITECTURES = {"BertBackbone": "BertModel", "BertTextClassifier": "BertForSequenceClassification"}
+_ARCHITECTURES = {
+    "BertBackbone": "BertModel",
+    "BertTextClassifier": "BertForSequenceClassification",
+    "BertMaskedLM": "BertForMaskedLM",
+    "BertNextSentencePredictor": "BertForNextSentencePrediction",
+    "BertPretrainer": "BertForPreTraining",
+}
 
 
 def is_huggingface(directory: Path) -> bool:
@@ -57,7 +63,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     arrays: Mapping[str, np.ndarray] = {}
     unknown: tuple[str, ...] = ()
     if load_weights:
-        arrays, unknown = read_tensors(read_weights(directory), heads=class_name == "BertTextClassifier")
+        arrays, unknown = read_tensors(read_weights(directory), class_name)
         backbone["pooler"] = "pooler/kernel" in arrays
         layers = sum(name.endswith("/attention/qkv/kernel") for name in arrays)
         if layers != backbone["num_layers"]:

@@ -51,10 +51,35 @@ BACKBONE = [
     Template("pooler/kernel", ("pooler.dense.weight",), transposed=True),
     Template("pooler/bias", ("pooler.dense.bias",)),
 ]
-_HEADS = [
+_CLASSIFIER = [
     Template("classifier/kernel", ("classifier.weight",), transposed=True),
     Template("classifier/bias", ("classifier.bias",)),
 ]
+_MASKED_LM = [
+    Template("mlm_head/dense/kernel", ("cls.predictions.transform.dense.weight",), transposed=True),
+    Template("mlm_head/dense/bias", ("cls.predictions.transform.dense.bias",)),
+    Template("mlm_head/layer_norm/gamma", ("cls.predictions.transform.LayerNorm.weight",)),
+    Template("mlm_head/layer_norm/beta", ("cls.predictions.transform.LayerNorm.bias",)),
+    Template("mlm_bias/bias", ("cls.predictions.bias",)),
+]
+_NEXT_SENTENCE = [
+    Template("nsp/kernel", ("cls.seq_relationship.weight",), transposed=True),
+    Template("nsp/bias", ("cls.seq_relationship.bias",)),
+]
+# Each of our classes with the tensors of its head: token classifiers call theirs as text classifiers do.
+HEADS: dict[str, list[Template]] = {
+    "BertBackbone": [],
+    "BertTextClassifier": _CLASSIFIER,
+    "BertMaskedLM": _MASKED_LM,
+    "BertNextSentencePredictor": _NEXT_SENTENCE,
+    "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,
+}
+
+# Copies that older files hold of tied tensors.
+_TIED = {
+    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 
 # A buffer of positions that older versions of transformers wrote; it holds 0, 1, 2, ….
 _BUFFERS = {"embeddings.position_ids"}
@@ -63,22 +88,40 @@ _BUFFERS = {"embeddings.position_ids"}
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def _templates(prefix: str, heads: bool = True) -> list[Template]:
-    backbone = [template._replace(theirs=tuple(prefix + name for name in template.theirs)) for template in BACKBONE]
-    return backbone + _HEADS if heads else backbone
+def _templates(prefix: str, heads: list[Template]) -> list[Template]:
+    return [
+        *(template._replace(theirs=tuple(prefix + name for name in template.theirs)) for template in BACKBONE),
+        *heads,
+    ]
 
 
-def read_tensors(tensors: Mapping[str, Tensor], heads: bool) -> tuple[LazyArrays, tuple[str, ...]]:
+def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyArrays, tuple[str, ...]]:
     """Their tensors as our arrays, and the names that have no place.
 
     Args:
         tensors: By their names.
-        heads: Whether the file's head is one of ours: token classifiers call theirs as text classifiers do.
+        class_name: Our name of the class that the file is of.
     """
     tensors = {_modern(name): tensor for name, tensor in tensors.items()}
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in tensors) else ""
+    heads = HEADS[class_name]
     arrays, unknown = join_tensors(tensors, _templates(prefix, heads))
-    return arrays, tuple(name for name in unknown if name.removeprefix(prefix) not in _BUFFERS)
+    known = {prefix + name for name in _BUFFERS}
+    if _MASKED_LM[0] in heads:
+        known |= _tied(tensors, prefix)
+    return arrays, tuple(name for name in unknown if name not in known)
+
+
+def _tied(tensors: Mapping[str, Tensor], prefix: str) -> set[str]:
+    """Names of copies; one that differs from what it should be tied to is a `ValueError`."""
+    found = set()
+    for copy, name in _TIED.items():
+        original = tensors.get(name, tensors.get(prefix + name))
+        if copy in tensors and original is not None:
+            if not np.array_equal(tensors[copy].read(), original.read()):
+                raise ValueError(f"The preset's {copy} must be tied to {name}. Received: other values")
+            found.add(copy)
+    return found
 
 
 def _modern(name: str) -> str:
@@ -90,7 +133,8 @@ def _modern(name: str) -> str:
 
 def split_tensors(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """Our arrays as their tensors, float32; an array without a place on their side is a `ValueError`."""
-    templates = {template.ours: template for template in _templates(prefix)}
+    heads = [template for head in HEADS.values() for template in head]
+    templates = {template.ours: template for template in _templates(prefix, heads)}
     tensors = {}
     for ours, array in arrays.items():
         match = re.fullmatch(r"encoder_layer_(\d+)/(.+)", ours)

@@ -24,6 +24,21 @@ _HEAD = [
     Template("classifier/bias", ("output_bias",)),
 ]
 _HEAD_DROPOUT = 0.1
+# The heads of run_pretraining.py, which every released checkpoint has.
+_PRETRAINING = [
+    *(
+        Template(f"mlm_head/{ours}", (f"cls/predictions/transform/{theirs}",))
+        for ours, theirs in (
+            ("dense/kernel", "dense/kernel"),
+            ("dense/bias", "dense/bias"),
+            ("layer_norm/gamma", "LayerNorm/gamma"),
+            ("layer_norm/beta", "LayerNorm/beta"),
+        )
+    ),
+    Template("mlm_bias/bias", ("cls/predictions/output_bias",)),
+    Template("nsp/kernel", ("cls/seq_relationship/output_weights",), transposed=True),
+    Template("nsp/bias", ("cls/seq_relationship/output_bias",)),
+]
 
 # What the optimiser keeps is no weight of the model.
 _OPTIMIZER = re.compile(r"global_step|.*/adam_[mv]")
@@ -57,7 +72,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
             head = {"num_classes": classes, "class_names": None, "multi_label": False, "dropout": _HEAD_DROPOUT}
     vocabulary, tokenizer, length = read_tokenizer(directory, lowercase=_is_uncased(directory))
     return Checkpoint(
-        class_name="BertTextClassifier" if head else "BertBackbone",
+        class_name=_class_name(head, arrays),
         backbone=backbone,
         head=head,
         arrays=arrays,
@@ -66,6 +81,12 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         tokenizer=tokenizer,
         sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
     )
+
+
+def _class_name(head: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    if head:
+        return "BertTextClassifier"
+    return "BertPretrainer" if all(template.ours in arrays for template in _PRETRAINING) else "BertBackbone"
 
 
 def _is_uncased(directory: Path) -> bool:
@@ -81,7 +102,7 @@ def _is_uncased(directory: Path) -> bool:
 
 def _read_arrays(directory: Path) -> tuple[LazyArrays, tuple[str, ...]]:
     tensors = {name: tensor for name, tensor in _read_tensors(directory).items() if not _OPTIMIZER.fullmatch(name)}
-    return join_tensors(tensors, [*map(_renamed, BACKBONE), *_HEAD])
+    return join_tensors(tensors, [*map(_renamed, BACKBONE), *_HEAD, *_PRETRAINING])
 
 
 def _renamed(template: Template) -> Template:

@@ -3,3 +3,5 @@
 from keras_bert_zoo.layers.attention import SelfAttention as SelfAttention
 from keras_bert_zoo.layers.embeddings import BertEmbeddings as BertEmbeddings
 from keras_bert_zoo.layers.encoder import EncoderLayer as EncoderLayer
+from keras_bert_zoo.layers.heads import MaskedLMHead as MaskedLMHead
+from keras_bert_zoo.layers.heads import VocabularyBias as VocabularyBias

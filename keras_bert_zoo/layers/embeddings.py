@@ -58,13 +58,14 @@ class BertEmbeddings(keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
 
-        def table(rows: int, name: str) -> keras.layers.Embedding:
+        def table(kind: Any, rows: int, name: str) -> Any:
             initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
-            return keras.layers.Embedding(rows, hidden_dim, initializer, dtype=self.dtype_policy, name=name)
+            return kind(rows, hidden_dim, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
 
-        self.token_embedding = table(vocabulary_size, "token_embedding")
-        self.segment_embedding = table(num_segments, "segment_embedding")
-        self.position_embedding = table(max_sequence_length, "position_embedding")
+        # Reversible, as the masked LM multiplies by it.
+        self.token_embedding = table(keras.layers.ReversibleEmbedding, vocabulary_size, "token_embedding")
+        self.segment_embedding = table(keras.layers.Embedding, num_segments, "segment_embedding")
+        self.position_embedding = table(keras.layers.Embedding, max_sequence_length, "position_embedding")
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
         )

@@ -220,3 +220,9 @@ def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str,
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise ValueError(f"{class_name} has no argument of this name. Received: {', '.join(unknown)}")
+
+
+def check_pooler(backbone: BertBackbone) -> None:
+    """For a head that stands on the pooled output."""
+    if "pooled_output" not in backbone.output:
+        raise ValueError("`backbone` must have a pooler. Received: one with pooler=False")

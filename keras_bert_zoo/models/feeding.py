@@ -98,6 +98,8 @@ class FedModel(ChecksInputs, keras.Model):
             data, class_weight = self._fed(batches), None
         else:
             data = self._streamed(x, y, sample_weight)
+            if hasattr(x, "epoch"):
+                callbacks = _with_callback(callbacks, _FollowEpochs(x))
         if validation_data is not None:
             validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)
         elif validation_split and self._is_columns(x):
@@ -226,8 +228,8 @@ class FedModel(ChecksInputs, keras.Model):
             multiple_of=_replicas(self),
         )
 
-    def _fed(self, batches: LengthSortedBatches) -> Any:
-        return batches.to_tf() if keras.backend.backend() == "tensorflow" else batches
+    def _fed(self, batches: Any) -> Any:
+        return batches.to_tf() if keras.backend.backend() == "tensorflow" and hasattr(batches, "to_tf") else batches
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if isinstance(x, (list, str, int, float, np.ndarray)):
@@ -242,7 +244,7 @@ class FedModel(ChecksInputs, keras.Model):
                 )
         if is_tf_dataset(x):
             return tokenise_tf_dataset(x, self)
-        return x
+        return self._fed(x)
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
         if not isinstance(data, (tuple, list, dict)):
@@ -285,7 +287,7 @@ class FedModel(ChecksInputs, keras.Model):
 class _FollowEpochs(keras.callbacks.Callback):
     """Tells the batches the number of the epoch, on which their order depends; a resumed run goes on as it would."""
 
-    def __init__(self, batches: LengthSortedBatches) -> None:
+    def __init__(self, batches: Any) -> None:
         super().__init__()
         self.batches = batches
 

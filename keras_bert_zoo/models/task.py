@@ -12,6 +12,7 @@ from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.models.loading import LoadReport, load_arrays
 from keras_bert_zoo.presets import load_preset, save_preset
 from keras_bert_zoo.text import BertTokenizer
+from keras_bert_zoo.training import LossScaleOptimizer
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -26,6 +27,7 @@ class Task(FedModel):
     preprocessor_class: ClassVar[Any]
     head_layers: ClassVar[tuple[str, ...]]
     """Layers whose weights may be missing from a preset. The pooler counts, as some released models have none."""
+    needs_pooler: ClassVar[bool] = True
 
     def __init__(
         self, backbone: BertBackbone, preprocessor: Any, inputs: Any, outputs: Any, name: str, **kwargs: Any
@@ -37,6 +39,13 @@ class Task(FedModel):
         if preprocessor is not None:
             check_preprocessor(preprocessor, backbone)
         self.compile()
+
+    def compile(self, optimizer: Any = "auto", **kwargs: Any) -> None:
+        # Keras scales losses where the model's own policy is mixed_float16; ours stands in the backbone.
+        half_precision = self.backbone.embeddings.dtype_policy.name == "mixed_float16"
+        if half_precision and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            optimizer = LossScaleOptimizer(keras.optimizers.get(optimizer))
+        super().compile(optimizer=optimizer, **kwargs)
 
     # --- What a subclass states
 
@@ -83,7 +92,7 @@ class Task(FedModel):
         """
         checkpoint = load_preset(preset, load_weights)
         head = cls.head_arguments(checkpoint, arguments)
-        backbone = BertBackbone(**{**checkpoint.backbone, "pooler": True, "dtype": dtype})
+        backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:
             head["preprocessor"] = cls.preprocessor_class(
                 BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),

@@ -8,56 +8,10 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers.checks import check_positive_int, check_rate
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
-from keras_bert_zoo.text import BertTokenizer
-from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
-from keras_bert_zoo.text.texts import split_texts
-from keras_bert_zoo.training import AdamW, LossScaleOptimizer, WarmupPolynomialDecay
-
-
-@keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertTextClassifierPreprocessor:
-    """Texts, or pairs, to `[CLS] first [SEP] second [SEP]`.
-
-    Args:
-        tokenizer: The tokenizer.
-        sequence_length: Longest input in tokens, special tokens counted. Of longer pairs the longer text is cut.
-
-    Example:
-
-    ```python
-    preprocessor = BertTextClassifierPreprocessor(BertTokenizer("vocab.txt"), sequence_length=128)
-    preprocessor(["one text", "another"])                       # dict of int32 arrays [2, longest]
-    preprocessor((["a question"], ["an answer"]))               # a pair
-    ```
-    """
-
-    def __init__(self, tokenizer: BertTokenizer, sequence_length: int = 512) -> None:
-        check_positive_int(sequence_length=sequence_length)
-        if sequence_length < 4:  # [CLS], [SEP], [SEP] and one token
-            raise ValueError(f"`sequence_length` must be at least 4. Received: sequence_length={sequence_length}")
-        self.tokenizer = tokenizer
-        self.sequence_length = sequence_length
-
-    def pack(self, x: Any) -> PackedTexts:
-        """Tokenise without padding."""
-        first, second = split_texts(x)
-        return pack_texts(self.tokenizer, first, second, self.sequence_length)
-
-    def __call__(self, x: Any) -> Arrays:
-        packed = self.pack(x)
-        return packed.take(np.arange(len(packed.lengths)), int(packed.lengths.max(initial=0)))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "tokenizer": keras.saving.serialize_keras_object(self.tokenizer),
-            "sequence_length": self.sequence_length,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BertTextClassifierPreprocessor":
-        return cls(keras.saving.deserialize_keras_object(config["tokenizer"]), config["sequence_length"])
+from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -87,7 +41,7 @@ class BertTextClassifier(Task):
     ```
     """
 
-    preprocessor_class = BertTextClassifierPreprocessor
+    preprocessor_class = BertPreprocessor
     head_layers = ("classifier",)
 
     def __init__(
@@ -97,22 +51,19 @@ class BertTextClassifier(Task):
         class_names: Sequence[str] | None = None,
         multi_label: bool = False,
         dropout: float = 0.1,
-        preprocessor: BertTextClassifierPreprocessor | None = None,
+        preprocessor: BertPreprocessor | None = None,
         name: str = "bert_text_classifier",
         **kwargs: Any,
     ) -> None:
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         num_classes = _checked_classes(num_classes, class_names, multi_label)
         check_rate(dropout=dropout)
-        if "pooled_output" not in backbone.output:
-            raise ValueError("`backbone` must have a pooler. Received: one with pooler=False")
+        check_pooler(backbone)
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
         pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(backbone(backbone.input)["pooled_output"])
         # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
-        logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="classifier")(
-            pooled
-        )
-        self.half_precision = backbone.embeddings.dtype_policy.name == "mixed_float16"
+        (head,) = self.head_layers
+        logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name=head)(pooled)
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.multi_label = multi_label
@@ -142,9 +93,6 @@ class BertTextClassifier(Task):
             metrics = None
             # Weighted, so that the copies which fill a batch under a distribution do not count.
             kwargs.setdefault("weighted_metrics", [_default_metric(self.multi_label)])
-        if self.half_precision and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            # Keras does so where the model's own policy is mixed_float16; ours stands in the backbone.
-            optimizer = LossScaleOptimizer(keras.optimizers.get(optimizer))
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:

@@ -150,3 +150,13 @@ class PretrainingBatches(keras.utils.PyDataset):
         example, place = np.nonzero(weights)
         masked[example, positions[example, place]] = replacements[example, place]
         return MaskedTokens(masked, positions, labels.astype("int32"), weights.astype("float32"))
+
+    def to_tf(self) -> Any:
+        """The same batches as a `tf.data.Dataset` of fixed shapes, which keeps the step count."""
+        import tensorflow as tf
+
+        signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), self[0])
+        dataset = tf.data.Dataset.from_generator(
+            lambda: (self[i] for i in range(len(self))), output_signature=signature
+        )
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(self))).prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,95 @@
+"""What stands on the encoder for pre-training."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert_zoo.layers.activations import get_activation
+from keras_bert_zoo.layers.checks import check_positive, check_positive_int
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class MaskedLMHead(keras.layers.Layer):
+    """The masked positions' vectors, transformed for the output embedding (google-research/bert, run_pretraining.py).
+
+    Dense, activation, LayerNorm; the product with the token embedding comes after it, and `VocabularyBias`.
+
+    Args:
+        hidden_dim: Width of the encoder.
+        activation: As the encoder's.
+        layer_norm_epsilon: Added to the variance.
+        initializer_range: Standard deviation of the truncated normal that fills new weights.
+
+    Call arguments:
+        sequence_output: `[batch, length, hidden_dim]`.
+        mask_positions: int32 `[batch, predictions]`, positions in each sequence.
+
+    Returns:
+        `[batch, predictions, hidden_dim]`.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_positive_int(hidden_dim=hidden_dim)
+        check_positive(layer_norm_epsilon=layer_norm_epsilon, initializer_range=initializer_range)
+        self.hidden_dim = hidden_dim
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.initializer_range = initializer_range
+        self.dense = keras.layers.Dense(
+            hidden_dim,
+            activation=get_activation(activation),
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+            dtype=self.dtype_policy,
+            name="dense",
+        )
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
+        )
+
+    def build(self, sequence_output_shape: Any, mask_positions_shape: Any = None) -> None:
+        self.dense.build((None, None, self.hidden_dim))
+        self.layer_norm.build((None, None, self.hidden_dim))
+
+    def call(self, sequence_output: Any, mask_positions: Any) -> Any:
+        # A product with ones and zeros takes rows as exactly as a gather, and its gradient is a product again: no
+        # scattered sums, whose order no backend promises, and shapes that a TPU likes.
+        chosen = ops.one_hot(mask_positions, ops.shape(sequence_output)[1], dtype=sequence_output.dtype)
+        return self.layer_norm(self.dense(ops.matmul(chosen, sequence_output)))
+
+    def compute_output_shape(self, sequence_output_shape: Any, mask_positions_shape: Any) -> tuple[int | None, ...]:
+        return (*mask_positions_shape, self.hidden_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "initializer_range": self.initializer_range,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class VocabularyBias(keras.layers.Layer):
+    """The output bias of each token, the only weights of the masked LM that are not tied: logits to float32 logits."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"dtype": "float32", **kwargs})
+
+    def build(self, input_shape: Any) -> None:
+        self.bias = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="bias")
+
+    def call(self, logits: Any) -> Any:
+        return logits + self.bias
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape

@@ -1,0 +1,180 @@
+"""Masked language model: pre-training without pairs, and words for blanks (Devlin et al. 2019, section 3.1)."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
+from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+
+MASK_POSITIONS = "mask_positions"
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertMaskedLM(Task):
+    """BERT that predicts masked tokens.
+
+    The output embedding is the token embedding, and only masked positions are computed.
+
+    `fit` and `evaluate` take `keras_bert_zoo.pretraining.PretrainingBatches`, or any data set of such batches.
+
+    Args:
+        backbone: The encoder.
+        preprocessor: What turns raw text into arrays, for `fill_mask`.
+
+    Inputs:
+        The backbone's, and `mask_positions`, int32 `[batch, predictions]`.
+
+    Returns:
+        A dict of `mlm`, float32 logits `[batch, predictions, vocabulary_size]`.
+
+    Example:
+
+    ```python
+    model = BertMaskedLM.from_preset("bert_base")
+    model.fill_mask("paris is the [MASK] of france.")       # [[("capital", 0.99), …]]
+    ```
+    """
+
+    preprocessor_class = BertPreprocessor
+    head_layers: ClassVar[tuple[str, ...]] = ("mlm_head", "mlm_bias")
+    needs_pooler = False
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertPreprocessor | None = None,
+        name: str = "bert_masked_lm",
+        **kwargs: Any,
+    ) -> None:
+        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        inputs = {**backbone.input, MASK_POSITIONS: keras.Input((None,), dtype="int32", name=MASK_POSITIONS)}
+        super().__init__(backbone, preprocessor, inputs, self.build_heads(backbone, inputs), name, **kwargs)
+
+    def build_heads(self, backbone: BertBackbone, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The outputs, from the inputs."""
+        return {"mlm": masked_lm_logits(backbone, backbone(backbone.input)["sequence_output"], inputs[MASK_POSITIONS])}
+
+    def compile(
+        self, optimizer: Any = "auto", loss: Any = "auto", weighted_metrics: Any = "auto", **kwargs: Any
+    ) -> None:
+        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.2).
+
+        That is AdamW with a peak of 1e-4, warm-up over 1 % of the steps and linear decay to zero over the run of `fit`,
+        cross-entropy over the predictions of a batch, and accuracy.
+        """
+        if optimizer == "auto":
+            optimizer = AdamW(WarmupPolynomialDecay(1e-4, warmup=0.01))
+        # Of a batch's predictions, not of its positions: filling has no weight. The parts are added up.
+        if loss == "auto":
+            loss = {
+                output: keras.losses.SparseCategoricalCrossentropy(
+                    from_logits=True, reduction="mean_with_sample_weight"
+                )
+                for output in self.output
+            }
+        if weighted_metrics == "auto":
+            weighted_metrics = {
+                output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output
+            }
+        super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
+
+    def check_inputs(self, inputs: Any) -> None:
+        if not isinstance(inputs, dict) or MASK_POSITIONS not in inputs:
+            received = sorted(map(str, inputs)) if isinstance(inputs, dict) else type(inputs).__name__
+            raise ValueError(f"Inputs must have `{MASK_POSITIONS}` beside the backbone's. Received: {received}")
+        self.backbone.check_inputs({name: array for name, array in inputs.items() if name != MASK_POSITIONS})
+        positions, shape = inputs[MASK_POSITIONS], inputs["token_ids"].shape
+        if len(positions.shape) != 2 or (None not in (positions.shape[0], shape[0]) and positions.shape[0] != shape[0]):
+            raise ValueError(
+                f"`{MASK_POSITIONS}` must have the shape [batch, predictions]. "
+                f"Received: {MASK_POSITIONS}.shape={tuple(positions.shape)}, token_ids.shape={tuple(shape)}"
+            )
+        if isinstance(positions, np.ndarray) and ((positions < 0) | (positions >= shape[1])).any():
+            outside = positions[(positions < 0) | (positions >= shape[1])][0]
+            raise ValueError(
+                f"`{MASK_POSITIONS}` must be in [0, {shape[1]}). Received: {MASK_POSITIONS} with {outside}"
+            )
+
+    def _is_columns(self, x: Any) -> bool:
+        if x is None or isinstance(x, (str, list, tuple)):
+            raise ValueError(
+                "`x` must be PretrainingBatches, or a data set of such batches, not texts. "
+                f"Received: x of type {type(x).__name__}"
+            )
+        return False
+
+    def fill_mask(self, texts: str | Sequence[str], top_k: int = 5, batch_size: int = 32) -> list[Any]:
+        """The most probable tokens for each `[MASK]` in a text.
+
+        Args:
+            texts: A text, or a list of them; each must hold `[MASK]`.
+            top_k: Number of tokens.
+            batch_size: Texts a batch.
+
+        Returns:
+            For each text, for each `[MASK]` in it, a list of `top_k` pairs of token and probability, best first; for a
+            single string those of this text.
+        """
+        if self.preprocessor is None:
+            raise ValueError("`fill_mask` needs a preprocessor. Received: a model with preprocessor=None")
+        tokenizer = self.preprocessor.tokenizer
+        check_positive_int(top_k=top_k, batch_size=batch_size)
+        if top_k > tokenizer.vocabulary_size:
+            raise ValueError(f"`top_k` must be at most {tokenizer.vocabulary_size}. Received: top_k={top_k}")
+        single = isinstance(texts, str)
+        arrays = self.preprocessor([texts] if single else texts)
+        masks = arrays["token_ids"] == tokenizer.mask_token_id
+        counts = masks.sum(axis=1)
+        if not counts.all():
+            raise ValueError(
+                "`texts` must each hold [MASK], within the preprocessor's sequence_length. "
+                f"Received: number {int(np.argmin(counts))} without it"
+            )
+        positions = np.argsort(~masks, axis=1, kind="stable")[:, : counts.max()].astype("int32")
+        logits = keras.Model.predict(self, {**arrays, MASK_POSITIONS: positions}, batch_size=batch_size, verbose=0)[
+            "mlm"
+        ]
+        # The embedding may have more rows than there are tokens.
+        probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[..., : tokenizer.vocabulary_size]))
+        best = np.argsort(-probabilities, axis=-1, kind="stable")[..., :top_k]
+        filled = [
+            [
+                [(tokenizer.vocabulary[i], float(probabilities[row, mask, i])) for i in best[row, mask]]
+                for mask in range(count)
+            ]
+            for row, count in enumerate(counts)
+        ]
+        return filled[0] if single else filled
+
+    def head_config(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
+        return arguments
+
+    def continues(self, checkpoint: Checkpoint) -> bool:
+        return True
+
+
+def masked_lm_logits(backbone: BertBackbone, sequence_output: Any, mask_positions: Any) -> Any:
+    """`[batch, predictions, vocabulary_size]`, float32."""
+    config = backbone.architecture
+    head = MaskedLMHead(
+        config["hidden_dim"],
+        config["activation"],
+        config["layer_norm_epsilon"],
+        config["initializer_range"],
+        dtype=backbone.embeddings.dtype_policy,
+        name="mlm_head",
+    )
+    logits = backbone.embeddings.token_embedding(head(sequence_output, mask_positions), reverse=True)
+    return VocabularyBias(name="mlm_bias")(logits)

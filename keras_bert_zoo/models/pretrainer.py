@@ -1,0 +1,57 @@
+"""The paper's pre-training: masked tokens and next sentence together (Devlin et al. 2019, section 3.1)."""
+
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler
+from keras_bert_zoo.models.masked_lm import MASK_POSITIONS, BertMaskedLM, masked_lm_logits
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertPretrainer(BertMaskedLM):
+    """BERT that predicts masked tokens and whether the second segment follows the first; see `BertMaskedLM`.
+
+    The loss is the sum of both (google-research/bert, run_pretraining.py).
+
+    Args:
+        backbone: The encoder; it must have a pooler.
+        preprocessor: What turns raw text into arrays, for `fill_mask`.
+
+    Returns:
+        A dict of `mlm`, float32 logits `[batch, predictions, vocabulary_size]`, and `nsp`, float32 logits `[batch, 2]`;
+        class 1 means that the second segment is from elsewhere.
+
+    Example:
+
+    ```python
+    kbz.pretraining.prepare(["books.txt"], "books", tokenizer, layout="prose", duplicates=5)
+    pretrainer = BertPretrainer(BertBackbone(vocabulary_size=30522, num_layers=2, num_heads=2, hidden_dim=128,
+                                             intermediate_dim=512), BertPreprocessor(tokenizer))
+    pretrainer.fit(kbz.pretraining.PretrainingBatches("books", batch_size=256), epochs=40)
+    pretrainer.save_to_preset("my_bert")
+    ```
+    """
+
+    head_layers = ("mlm_head", "mlm_bias", "nsp")
+    needs_pooler = True
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertPreprocessor | None = None,
+        name: str = "bert_pretrainer",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(backbone, preprocessor, name, **kwargs)
+
+    def build_heads(self, backbone: BertBackbone, inputs: dict[str, Any]) -> dict[str, Any]:
+        check_pooler(backbone)
+        outputs = backbone(backbone.input)
+        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        nsp = keras.layers.Dense(2, kernel_initializer=initializer, dtype="float32", name="nsp")
+        return {
+            "mlm": masked_lm_logits(backbone, outputs["sequence_output"], inputs[MASK_POSITIONS]),
+            "nsp": nsp(outputs["pooled_output"]),
+        }
