@@ -68,18 +68,12 @@ class BertMaskedLM(Task):
         """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.2).
 
         That is AdamW with a peak of 1e-4, warm-up over 1 % of the steps and linear decay to zero over the run of `fit`,
-        cross-entropy over the predictions of a batch, and accuracy.
+        cross-entropy, and accuracy.
         """
         if optimizer == "auto":
             optimizer = AdamW(WarmupPolynomialDecay(1e-4, warmup=0.01))
-        # Of a batch's predictions, not of its positions: filling has no weight. The parts are added up.
-        if loss == "auto":
-            loss = {
-                output: keras.losses.SparseCategoricalCrossentropy(
-                    from_logits=True, reduction="mean_with_sample_weight"
-                )
-                for output in self.output
-            }
+        if loss == "auto":  # The batches' weights make it a mean over predictions; the parts are added up.
+            loss = {output: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for output in self.output}
         if weighted_metrics == "auto":
             weighted_metrics = {
                 output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output

@@ -34,7 +34,9 @@ class PretrainingBatches(keras.utils.PyDataset):
       `[batch, max_predictions]`;
     - targets: `mlm`, int32 `[batch, max_predictions]`, and with pairs `nsp`, int32 `[batch]`, 1 where the second
       segment is from another document;
-    - weights: of the same names and shapes, float32, 0 where there is no prediction.
+    - weights: of the same names and shapes, float32, 0 where there is no prediction. Those of `mlm` are 1 on average,
+      so that a mean over all positions is the mean over the predictions of the whole batch, on however many devices
+      (google-research/bert, run_pretraining.py).
     """
 
     def __init__(
@@ -96,7 +98,8 @@ class PretrainingBatches(keras.utils.PyDataset):
             "padding_mask": inside.astype("int32"),
             "mask_positions": masked.mask_positions,
         }
-        targets, weights = {"mlm": masked.mask_ids}, {"mlm": masked.mask_weights}
+        predictions = masked.mask_weights
+        targets, weights = {"mlm": masked.mask_ids}, {"mlm": predictions * (predictions.size / predictions.sum())}
         if self.next_sentence:
             targets["nsp"], weights["nsp"] = labels, np.ones(len(rows), "float32")
         return inputs, targets, weights

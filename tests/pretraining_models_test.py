@@ -1,0 +1,227 @@
+"""Masked LM, pre-training and next sentence against transformers, and what `fit` makes of them."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
+from keras_bert_zoo.pretraining import Masking, PretrainingBatches, prepare
+from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+PAIRS = {
+    kbz.BertPretrainer: "BertForPreTraining",
+    kbz.BertMaskedLM: "BertForMaskedLM",
+    kbz.BertNextSentencePredictor: "BertForNextSentencePrediction",
+}
+
+
+def reference(name, tmp_path, **options):
+    """A transformers model with random weights, biases too, in a directory."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=90, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **options,
+    )  # fmt: skip
+    model = getattr(transformers, name)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path)
+    return model
+
+
+def with_positions(inputs, predictions=4, seed=0):
+    rng = np.random.default_rng(seed)
+    length = inputs["token_ids"].shape[1]
+    positions = np.stack([np.sort(rng.permutation(length)[:predictions]) for _ in inputs["token_ids"]])
+    return {**inputs, "mask_positions": positions.astype("int32")}
+
+
+def theirs(model, inputs, **labels):
+    return model(
+        torch.tensor(inputs["token_ids"]).long(),
+        torch.tensor(inputs["padding_mask"]).long(),
+        torch.tensor(inputs["segment_ids"]).long(),
+        **{name: torch.tensor(values).long() for name, values in labels.items()},
+    )
+
+
+def logits_of(outputs, inputs):
+    """Their logits under our names, at our positions."""
+    found = {}
+    tokens = getattr(outputs, "prediction_logits", getattr(outputs, "logits", None))
+    if "mask_positions" in inputs and tokens is not None:
+        found["mlm"] = np.take_along_axis(tokens.detach().numpy(), inputs["mask_positions"][..., None], axis=1)
+    pairs = getattr(outputs, "seq_relationship_logits", None)
+    if pairs is not None:
+        found["nsp"] = pairs.detach().numpy()
+    return found
+
+
+@pytest.mark.parametrize("ours", PAIRS)
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_heads_in_and_out(ours, activation, tmp_path):
+    model = reference(PAIRS[ours], tmp_path / "theirs", hidden_act=activation)
+    loaded = ours.from_preset(tmp_path / "theirs")
+    assert (loaded.load_report.fresh, loaded.load_report.unused) == ((), ())
+    inputs = random_inputs(3, 20, 90)
+    if ours is kbz.BertNextSentencePredictor:
+        expected = theirs(model, inputs).logits.detach().numpy()
+        np.testing.assert_allclose(numpy(loaded(inputs)), expected, atol=5e-6)
+    else:
+        inputs = with_positions(inputs)
+        outputs, expected = loaded(inputs), logits_of(theirs(model, inputs), inputs)
+        assert set(outputs) == set(expected)
+        for name, logits in expected.items():
+            np.testing.assert_allclose(numpy(outputs[name]), logits, atol=5e-6, err_msg=name)
+    loaded.save_to_preset(tmp_path / "ours")
+    back = getattr(transformers, PAIRS[ours]).from_pretrained(tmp_path / "ours")
+    for name, parameter in model.state_dict().items():
+        assert torch.equal(parameter, back.state_dict()[name]), name
+
+
+def test_loss_and_gradients_of_pretraining(tmp_path):
+    model = reference("BertForPreTraining", tmp_path)
+    loaded = kbz.BertPretrainer.from_preset(tmp_path)
+    inputs = with_positions(random_inputs(4, 20, 90))
+    rng = np.random.default_rng(1)
+    weights = np.arange(4) < np.array([4, 2, 3, 1])[:, None]
+    ids = rng.integers(0, 90, (4, 4))
+    labels = np.full((4, 20), -100)
+    np.put_along_axis(labels, inputs["mask_positions"], np.where(weights, ids, -100), axis=1)
+    nsp = np.array([0, 1, 1, 0])
+    outputs = theirs(model, inputs, labels=labels, next_sentence_label=nsp)
+    scaled = weights * np.float32(weights.size / weights.sum())
+    batch = {"mlm": ids, "nsp": nsp}, {"mlm": scaled, "nsp": np.ones(4, "float32")}
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
+
+    def loss(y):
+        return loaded.compute_loss(None, tensors[0], y, tensors[1])
+
+    assert float(numpy(loss(loaded(inputs)))) == pytest.approx(outputs.loss.item(), abs=1e-5)
+    ours = split_tensors(gradients(loaded, inputs, loss), "bert.")
+    outputs.loss.backward()
+    for name, parameter in model.named_parameters():
+        grad = ours[name]
+        if name.endswith("word_embeddings.weight"):
+            # Row 0 is padding, where PyTorch leaves out what the input table adds.
+            grad, parameter.grad[0] = np.where(np.arange(90)[:, None] == 0, 0, grad), 0
+        np.testing.assert_allclose(grad, parameter.grad.numpy(), atol=1e-5, err_msg=name)
+
+
+def test_a_copy_that_is_not_tied_is_refused(tmp_path):
+    model = reference("BertForMaskedLM", tmp_path)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    assert kbz.BertMaskedLM.from_preset(tmp_path).load_report.unused == ()
+    state["cls.predictions.decoder.weight"][3, 3] += 1
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"decoder.weight must be tied to embeddings.word_embeddings.weight"):
+        kbz.BertMaskedLM.from_preset(tmp_path)
+
+
+def test_other_heads_are_reported(tmp_path):
+    reference("BertForPreTraining", tmp_path)
+    masked = kbz.BertMaskedLM.from_preset(tmp_path)
+    assert masked.load_report.fresh == ()
+    assert masked.load_report.unused == ("pooler/kernel", "pooler/bias", "nsp/kernel", "nsp/bias")
+    classifier = kbz.BertTextClassifier.from_preset(tmp_path, num_classes=2)
+    assert classifier.load_report.fresh == ("classifier/kernel", "classifier/bias")
+    assert len(classifier.load_report.unused) == 7
+
+
+def test_fill_mask(tmp_path, tokenizer):
+    model = reference("BertForMaskedLM", tmp_path)
+    ours = kbz.BertMaskedLM.from_preset(tmp_path, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    texts = ["a [MASK] film", "the plot was [MASK] and very [MASK] .", "[MASK]"]
+    filled = ours.fill_mask(texts, top_k=3)
+    assert [len(masks) for masks in filled] == [1, 2, 1]
+    assert ours.fill_mask(texts[1], top_k=3)[1][0][0] == filled[1][1][0][0]
+    for text, masks in zip(texts, filled, strict=True):
+        encoding = tokenizer.encode(text)
+        ids = torch.tensor([encoding.token_ids])
+        with torch.no_grad():
+            logits = model(ids).logits[0, :, : len(WORDS)]
+        places = [i for i, token in enumerate(encoding.token_ids) if token == tokenizer.mask_token_id]
+        for place, best in zip(places, masks, strict=True):
+            probabilities, tokens = logits[place].softmax(-1).topk(3)
+            assert [token for token, _ in best] == [WORDS[i] for i in tokens]
+            np.testing.assert_allclose([share for _, share in best], probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize("cls", PAIRS)
+def test_models_save(cls, tmp_path, tokenizer):
+    def build():
+        backbone = kbz.BertBackbone(**TINY, pooler=cls.needs_pooler)
+        return cls(backbone, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+
+    inputs = random_inputs()
+    check_saving(build, inputs if cls is kbz.BertNextSentencePredictor else with_positions(inputs, 2), tmp_path)
+
+
+def test_head_layers_save(tmp_path):
+    hidden, places = keras.Input((5, 8)), keras.Input((2,), dtype="int32")
+    x = [np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32"), np.array([[0, 4], [1, 1], [2, 3]])]
+
+    def as_model(layer):
+        return keras.Model([hidden, places], layer(hidden, places))
+
+    check_saving(lambda: kbz.MaskedLMHead(8, "relu", 1e-6), x, tmp_path, as_model)
+    logits = keras.Input((5, 8))
+    check_saving(kbz.VocabularyBias, x[0], tmp_path, lambda layer: keras.Model(logits, layer(logits)))
+
+
+def test_next_sentence_takes_pairs(tokenizer):
+    model = kbz.BertNextSentencePredictor(kbz.BertBackbone(**TINY), kbz.BertPreprocessor(tokenizer, 16))
+    x = (["a film", "so slow"], ["it is good", "bad"])
+    model.fit(x, ["is_next", "not_next"], epochs=1, verbose=0)
+    assert {name for name, _ in model.classify(x)[0]} == {"is_next", "not_next"}
+    with pytest.raises(ValueError, match="must be pairs, a tuple"):
+        model.predict(["a film"], verbose=0)
+
+
+def test_bad_input(tokenizer):
+    inputs = with_positions(random_inputs(), 2)
+    positions = inputs["mask_positions"]
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, pooler=False), kbz.BertPreprocessor(tokenizer, 16))
+    randomise(model)
+    before = numpy(model(inputs)["mlm"])
+    for run, words in (
+        (lambda: model.fit(["a film"], [0]), "`x` must be PretrainingBatches"),
+        (lambda: model({**inputs, "mask_positions": positions + 9}), "`mask_positions` must be in [0, 9)"),
+        (lambda: model({**inputs, "mask_positions": positions[:2]}), "must have the shape [batch, predictions]"),
+        (lambda: model(random_inputs()), "Inputs must have `mask_positions`"),
+        (lambda: model.fill_mask("a film"), "`texts` must each hold [MASK]"),
+        (lambda: model.fill_mask("[MASK]", top_k=31), "`top_k` must be at most 30. Received: top_k=31"),
+        (lambda: kbz.BertMaskedLM(model.backbone).fill_mask("[MASK]"), "`fill_mask` needs a preprocessor"),
+        (lambda: kbz.BertPretrainer(model.backbone), "`backbone` must have a pooler"),
+        (lambda: kbz.BertPretrainer(kbz.BertBackbone(**TINY), units=3), "no argument of this name. Received: units"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as error:
+            run()
+        assert words in str(error.value)
+    np.testing.assert_array_equal(numpy(model(inputs)["mlm"]), before)
+
+
+def test_the_smoke_run(tmp_path):
+    """As google-research/bert's README: some KB of text, overfit (there 20 steps, accuracy 0.985 and 1.0)."""
+    rng = np.random.default_rng(0)
+    words = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op", "qr", "st"]
+    sentences = [" ".join(words[i] for i in rng.integers(0, 10, 8)) for _ in range(160)]
+    (tmp_path / "text").write_text("\n\n".join("\n".join(sentences[i : i + 16]) for i in range(0, 160, 16)))
+    assert (tmp_path / "text").stat().st_size > 3500
+    tokenizer = kbz.BertTokenizer([*WORDS[:5], *words])
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=32, masking=Masking(5), verbose=False)
+    batches = PretrainingBatches(tmp_path / "data", 16)
+    backbone = kbz.BertBackbone(15, 2, 4, 96, 192, max_sequence_length=32, dropout=0.0, attention_dropout=0.0)
+    model = kbz.BertPretrainer(backbone)
+    model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(4e-3), bias_correction=True))
+    model.fit(batches, epochs=200 // len(batches), verbose=0)
+    scores = model.evaluate(batches, verbose=0, return_dict=True)
+    assert scores["mlm_accuracy"] > 0.95
+    assert scores["nsp_accuracy"] == 1.0
