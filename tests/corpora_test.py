@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("the tokenizer knows no backend: once is enough", allow_module_level=True)
 
-from tests.tokenizer_engines import ENGINES, mismatches
+from tests.tokenizer_engines import mismatches
 
 
 @pytest.mark.slow
@@ -18,5 +18,6 @@ from tests.tokenizer_engines import ENGINES, mismatches
 def test_no_text_differs(vocabulary, data):
     counts, different = mismatches(data, vocabulary)
     assert sum(counts.values()) > 900_000
-    for engine in ENGINES:
-        assert {corpus: texts[:3] for (corpus, name), texts in different.items() if name == engine and texts} == {}
+    for (_, engine), texts in different.items():
+        # Two lines of Greek capitals in a novel: the original alone has a final sigma; see `characters_test.DIFFERENCES`.
+        assert [text for text in texts if engine != "original" or "Σ" not in text] == []

@@ -81,9 +81,11 @@ def write_tensorflow1(model: Any, directory: Path) -> None:
     (directory / "bert_config.json").write_text(json.dumps({field: config[field] for field in fields}))
     tensors = {"global_step": np.int64(7)}
     for name, value in model.state_dict().items():
+        if name.startswith("cls.predictions.decoder."):  # Tied, and written once.
+            continue
         theirs, array = _tensorflow_name(name.removeprefix("bert.")), value.float().numpy()
+        array = array.T if theirs.endswith("kernel") else array
         if theirs.startswith("bert/"):
-            array = array.T if theirs.endswith("kernel") else array
             tensors |= {f"{theirs}/adam_m": array * 0, f"{theirs}/adam_v": array * 0}
         tensors[theirs] = array
     names = sorted(tensors)
@@ -127,6 +129,13 @@ def _tensorflow_name(name: str) -> str:
     """The renamings of transformers' own script for the way back, convert_bert_pytorch_checkpoint_to_original_tf.py."""
     if name.startswith("classifier."):  # The name that run_classifier.py gives its head.
         return {"classifier.weight": "output_weights", "classifier.bias": "output_bias"}[name]
+    own_names = {  # Of run_pretraining.py.
+        "cls.predictions.bias": "cls/predictions/output_bias",
+        "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
+        "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+    }
+    if name in own_names:
+        return own_names[name]
     for old, new in (
         ("layer.", "layer_"),
         ("word_embeddings.weight", "word_embeddings"),
@@ -138,7 +147,7 @@ def _tensorflow_name(name: str) -> str:
         ("weight", "kernel"),
     ):
         name = name.replace(old, new)
-    return f"bert/{name}"
+    return name if name.startswith("cls/") else f"bert/{name}"
 
 
 def _edit_config(directory: Path, **fields: Any) -> None:

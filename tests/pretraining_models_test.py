@@ -7,6 +7,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, prepare
+from tests import layouts
 from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
 
 torch = pytest.importorskip("torch")
@@ -111,6 +112,18 @@ def test_loss_and_gradients_of_pretraining(tmp_path):
             # Row 0 is padding, where PyTorch leaves out what the input table adds.
             grad, parameter.grad[0] = np.where(np.arange(90)[:, None] == 0, 0, grad), 0
         np.testing.assert_allclose(grad, parameter.grad.numpy(), atol=1e-5, err_msg=name)
+
+
+def test_heads_of_a_tensorflow1_checkpoint(tmp_path):
+    pytest.importorskip("tensorflow")
+    model = reference("BertForPreTraining", tmp_path / "theirs")
+    layouts.write_tensorflow1(model, tmp_path / "bert")
+    loaded = kbz.BertPretrainer.from_preset(tmp_path / "bert")
+    assert (loaded.load_report.fresh, loaded.load_report.unused) == ((), ())
+    inputs = with_positions(random_inputs(3, 20, 90))
+    outputs = loaded(inputs)
+    for name, logits in logits_of(theirs(model, inputs), inputs).items():
+        np.testing.assert_allclose(numpy(outputs[name]), logits, atol=5e-6, err_msg=name)
 
 
 def test_a_copy_that_is_not_tied_is_refused(tmp_path):
