@@ -19,5 +19,5 @@ def test_no_text_differs(vocabulary, data):
     counts, different = mismatches(data, vocabulary)
     assert sum(counts.values()) > 900_000
     for (_, engine), texts in different.items():
-        # Two lines of Greek capitals in a novel: the original alone has a final sigma; see `characters_test.DIFFERENCES`.
+        # Two lines of Greek capitals in a novel: the original alone has a final sigma; see `characters_test`.
         assert [text for text in texts if engine != "original" or "Σ" not in text] == []
