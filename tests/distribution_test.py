@@ -49,6 +49,27 @@ print(json.dumps({
 """
 
 
+PRETRAINER = """
+import tempfile, pathlib
+from tests.helpers import TINY, WORDS
+folder = pathlib.Path(tempfile.mkdtemp())
+words = WORDS[5:]
+lines = [" ".join(words[(i * 7 + j * j) % len(words)] for j in range(3 + i % 5)) for i in range(240)]
+(folder / "text").write_text("\\n\\n".join("\\n".join(lines[i : i + 6]) for i in range(0, 240, 6)))
+tokenizer = kbz.BertTokenizer(WORDS)
+options = {"sequence_length": 16, "masking": kbz.pretraining.Masking(3), "verbose": False}
+kbz.pretraining.prepare([folder / "text"], folder / "data", tokenizer, **options)
+batches = kbz.pretraining.PretrainingBatches(folder / "data", 8, epoch_batches=10)
+with scope:
+    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0))
+    model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
+rng = np.random.default_rng(0)
+model.set_weights([rng.normal(scale=0.3, size=w.shape) + (w.name == "gamma") for w in model.weights])
+history = model.fit(batches, epochs=2, verbose=0).history
+print(json.dumps({"loss": history["loss"], "weights": [keras.ops.convert_to_numpy(w).tolist() for w in model.weights]}))
+"""
+
+
 # Batches of 4 rows at once or in two parts, some of them clipped; and a row that overflows, on the second device.
 OPTIMIZERS = """
 from tests import optimizer_oracles as oracles
@@ -95,6 +116,16 @@ def test_several_devices_train_like_one(devices):
     one, several = run(CLASSIFIER, 1), run(CLASSIFIER, devices)
     np.testing.assert_allclose(several["val_accuracy"], one["val_accuracy"], atol=1e-6)
     np.testing.assert_allclose(several["logits"], one["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_several_devices_pretrain_like_one(devices):
+    """20 steps; the devices' shares of a batch have different numbers of predictions."""
+    one, several = run(PRETRAINER, 1), run(PRETRAINER, devices)
+    np.testing.assert_allclose(several["loss"], one["loss"], rtol=1e-5)
+    assert len(one["weights"]) == len(several["weights"])
+    for x, y in zip(one["weights"], several["weights"], strict=True):
+        np.testing.assert_allclose(y, x, atol=1e-5)
 
 
 def test_several_devices_take_the_step_of_the_oracle():
