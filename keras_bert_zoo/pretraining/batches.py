@@ -18,15 +18,16 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 class PretrainingBatches(keras.utils.PyDataset):
     """Batches for `BertPretrainer` and `BertMaskedLM`, all of one shape.
 
-    The order is drawn anew each epoch from the seed, and so are the masks where the data set does not fix them; batch
-    `i` of epoch `e` is the same however the run got there. The last, incomplete batch of an epoch is left out.
+    The order is drawn anew for each pass from the seed, and so are the masks where the data set does not fix them;
+    batch `i` of epoch `e` is the same however the run got there. The last, incomplete batch of a pass is left out.
 
     Args:
         path: A data set that `prepare` made.
         batch_size: Examples a batch.
         masking: How masks are drawn; only for a data set that does not fix them. None takes the paper's.
         seed: Where chance comes from.
-        epoch_batches: Batches an epoch, no more than there are; None takes all.
+        epoch_batches: Batches that `fit` takes for an epoch; None takes those of one pass. Epochs go on where the last
+            one ended, into further passes.
 
     Each batch is a tuple `(inputs, targets, weights)` of dicts:
 
@@ -71,25 +72,34 @@ class PretrainingBatches(keras.utils.PyDataset):
                 f"`batch_size` must be at most the number of examples, {self.examples}. "
                 f"Received: batch_size={batch_size}"
             )
-        self._batches = min(epoch_batches or self.examples, self.examples // batch_size)
+        if epoch_batches is not None:
+            check_positive_int(epoch_batches=epoch_batches)
+        self._pass_batches = self.examples // batch_size
+        self._epoch_batches = epoch_batches or self._pass_batches
         self.epoch = 0
         self._drawn: tuple[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
-        return self._batches
+        return self._epoch_batches
 
-    def _order(self) -> np.ndarray:
-        if self._drawn is None or self._drawn[0] != self.epoch:
-            rng = np.random.default_rng((self.seed, self.epoch))
-            self._drawn = self.epoch, rng.permutation(self.examples)
+    @property
+    def mean_length(self) -> float:
+        """Tokens an example, padding left out."""
+        return sum(len(shard.token_ids) for shard in self.shards) / self.examples
+
+    def _order(self, number: int) -> np.ndarray:
+        """The examples in the order of a pass."""
+        if self._drawn is None or self._drawn[0] != number:
+            self._drawn = number, np.random.default_rng((self.seed, number)).permutation(self.examples)
         return self._drawn[1]
 
     def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
-        rows = self._order()[index * self.batch_size : (index + 1) * self.batch_size]
+        step = self.epoch * self._epoch_batches + index
+        number, place = divmod(step, self._pass_batches)
+        rows = self._order(number)[place * self.batch_size : (place + 1) * self.batch_size]
         token_ids, lengths, first_lengths, labels = self._examples(rows)
-        masked = self._masked(
-            rows, token_ids, lengths, first_lengths, np.random.default_rng((self.seed, self.epoch, index))
-        )
+        rng = np.random.default_rng((self.seed, number, place))
+        masked = self._masked(rows, token_ids, lengths, first_lengths, rng)
         steps = np.arange(self.sequence_length)
         inside = steps < lengths[:, None]
         inputs = {

@@ -1,0 +1,180 @@
+"""The console script `keras-bert-zoo`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+_VOCAB = """\
+Learn an uncased vocabulary of 8,000 tokens from text files:
+
+  keras-bert-zoo vocab --size 8000 --out vocab.txt books/*.txt
+"""
+_PREPARE = """\
+Make a data set of next-sentence pairs from books, five passes over the text, masks drawn anew in training:
+
+  keras-bert-zoo prepare --vocab vocab.txt --layout prose --duplicates 5 --out data books/*.txt
+
+The same with whole words masked, fixed in the data set, at length 512:
+
+  keras-bert-zoo prepare --vocab vocab.txt --layout prose --length 512 --max-predictions 76 --fix-masks --whole-words
+      --out data512 books/*.txt
+"""
+_PRETRAIN = """\
+Pre-train BERT tiny on it; the same command goes on after an interruption:
+
+  keras-bert-zoo pretrain --data data --preset bert_tiny --steps 20000 --batch-size 128 --out run
+
+Then at length 512, from the weights of the first run:
+
+  keras-bert-zoo pretrain --data data512 --preset run/preset --steps 2000 --batch-size 32 --out run512
+
+A run writes its configuration, from which another can be started:
+
+  keras-bert-zoo pretrain --config run/run.json --out again
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2."""
+    parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for add in (_add_vocab, _add_prepare, _add_pretrain):
+        add(commands)
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except ValueError as error:
+        print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _command(commands: Any, name: str, summary: str, example: str, run: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+# --- vocab
+
+
+def _add_vocab(commands: Any) -> None:
+    parser = _command(commands, "vocab", "Learn a WordPiece vocabulary from text files.", _VOCAB, _vocab)
+    parser.add_argument("files", nargs="+", help="UTF-8 text files")
+    parser.add_argument("--size", type=int, required=True, help="number of tokens")
+    parser.add_argument("--cased", action="store_true", help="keep case and accents")
+    parser.add_argument("--out", required=True, help="the vocab.txt to write")
+
+
+def _vocab(options: argparse.Namespace) -> None:
+    from keras_bert_zoo.text import learn_vocabulary, read_lines, write_vocabulary
+
+    vocabulary = learn_vocabulary(read_lines(options.files), options.size, lowercase=not options.cased)
+    write_vocabulary(options.out, vocabulary)
+    print(f"{options.out}: {len(vocabulary):,} tokens")
+
+
+# --- prepare
+
+
+def _add_prepare(commands: Any) -> None:
+    parser = _command(commands, "prepare", "Make a data set of examples from text files.", _PREPARE, _prepare)
+    parser.add_argument("files", nargs="+", help="UTF-8 text files")
+    parser.add_argument("--vocab", required=True, help="the vocab.txt")
+    parser.add_argument("--cased", action="store_true", help="keep case and accents")
+    parser.add_argument(
+        "--layout",
+        choices=("sentences", "prose"),
+        default="sentences",
+        help="one sentence a line, blank lines between documents (the default), or ordinary prose, a document a file",
+    )
+    parser.add_argument("--length", type=int, default=128, help="longest example in tokens (%(default)s)")
+    parser.add_argument("--duplicates", type=int, default=1, help="passes over the text (%(default)s)")
+    parser.add_argument("--no-pairs", action="store_true", help="pack sentences, without next-sentence pairs")
+    parser.add_argument("--fix-masks", action="store_true", help="draw masks now, not anew in each epoch of training")
+    parser.add_argument("--max-predictions", type=int, default=20, help="predictions an example (%(default)s)")
+    parser.add_argument("--whole-words", action="store_true", help="mask all pieces of a word together")
+    parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
+    parser.add_argument("--workers", type=int, help="processes; one a core unless given")
+    parser.add_argument("--strict", action="store_true", help="stop at a file that cannot be read")
+    parser.add_argument("--out", required=True, help="the directory to make")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from keras_bert_zoo.pretraining import Masking, prepare
+    from keras_bert_zoo.text import BertTokenizer
+
+    if options.whole_words and not options.fix_masks:
+        raise ValueError("--whole-words needs --fix-masks. Received: --whole-words alone")
+    masking = Masking(options.max_predictions, whole_words=options.whole_words)
+    report = prepare(
+        options.files,
+        options.out,
+        BertTokenizer(options.vocab, lowercase=not options.cased),
+        layout=options.layout,
+        sequence_length=options.length,
+        masking=masking if options.fix_masks else None,
+        next_sentence=not options.no_pairs,
+        duplicates=options.duplicates,
+        seed=options.seed,
+        strict=options.strict,
+        workers=options.workers,
+    )
+    print(f"{options.out}: {report.files:,} files, {report.documents:,} documents, {report.sentences:,} sentences")
+    for words in report.skipped:
+        print(f"skipped: {words}")
+
+
+# --- pretrain
+
+
+def _add_pretrain(commands: Any) -> None:
+    parser = _command(commands, "pretrain", "Pre-train, or go on with an interrupted run.", _PRETRAIN, _pretrain)
+    parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
+    for name, kind, words in (
+        ("data", str, "data set that `prepare` made"),
+        ("preset", str, "name of an architecture, or directory of weights to start from (bert_tiny)"),
+        ("steps", int, "updates in all (10000)"),
+        ("batch-size", int, "examples an update (256)"),
+        ("learning-rate", float, "the peak (1e-4)"),
+        ("warmup", float, "share of the steps spent warming up (0.01)"),
+        ("optimizer", str, "adamw or lamb (adamw)"),
+        ("save-every", int, "updates between two states on disk; divides the steps (500)"),
+        ("seed", int, "where chance comes from (12345)"),
+        ("dtype", str, "precision policy (float32)"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, help=words)
+    parser.add_argument("--out", required=True, help="directory of the run")
+
+
+def _pretrain(options: argparse.Namespace) -> None:
+    from keras_bert_zoo.pretraining import Run, pretrain
+
+    names = {field.name for field in fields(Run)}
+    config = _read_config(Path(options.config), names) if options.config else {}
+    config |= {name: value for name in names if (value := getattr(options, name)) is not None}
+    if "data" not in config:
+        raise ValueError("--data or --config must be given. Received: neither")
+    model = pretrain(Run(**config), options.out, verbose=1)
+    print(f"{options.out}/preset: {model.count_params():,} weights")
+
+
+def _read_config(path: Path, names: set[str]) -> dict[str, Any]:
+    from keras_bert_zoo.checkpoints.files import read_json
+
+    if not path.is_file():
+        raise ValueError(f"--config must be a file. Received: {path}")
+    config = read_json(path)
+    unknown = sorted(set(config) - names)
+    if unknown:
+        raise ValueError(f"{path} must be the configuration of a run. Received: one with {unknown}")
+    return config

@@ -1,0 +1,215 @@
+"""A pre-training run that may be killed at any time and started again."""
+
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.checkpoints.files import read_json, write_json
+from keras_bert_zoo.layers.checks import check_positive, check_positive_int
+from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
+from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.pretraining.batches import PretrainingBatches
+from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay
+
+CONFIG, STATE, LOG, PRESET = "run.json", "state.safetensors", "log.csv", "preset"
+OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides what a run computes; `run.json` in its directory.
+
+    Attributes:
+        data: A data set that `prepare` made. With pairs a `BertPretrainer` is trained, without a `BertMaskedLM`.
+        preset: What to train: a name (`"bert_tiny"`), whose architecture is taken, or a directory, whose weights are.
+        steps: Updates in all.
+        batch_size: Examples an update.
+        learning_rate: The peak.
+        warmup: Share of the steps spent warming up.
+        optimizer: `"adamw"` or `"lamb"`.
+        save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`.
+        seed: Where chance comes from.
+        dtype: Precision policy, such as `"mixed_bfloat16"`.
+    """
+
+    data: str
+    preset: str = "bert_tiny"
+    steps: int = 10_000
+    batch_size: int = 256
+    learning_rate: float = 1e-4
+    warmup: float = 0.01
+    optimizer: str = "adamw"
+    save_every: int = 500
+    seed: int = 12345
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_positive_int(steps=self.steps, batch_size=self.batch_size, save_every=self.save_every)
+        check_positive(learning_rate=self.learning_rate)
+        if self.steps % self.save_every:
+            raise ValueError(
+                f"`save_every` must divide `steps`. Received: save_every={self.save_every}, steps={self.steps}"
+            )
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"`optimizer` must be one of {sorted(OPTIMIZERS)}. Received: optimizer={self.optimizer!r}")
+
+
+def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> BertMaskedLM:
+    """Pre-train, or go on where a run of the same configuration was killed, and write a preset.
+
+    Weights, the optimizer, the place in the data and dropout's random state are saved together, so that a run that was
+    killed ends with the weights of one that never was, where the backend's operations are deterministic.
+
+    Args:
+        run: The configuration.
+        out: Directory of the run: `run.json`, the last state, `log.csv`, and in the end `preset/`.
+        verbose: As in `fit`.
+
+    Raises:
+        ValueError: `out` holds another run, or the loss became NaN, with the step and the last state.
+    """
+    folder = Path(out)
+    _claim(folder, run)
+    keras.utils.set_random_seed(run.seed)
+    batches = PretrainingBatches(run.data, run.batch_size, seed=run.seed, epoch_batches=run.save_every)
+    model = _build(run, batches)
+    schedule = WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)
+    model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule))
+    model.optimizer.build(model.trainable_variables)
+    state = _State(model, folder / STATE)
+    done = state.restore()
+    callbacks = [
+        _StopAtNaN(state),
+        _Speed(batches),
+        keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
+        _SaveState(state),
+    ]
+    model.fit(batches, epochs=run.steps // run.save_every, initial_epoch=done, verbose=verbose, callbacks=callbacks)
+    if not (folder / PRESET).exists():
+        model.save_to_preset(folder / PRESET)
+    return model
+
+
+def _claim(folder: Path, run: Run) -> None:
+    path = folder / CONFIG
+    if path.is_file():
+        before, now = read_json(path), asdict(run)
+        different = [name for name in now if before.get(name) != now[name]]
+        if different:
+            described = ", ".join(f"{name}={now[name]!r}, before {before.get(name)!r}" for name in different)
+            raise ValueError(f"`out` must be new, or hold a run of the same configuration. Received: {described}")
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(
+            f"`out` must be a new or empty directory, or one with a {CONFIG}. Received: out={str(folder)!r}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, asdict(run))
+
+
+def _build(run: Run, batches: PretrainingBatches) -> BertMaskedLM:
+    task = BertPretrainer if batches.next_sentence else BertMaskedLM
+    preprocessor = BertPreprocessor(batches.tokenizer, batches.sequence_length)
+    if os.path.isdir(run.preset):
+        return task.from_preset(run.preset, dtype=run.dtype, preprocessor=preprocessor)
+    backbone = load_preset(run.preset, load_weights=False).backbone
+    changes = {"vocabulary_size": batches.tokenizer.vocabulary_size, "pooler": task.needs_pooler, "dtype": run.dtype}
+    return task(BertBackbone(**{**backbone, **changes}), preprocessor)
+
+
+class _State:
+    """All that a run needs to go on, in one file."""
+
+    def __init__(self, model: keras.Model, path: Path) -> None:
+        self.path = path
+        self._model = model
+
+    def _variables(self) -> dict[str, Any]:
+        # Dropout's seed generators are among the model's.
+        variables = [*self._model.variables, *self._model.optimizer.variables]
+        # By number: the names of seed generators count how many a process has made.
+        return {str(number): variable for number, variable in enumerate(variables)}
+
+    def save(self, epochs: int) -> None:
+        from safetensors.numpy import save_file
+
+        arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in self._variables().items()}
+        if keras.backend.backend() == "torch":
+            import torch
+
+            arrays["torch"] = torch.get_rng_state().numpy()
+        beside = self.path.with_suffix(".part")
+        contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        save_file(contiguous, beside, metadata={"epochs": str(epochs)})
+        os.replace(beside, self.path)
+
+    def restore(self) -> int:
+        """Take the state that is there, and return the number of epochs behind it."""
+        if not self.path.is_file():
+            return 0
+        from safetensors import safe_open
+
+        with safe_open(self.path, framework="numpy") as file:
+            for name, variable in self._variables().items():
+                variable.assign(file.get_tensor(name))
+            return int(file.metadata()["epochs"])
+
+    def restore_generator(self) -> None:
+        """On PyTorch dropout draws from its one generator, and so does `fit` before the first step."""
+        if keras.backend.backend() == "torch" and self.path.is_file():
+            import torch
+            from safetensors import safe_open
+
+            with safe_open(self.path, framework="numpy") as file:
+                torch.set_rng_state(torch.from_numpy(file.get_tensor("torch")))
+
+
+class _SaveState(keras.callbacks.Callback):
+    def __init__(self, state: _State) -> None:
+        super().__init__()
+        self._state = state
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._state.restore_generator()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._state.save(epoch + 1)
+
+
+class _StopAtNaN(keras.callbacks.Callback):
+    def __init__(self, state: _State) -> None:
+        super().__init__()
+        self._state = state
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        loss = (logs or {}).get("loss")
+        if loss is not None and not np.isfinite(loss):
+            last = f"the last state is {self._state.path}" if self._state.path.is_file() else "there is no state yet"
+            step = self._epoch * self.params["steps"] + batch + 1
+            raise ValueError(f"The loss must be finite. Received: {loss} after step {step}; {last}")
+
+
+class _Speed(keras.callbacks.Callback):
+    """Real tokens a second, padding left out, for the log."""
+
+    def __init__(self, batches: PretrainingBatches) -> None:
+        super().__init__()
+        self._batches = batches
+        self._start = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._start = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs is not None:
+            tokens = len(self._batches) * self._batches.batch_size * self._batches.mean_length
+            logs["tokens_per_second"] = tokens / (time.monotonic() - self._start)

@@ -1,0 +1,157 @@
+"""Runs that survive, and the console script from text to preset."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
+from keras_bert_zoo.pretraining import Run, prepare, pretrain
+from tests.helpers import TINY, numpy
+
+SENTENCES = [
+    "a good film",
+    "it was fine .",
+    "so warm",
+    "the plot is dull",
+    "bad cast !",
+    "very , very slow",
+    "not good",
+]
+TEXT = "\n\n".join("\n".join(SENTENCES[(i + j) % 7] for j in range(5)) for i in range(60))
+
+
+@pytest.fixture
+def run(tmp_path, tokenizer):
+    (tmp_path / "text").write_text(TEXT)
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    kbz.BertPretrainer(kbz.BertBackbone(**TINY), kbz.BertPreprocessor(tokenizer, 16)).save_to_preset(tmp_path / "start")
+    return Run(
+        str(tmp_path / "data"), str(tmp_path / "start"), steps=12, batch_size=16, learning_rate=1e-2, save_every=4
+    )
+
+
+def weights(folder):
+    model = kbz.BertPretrainer.from_preset(folder / "preset")
+    return {weight.path: numpy(weight) for weight in model.weights}
+
+
+def test_a_killed_run_ends_with_the_same_weights(run, tmp_path):
+    """Dropout is on, so that its random state counts, and the data set draws masks in training."""
+    pretrain(run, tmp_path / "whole", verbose=0)
+    config = {name: getattr(run, name) for name in Run.__dataclass_fields__}
+    code = (
+        "import json, sys, time; from keras_bert_zoo.pretraining import PretrainingBatches, Run, pretrain\n"
+        "take = PretrainingBatches.__getitem__\n"
+        "PretrainingBatches.__getitem__ = lambda self, index: (time.sleep(0.3), take(self, index))[1]\n"
+        "pretrain(Run(**json.loads(sys.argv[1])), sys.argv[2], verbose=0)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(config), str(tmp_path / "killed")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stderr=subprocess.DEVNULL,
+    )
+    for _ in range(1200):
+        if (tmp_path / "killed" / "state.safetensors").is_file() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    time.sleep(0.6)  # In the middle of the next epoch.
+    assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "preset").exists()
+    pretrain(run, tmp_path / "killed", verbose=0)
+    expected = weights(tmp_path / "whole")
+    for path, weight in weights(tmp_path / "killed").items():
+        np.testing.assert_array_equal(weight, expected[path], err_msg=path)
+    with (tmp_path / "killed" / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    assert all(float(row["tokens_per_second"]) > 0 for row in rows)
+
+
+def test_another_run_is_not_overwritten(run, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="`out` must be a new or empty directory"):
+        pretrain(run, tmp_path / "full")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"data": run.data, "steps": 8}))
+    with pytest.raises(ValueError, match=r"hold a run of the same configuration. Received: .*steps=12, before 8"):
+        pretrain(run, tmp_path / "run")
+
+
+def test_bad_configurations():
+    for options, words in (
+        ({"steps": 10, "save_every": 4}, "`save_every` must divide `steps`. Received: save_every=4, steps=10"),
+        ({"optimizer": "sgd"}, "`optimizer` must be one of ['adamw', 'lamb']"),
+        ({"batch_size": 0}, "`batch_size` must be"),
+        ({"learning_rate": -1.0}, "`learning_rate` must be"),
+    ):
+        with pytest.raises(ValueError) as error:
+            Run("data", **options)
+        assert words in str(error.value)
+
+
+def test_a_nan_stops_the_run(run, tmp_path):
+    start = kbz.BertPretrainer.from_preset(run.preset)
+    start.weights[0].assign(np.full(start.weights[0].shape, np.nan))
+    start.save_to_preset(tmp_path / "nan")
+    with pytest.raises(ValueError, match=r"The loss must be finite. Received: nan after step 1; there is no state yet"):
+        pretrain(
+            Run(run.data, str(tmp_path / "nan"), steps=4, batch_size=16, save_every=4), tmp_path / "run", verbose=0
+        )
+
+
+def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
+    (tmp_path / "text").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        return cli.main(list(arguments))
+
+    assert run("vocab", "text", "--size", "60", "--out", "vocab.txt") == 0
+    assert run("prepare", "text", "gone", "--vocab", "vocab.txt", "--length", "16", "--out", "data") == 0
+    assert "skipped: gone must be a text file" in capsys.readouterr().out
+    monkeypatch.setattr("keras_bert_zoo.pretraining.run.load_preset", small_preset)
+    options = ("--data", "data", "--steps", "2", "--save-every", "1", "--batch-size", "8", "--optimizer", "lamb")
+    assert run("pretrain", *options, "--out", "run") == 0
+    assert json.loads(Path("run/run.json").read_text())["optimizer"] == "lamb"
+    assert run("pretrain", "--config", "run/run.json", "--steps", "1", "--out", "again") == 0
+    model = kbz.BertPretrainer.from_preset("run/preset")
+    assert model.preprocessor.tokenizer.vocabulary == kbz.BertTokenizer("vocab.txt").vocabulary
+    assert len(model.fill_mask("the [MASK] is dull", 2)[0]) == 2
+    capsys.readouterr()
+    for arguments, words in (
+        (("pretrain", "--out", "run2"), "--data or --config must be given"),
+        (("pretrain", "--config", "gone", "--out", "run2"), "--config must be a file. Received: gone"),
+        (("pretrain", "--config", "data/dataset.json", "--out", "run2"), "must be the configuration of a run"),
+        (("vocab", "gone", "--size", "9", "--out", "v"), "gone must be a text file"),
+        (("prepare", "text", "--vocab", "vocab.txt", "--whole-words", "--out", "d"), "--whole-words needs --fix-masks"),
+    ):
+        assert run(*arguments) == 2
+        assert words in capsys.readouterr().err
+
+
+def small_preset(name, load_weights):
+    from keras_bert_zoo.presets import load_preset
+
+    checkpoint = load_preset(name, load_weights)
+    checkpoint.backbone.update(num_layers=1, hidden_dim=16, num_heads=2, intermediate_dim=16)
+    return checkpoint
+
+
+@pytest.mark.parametrize("command", ["vocab", "prepare", "pretrain"])
+def test_help_shows_an_example(command, capsys):
+    with pytest.raises(SystemExit) as leaves:
+        cli.main([command, "--help"])
+    assert leaves.value.code == 0
+    assert f"keras-bert-zoo {command} --" in capsys.readouterr().out
