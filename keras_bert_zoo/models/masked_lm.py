@@ -105,6 +105,13 @@ class BertMaskedLM(Task):
             )
         return False
 
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        if y is not None or sample_weight is not None:
+            raise ValueError(
+                f"`y` and `sample_weight` must be part of the batches. Received: x of type {type(x).__name__}"
+            )
+        return self._fed(x)
+
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5, batch_size: int = 32) -> list[Any]:
         """The most probable tokens for each `[MASK]` in a text.
 

@@ -2,6 +2,8 @@
 
 from keras_bert_zoo.pretraining.batches import PretrainingBatches as PretrainingBatches
 from keras_bert_zoo.pretraining.prepare import prepare as prepare
+from keras_bert_zoo.pretraining.records import read_records as read_records
+from keras_bert_zoo.pretraining.records import write_records as write_records
 from keras_bert_zoo.pretraining.run import Run as Run
 from keras_bert_zoo.pretraining.run import pretrain as pretrain
 from keras_bert_zoo.text.masking import Masking as Masking

@@ -97,8 +97,11 @@ class PretrainingBatches(keras.utils.PyDataset):
         step = self.epoch * self._epoch_batches + index
         number, place = divmod(step, self._pass_batches)
         rows = self._order(number)[place * self.batch_size : (place + 1) * self.batch_size]
+        return self.take(rows, np.random.default_rng((self.seed, number, place)))
+
+    def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
+        """The examples of these numbers as a batch; where masks are not fixed, they are drawn from `rng`."""
         token_ids, lengths, first_lengths, labels = self._examples(rows)
-        rng = np.random.default_rng((self.seed, number, place))
         masked = self._masked(rows, token_ids, lengths, first_lengths, rng)
         steps = np.arange(self.sequence_length)
         inside = steps < lengths[:, None]
@@ -137,9 +140,10 @@ class PretrainingBatches(keras.utils.PyDataset):
         token_ids: np.ndarray,
         lengths: np.ndarray,
         first_lengths: np.ndarray,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
     ) -> MaskedTokens:
         if self.shards[0].mask_ends is None:
+            assert rng is not None
             return mask_tokens(
                 token_ids,
                 maskable(token_ids, lengths, first_lengths),

@@ -1,0 +1,102 @@
+"""TFRecords in the original's format, written and read."""
+
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.pretraining import Masking, PretrainingBatches, prepare, read_records, write_records
+from tests.helpers import TINY
+from tests.pretraining_run_test import TEXT
+
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.fixture
+def data(tmp_path, tokenizer):
+    (tmp_path / "text").write_text(TEXT)
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, masking=Masking(3), verbose=False)
+    return tmp_path / "data"
+
+
+def test_records_are_the_originals(data, tmp_path):
+    """Parsed with the specification of google-research/bert, run_pretraining.py, input_fn_builder."""
+    batches = PretrainingBatches(data, 1)
+    assert write_records(data, tmp_path / "records") == batches.examples
+    spec = {
+        "input_ids": tf.io.FixedLenFeature([16], tf.int64),
+        "input_mask": tf.io.FixedLenFeature([16], tf.int64),
+        "segment_ids": tf.io.FixedLenFeature([16], tf.int64),
+        "masked_lm_positions": tf.io.FixedLenFeature([3], tf.int64),
+        "masked_lm_ids": tf.io.FixedLenFeature([3], tf.int64),
+        "masked_lm_weights": tf.io.FixedLenFeature([3], tf.float32),
+        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+    }
+    (path,) = (tmp_path / "records").iterdir()
+    count = 0
+    for count, record in enumerate(tf.data.TFRecordDataset(str(path)), 1):
+        parsed = {name: tensor.numpy() for name, tensor in tf.io.parse_single_example(record, spec).items()}
+        inputs, targets, weights = batches.take(np.array([count - 1]))
+        np.testing.assert_array_equal(parsed["input_ids"], inputs["token_ids"][0])
+        np.testing.assert_array_equal(parsed["input_mask"], inputs["padding_mask"][0])
+        np.testing.assert_array_equal(parsed["segment_ids"], inputs["segment_ids"][0])
+        np.testing.assert_array_equal(parsed["masked_lm_positions"], inputs["mask_positions"][0])
+        np.testing.assert_array_equal(parsed["masked_lm_ids"], targets["mlm"][0])
+        np.testing.assert_array_equal(parsed["masked_lm_weights"], weights["mlm"][0] > 0)
+        assert parsed["next_sentence_labels"] == targets["nsp"]
+    assert count == batches.examples
+
+
+def garden(path, renamed):
+    """The names of the Model Garden's create_pretraining_data.py."""
+    with tf.io.TFRecordWriter(str(renamed)) as writer:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            example = tf.train.Example.FromString(record)
+            for old, new in (("input_ids", "input_word_ids"), ("segment_ids", "input_type_ids")):
+                example.features.feature[new].CopyFrom(example.features.feature[old])
+                del example.features.feature[old]
+            writer.write(example.SerializeToString())
+
+
+def test_reading(data, tmp_path):
+    write_records(data, tmp_path / "records")
+    path = tmp_path / "records" / "shard-00000.tfrecord"
+    garden(path, tmp_path / "garden.tfrecord")
+    expected = PretrainingBatches(data, 8).take(np.arange(8, 16))
+    for paths in (str(tmp_path / "records" / "*.tfrecord"), [tmp_path / "garden.tfrecord"]):
+        batch = list(read_records(paths, 8).as_numpy_iterator())[1]
+        for part, values in zip(batch, expected, strict=True):
+            assert part.keys() == values.keys()
+            for name in values:
+                np.testing.assert_allclose(part[name], values[name], rtol=1e-6, err_msg=name)
+                assert part[name].dtype == values[name].dtype
+    shuffled = list(read_records([path], 8, shuffle_seed=1).as_numpy_iterator())
+    in_order = list(read_records([path], 8).as_numpy_iterator())
+    assert (shuffled[0][0]["token_ids"] != in_order[0][0]["token_ids"]).any()
+    assert "nsp" not in next(iter(read_records([path], 8, next_sentence=False)))[1]
+
+
+def test_training_from_records(data, tmp_path):
+    write_records(data, tmp_path / "records")
+    records = read_records(str(tmp_path / "records" / "*"), 8, shuffle_seed=0).repeat()
+    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
+    history = model.fit(records, epochs=2, steps_per_epoch=3, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert int(model.optimizer.iterations) == 6
+
+
+def test_bad_records(data, tmp_path, tokenizer):
+    (tmp_path / "broken").write_bytes(b"not a record, by any means, and long enough to be read as one")
+    with tf.io.TFRecordWriter(str(tmp_path / "other")) as writer:
+        writer.write(tf.train.Example().SerializeToString())
+    prepare([tmp_path / "text"], tmp_path / "dynamic", tokenizer, sequence_length=16, verbose=False)
+    for run, words in (
+        (lambda: read_records([tmp_path / "gone"], 8), "`paths` must be TFRecord files"),
+        (lambda: read_records(str(tmp_path / "*.none"), 8), "`paths` must be TFRecord files"),
+        (lambda: read_records([tmp_path / "broken"], 8), "broken must be a TFRecord file (DataLossError)"),
+        (lambda: read_records([tmp_path / "other"], 8), "other must hold the features of BERT's pre-training"),
+        (lambda: read_records([tmp_path / "other"], 0), "`batch_size` must be"),
+        (lambda: write_records(tmp_path / "dynamic", tmp_path / "out"), "`data` must have fixed masks"),
+    ):
+        with pytest.raises(ValueError) as error:
+            run()
+        assert words in str(error.value)
