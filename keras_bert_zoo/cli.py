@@ -1,6 +1,7 @@
 """The console script `keras-bert-zoo`."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -19,8 +20,7 @@ Make a data set of next-sentence pairs from books, five passes over the text, ma
 
 The same with whole words masked, fixed in the data set, at length 512:
 
-  keras-bert-zoo prepare --vocab vocab.txt --layout prose --length 512 --max-predictions 76 --fix-masks --whole-words
-      --out data512 books/*.txt
+  keras-bert-zoo prepare --vocab vocab.txt --layout prose --length 512 --fix-masks --whole-words --out long books/*.txt
 """
 _PRETRAIN = """\
 Pre-train BERT tiny on it; the same command goes on after an interruption:
@@ -29,7 +29,7 @@ Pre-train BERT tiny on it; the same command goes on after an interruption:
 
 Then at length 512, from the weights of the first run:
 
-  keras-bert-zoo pretrain --data data512 --preset run/preset --steps 2000 --batch-size 32 --out run512
+  keras-bert-zoo pretrain --data long --preset run/preset --steps 2000 --batch-size 32 --out run512
 
 A run writes its configuration, from which another can be started:
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
         return 2
     return 0
@@ -78,6 +78,8 @@ def _add_vocab(commands: Any) -> None:
 def _vocab(options: argparse.Namespace) -> None:
     from keras_bert_zoo.text import learn_vocabulary, read_lines, write_vocabulary
 
+    if not Path(options.out).resolve().parent.is_dir():
+        raise ValueError(f"--out must be in a directory that is there. Received: {options.out}")
     vocabulary = learn_vocabulary(read_lines(options.files), options.size, lowercase=not options.cased)
     write_vocabulary(options.out, vocabulary)
     print(f"{options.out}: {len(vocabulary):,} tokens")
@@ -101,7 +103,7 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument("--duplicates", type=int, default=1, help="passes over the text (%(default)s)")
     parser.add_argument("--no-pairs", action="store_true", help="pack sentences, without next-sentence pairs")
     parser.add_argument("--fix-masks", action="store_true", help="draw masks now, not anew in each epoch of training")
-    parser.add_argument("--max-predictions", type=int, default=20, help="predictions an example (%(default)s)")
+    parser.add_argument("--max-predictions", type=int, help="predictions an example; 15 %% of the length unless given")
     parser.add_argument("--whole-words", action="store_true", help="mask all pieces of a word together")
     parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
     parser.add_argument("--workers", type=int, help="processes; one a core unless given")
@@ -113,16 +115,15 @@ def _prepare(options: argparse.Namespace) -> None:
     from keras_bert_zoo.pretraining import Masking, prepare
     from keras_bert_zoo.text import BertTokenizer
 
-    if options.whole_words and not options.fix_masks:
-        raise ValueError("--whole-words needs --fix-masks. Received: --whole-words alone")
-    masking = Masking(options.max_predictions, whole_words=options.whole_words)
+    most = options.max_predictions or math.ceil(0.15 * options.length)
     report = prepare(
         options.files,
         options.out,
         BertTokenizer(options.vocab, lowercase=not options.cased),
         layout=options.layout,
         sequence_length=options.length,
-        masking=masking if options.fix_masks else None,
+        masking=Masking(most, whole_words=options.whole_words),
+        fix_masks=options.fix_masks,
         next_sentence=not options.no_pairs,
         duplicates=options.duplicates,
         seed=options.seed,

@@ -57,7 +57,7 @@ words = WORDS[5:]
 lines = [" ".join(words[(i * 7 + j * j) % len(words)] for j in range(3 + i % 5)) for i in range(240)]
 (folder / "text").write_text("\\n\\n".join("\\n".join(lines[i : i + 6]) for i in range(0, 240, 6)))
 tokenizer = kbz.BertTokenizer(WORDS)
-options = {"sequence_length": 16, "masking": kbz.pretraining.Masking(3), "verbose": False}
+options = {"sequence_length": 16, "verbose": False}
 kbz.pretraining.prepare([folder / "text"], folder / "data", tokenizer, **options)
 batches = kbz.pretraining.PretrainingBatches(folder / "data", 8, epoch_batches=10)
 with scope:

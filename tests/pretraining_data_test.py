@@ -1,6 +1,7 @@
 """Pre-training examples: the pairs, the masks and the data set on disk, against the rules of the paper."""
 
 import filecmp
+import json
 
 import keras
 import numpy as np
@@ -55,9 +56,9 @@ def test_layouts(tmp_path):
 def test_bad_files_are_named(tmp_path):
     bad = {"a": "fine\n", "b": b"one\n\ntwo \xff", "c": "\n \n", "d": "last"}
     documents, report = read(tmp_path, "sentences", **bad)
-    assert [sentences for _, sentences in documents] == [["fine"], ["last"]]
+    assert documents == [(0, ["fine"]), (1, ["one"]), (4, ["last"])]
     assert [words.split("/")[-1] for words in report.skipped] == [
-        "b must be UTF-8 text (invalid start byte, after line 0)",
+        "b must be UTF-8 text (invalid start byte in line 3)",
         "c must hold text. Received: an empty document",
     ]
     with pytest.raises(ValueError, match="b must be UTF-8 text"):
@@ -73,12 +74,8 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     assert [[d.sentences for d in block.documents] for block in blocks] == [
         [["wx", "yz"], ["abcd"]], [["efgh"], ["ij", "kl"]], [["mnop"], ["qrst"]], [["uv"]],
     ]  # fmt: skip
-    assert [[d.sentences for d in block.partners] for block in blocks] == [
-        [],
-        [["wx", "yz"]],
-        [["wx", "yz"]],
-        [["qrst"]],
-    ]
+    strangers = [[d.sentences for d in block.partners] for block in blocks]
+    assert strangers == [[], [["wx", "yz"]], [["wx", "yz"]], [["wx", "yz"], ["qrst"]]]
 
 
 # --- Pairs
@@ -279,13 +276,14 @@ def corpus(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("masking", [None, Masking(3), Masking(3, whole_words=True)])
-def test_a_data_set_and_its_batches(corpus, tmp_path, tokenizer, masking):
-    report = prepare(
-        [corpus], tmp_path / "data", tokenizer, sequence_length=16, masking=masking, duplicates=2, verbose=False
-    )
+@pytest.mark.parametrize("fix_masks", [False, True])
+@pytest.mark.parametrize("masking", [None, Masking(3, whole_words=True)])
+def test_a_data_set_and_its_batches(corpus, tmp_path, tokenizer, masking, fix_masks):
+    options = {"sequence_length": 16, "masking": masking, "fix_masks": fix_masks, "duplicates": 2, "verbose": False}
+    report = prepare([corpus], tmp_path / "data", tokenizer, **options)
     assert (report.documents, report.sentences) == (60, 210)
-    batches = PretrainingBatches(tmp_path / "data", 8, masking=None if masking else Masking(3))
+    batches = PretrainingBatches(tmp_path / "data", 8)
+    assert batches.masking == (masking or Masking(3))  # 15 % of 16, rounded up
     assert batches.examples >= 120
     assert len(batches) == batches.examples // 8
     (inputs, targets, weights), again = batches[0], batches[0]
@@ -320,11 +318,11 @@ def test_the_same_bytes_whatever_the_number_of_workers(data, tmp_path):
         paths.append(tmp_path / name.split("/")[-1])
         paths[-1].write_text(text)
     tokenizer = kbz.BertTokenizer(vocabulary(data, "bert-base-uncased"))
-    options = {"layout": "prose", "masking": Masking(), "verbose": False}
+    options = {"layout": "prose", "fix_masks": True, "verbose": False}
     for workers in (1, 2):
         prepare(paths, tmp_path / f"data{workers}", tokenizer, workers=workers, **options)
-    names = sorted(str(path.relative_to(tmp_path / "data1")) for path in (tmp_path / "data1").rglob("*.*"))
-    assert len([name for name in names if name.endswith("ends.npy")]) >= 4
+    names = sorted(path.name for path in (tmp_path / "data1").iterdir())
+    assert len(names) == 9
     same, different, missing = filecmp.cmpfiles(tmp_path / "data1", tmp_path / "data2", names, shallow=False)
     assert (sorted(same), different, missing) == (names, [], [])
     batches = PretrainingBatches(tmp_path / "data1", 4096)
@@ -362,16 +360,53 @@ def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
         PretrainingBatches(tmp_path / "data")
 
 
-def test_broken_shards(tmp_path, corpus, tokenizer):
-    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, masking=Masking(3), verbose=False)
-    with pytest.raises(ValueError, match="`masking` must be None for a data set of fixed masks"):
-        PretrainingBatches(tmp_path / "data", masking=Masking(3))
-    with pytest.raises(ValueError, match="`batch_size` must be at most the number of examples"):
-        PretrainingBatches(tmp_path / "data", 10**6)
-    ends = tmp_path / "data" / "shard-00000" / "ends.npy"
-    np.save(ends, np.load(ends)[:-1])
-    with pytest.raises(ValueError, match="must hold arrays that fit each other"):
-        PretrainingBatches(tmp_path / "data")
-    np.save(ends, np.array([{}], dtype=object))
-    with pytest.raises(ValueError, match=r"ends\.npy must hold a NumPy array"):
-        PretrainingBatches(tmp_path / "data")
+def test_broken_data_sets(tmp_path, corpus, tokenizer):
+    data = tmp_path / "data"
+    prepare([corpus], data, tokenizer, sequence_length=16, fix_masks=True, verbose=False)
+    about = json.loads((data / "dataset.json").read_text())
+    ends = np.load(data / "ends.npy")
+
+    def refused(words, **options):
+        with pytest.raises(ValueError) as error:
+            PretrainingBatches(data, **options)
+        assert words in str(error.value)
+
+    refused("`masking` must be None for a data set of fixed masks", masking=Masking(3))
+    refused("`batch_size` must be at most the number of examples", batch_size=10**6)
+    for array, words in (
+        (ends[:-1], "must hold arrays that fit each other"),
+        (np.array([{}], dtype=object), "ends.npy must hold a NumPy array"),
+        (ends.astype(float), "ends.npy must hold integers in one dimension"),
+        (ends[:, None], "ends.npy must hold integers in one dimension"),
+        (ends[::-1], "ends.npy must hold integers in one dimension, and ends in order"),
+    ):
+        np.save(data / "ends.npy", array)
+        refused(words)
+    np.save(data / "ends.npy", ends)
+    for field, words in (({"masking": {"rates": 1}}, "`masking` must have the fields of Masking"),
+                         ({"format": 9}, "`format` must be 1"), ({"next_sentence": 3}, "`next_sentence`")):  # fmt: skip
+        (data / "dataset.json").write_text(json.dumps({**about, **field}))
+        refused(words)
+    (data / "dataset.json").write_text(json.dumps(about))
+    (data / "mask_ends.npy").unlink()
+    refused("mask_ends.npy must hold a NumPy array")
+
+
+def test_examples_without_predictions(tmp_path, tokenizer):
+    """A word of five pieces is more than the one prediction that so short an example has."""
+    (tmp_path / "text").write_text("longererererer\n\n" * 20)
+    options = {"sequence_length": 16, "masking": Masking(3, whole_words=True), "verbose": False}
+    for fix_masks in (False, True):
+        prepare([tmp_path / "text"], tmp_path / f"data{fix_masks}", tokenizer, fix_masks=fix_masks, **options)
+        _, _, weights = PretrainingBatches(tmp_path / f"data{fix_masks}", 4)[0]
+        assert (weights["mlm"] == 0).all()
+
+
+def test_epochs_go_on_where_the_last_one_ended(tmp_path, corpus, tokenizer):
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    whole = PretrainingBatches(tmp_path / "data", 8)
+    some = PretrainingBatches(tmp_path / "data", 8, epoch_batches=5)
+    for step in range(2 * len(whole)):
+        whole.epoch, place = divmod(step, len(whole))
+        some.epoch, index = divmod(step, 5)
+        np.testing.assert_array_equal(whole[place][0]["token_ids"], some[index][0]["token_ids"])

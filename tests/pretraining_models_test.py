@@ -6,7 +6,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
-from keras_bert_zoo.pretraining import Masking, PretrainingBatches, prepare
+from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from tests import layouts
 from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
 
@@ -154,6 +154,7 @@ def test_fill_mask(tmp_path, tokenizer):
     texts = ["a [MASK] film", "the plot was [MASK] and very [MASK] .", "[MASK]"]
     filled = ours.fill_mask(texts, top_k=3)
     assert [len(masks) for masks in filled] == [1, 2, 1]
+    assert ours.fill_mask([]) == []
     assert ours.fill_mask(texts[1], top_k=3)[1][0][0] == filled[1][1][0][0]
     for text, masks in zip(texts, filled, strict=True):
         encoding = tokenizer.encode(text)
@@ -209,7 +210,8 @@ def test_bad_input(tokenizer):
         (lambda: model({**inputs, "mask_positions": positions + 9}), "`mask_positions` must be in [0, 9)"),
         (lambda: model({**inputs, "mask_positions": positions[:2]}), "must have the shape [batch, predictions]"),
         (lambda: model(random_inputs()), "Inputs must have `mask_positions`"),
-        (lambda: model.fill_mask("a film"), "`texts` must each hold [MASK]"),
+        (lambda: model({**inputs, "mask_positions": [[1]]}), "`mask_positions` must be an integer array"),
+        (lambda: model.fill_mask("a film"), "`texts` must each hold [MASK], within the preprocessor's"),
         (lambda: model.fill_mask("[MASK]", top_k=31), "`top_k` must be at most 30. Received: top_k=31"),
         (lambda: kbz.BertMaskedLM(model.backbone).fill_mask("[MASK]"), "`fill_mask` needs a preprocessor"),
         (lambda: kbz.BertPretrainer(model.backbone), "`backbone` must have a pooler"),
@@ -221,6 +223,31 @@ def test_bad_input(tokenizer):
     np.testing.assert_array_equal(numpy(model(inputs)["mlm"]), before)
 
 
+def test_batches_of_another_kind(tmp_path, tokenizer):
+    (tmp_path / "text").write_text("a good film\nso slow\n\nbad cast\nit is fine\n\n" * 20)
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    batches = PretrainingBatches(tmp_path / "data", 8)
+    alone = PretrainingBatches(tmp_path / "data", 8, next_sentence=False)
+    masked, both = (
+        kbz.BertMaskedLM(kbz.BertBackbone(**TINY, pooler=False)),
+        kbz.BertPretrainer(kbz.BertBackbone(**TINY)),
+    )
+    small = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "vocabulary_size": 20}))
+    short = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "max_sequence_length": 8}))
+    for run, words in (
+        (lambda: masked.fit(batches), "`x` must be PretrainingBatches(next_sentence=False) for a BertMaskedLM"),
+        (lambda: both.evaluate(alone), "`x` must be PretrainingBatches(next_sentence=True) for a BertPretrainer"),
+        (lambda: small.fit(batches), "`x` must have a vocabulary of at most 20, the backbone's. Received: 30"),
+        (lambda: short.fit(batches), "`x` must have a sequence_length of at most 8, the backbone's. Received: 16"),
+        (lambda: both.fit(batches, steps_per_epoch=2), "`steps_per_epoch` must be None where the batches know"),
+    ):
+        with pytest.raises(ValueError) as error:
+            run()
+        assert words in str(error.value)
+    masked.fit(alone, epochs=1, verbose=0)
+    assert int(masked.optimizer.iterations) == len(alone)
+
+
 def test_the_smoke_run(tmp_path):
     """As google-research/bert's README: some KB of text, overfit (there 20 steps, accuracy 0.985 and 1.0)."""
     rng = np.random.default_rng(0)
@@ -229,7 +256,7 @@ def test_the_smoke_run(tmp_path):
     (tmp_path / "text").write_text("\n\n".join("\n".join(sentences[i : i + 16]) for i in range(0, 160, 16)))
     assert (tmp_path / "text").stat().st_size > 3500
     tokenizer = kbz.BertTokenizer([*WORDS[:5], *words])
-    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=32, masking=Masking(5), verbose=False)
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=32, fix_masks=True, verbose=False)
     batches = PretrainingBatches(tmp_path / "data", 16)
     backbone = kbz.BertBackbone(15, 2, 4, 96, 192, max_sequence_length=32, dropout=0.0, attention_dropout=0.0)
     model = kbz.BertPretrainer(backbone)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import Run, prepare, pretrain
-from tests.helpers import TINY, numpy
+from tests.helpers import TINY, WORDS, numpy
 
 SENTENCES = [
     "a good film",
@@ -89,6 +90,36 @@ def test_another_run_is_not_overwritten(run, tmp_path):
         pretrain(run, tmp_path / "run")
 
 
+def test_a_mistake_does_not_lock_the_directory(run, tmp_path):
+    other = kbz.BertTokenizer([*WORDS, "zebra"])
+    backbone = kbz.BertBackbone(**TINY)
+    kbz.BertPretrainer(backbone, kbz.BertPreprocessor(other, 16)).save_to_preset(tmp_path / "other")
+    for mistake, words in (
+        ({"data": str(tmp_path / "dta")}, "`path` must be a data set"),
+        ({"preset": "bert_tny"}, "`preset` must be one of"),
+        ({"preset": str(tmp_path / "other")}, "`preset` must have the vocabulary and the tokenizer of the data set"),
+        ({"warmup": 2.0}, "`warmup`"),
+    ):
+        with pytest.raises(ValueError) as error:
+            pretrain(replace(run, **mistake), tmp_path / "run")
+        assert words in str(error.value)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_state_that_is_not_finite_is_not_kept(run, tmp_path):
+    with pytest.raises(ValueError, match=r"must be finite. Received: .*"):
+        pretrain(replace(run, learning_rate=3e38, warmup=0.0, steps=2, save_every=1), tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run" / "state.safetensors").exists()
+
+
+def test_a_finished_run_is_left_as_it_is(run, tmp_path):
+    short = replace(run, steps=4)
+    pretrain(short, tmp_path / "run", verbose=0)
+    before = (tmp_path / "run" / "state.safetensors").read_bytes()
+    pretrain(short, tmp_path / "run", verbose=0)
+    assert (tmp_path / "run" / "state.safetensors").read_bytes() == before
+
+
 def test_bad_configurations():
     for options, words in (
         ({"steps": 10, "save_every": 4}, "`save_every` must divide `steps`. Received: save_every=4, steps=10"),
@@ -135,7 +166,8 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
         (("pretrain", "--config", "gone", "--out", "run2"), "--config must be a file. Received: gone"),
         (("pretrain", "--config", "data/dataset.json", "--out", "run2"), "must be the configuration of a run"),
         (("vocab", "gone", "--size", "9", "--out", "v"), "gone must be a text file"),
-        (("prepare", "text", "--vocab", "vocab.txt", "--whole-words", "--out", "d"), "--whole-words needs --fix-masks"),
+        (("prepare", "text", "--vocab", "gone", "--out", "d"), "No such file or directory: 'gone'"),
+        (("vocab", "text", "--size", "60", "--out", "gone/v"), "--out must be in a directory that is there"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err

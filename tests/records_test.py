@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.pretraining import Masking, PretrainingBatches, prepare, read_records, write_records
+from keras_bert_zoo.pretraining import PretrainingBatches, prepare, read_records, write_records
 from tests.helpers import TINY
 from tests.pretraining_run_test import TEXT
 
@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 @pytest.fixture
 def data(tmp_path, tokenizer):
     (tmp_path / "text").write_text(TEXT)
-    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, masking=Masking(3), verbose=False)
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, fix_masks=True, verbose=False)
     return tmp_path / "data"
 
 
@@ -96,6 +96,7 @@ def test_bad_records(data, tmp_path, tokenizer):
         (lambda: read_records([tmp_path / "other"], 8), "other must hold the features of BERT's pre-training"),
         (lambda: read_records([tmp_path / "other"], 0), "`batch_size` must be"),
         (lambda: write_records(tmp_path / "dynamic", tmp_path / "out"), "`data` must have fixed masks"),
+        (lambda: write_records(data, tmp_path), "`out` must be a new or empty directory"),
     ):
         with pytest.raises(ValueError) as error:
             run()

@@ -64,7 +64,7 @@ def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
 
 def test_bad_files(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nb\xff")
-    with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text \(invalid start byte, after line \d\)"):
+    with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text \(invalid start byte in line 2\)"):
         list(kbz.read_lines(tmp_path / "a.txt"))
     with pytest.raises(ValueError, match=r"b.txt must be a text file \(No such file"):
         list(kbz.read_lines(tmp_path / "b.txt"))

@@ -80,7 +80,7 @@ class MaskedLMHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class VocabularyBias(keras.layers.Layer):
-    """The output bias of each token, the only weights of the masked LM that are not tied: logits to float32 logits."""
+    """The output bias of each token, which the tied output embedding has none of: logits to float32 logits."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"dtype": "float32", **kwargs})

@@ -99,6 +99,11 @@ class FedModel(ChecksInputs, keras.Model):
         else:
             data = self._streamed(x, y, sample_weight)
             if hasattr(x, "epoch"):
+                if steps_per_epoch is not None:  # Keras would go on within one epoch's batches.
+                    raise ValueError(
+                        "`steps_per_epoch` must be None where the batches know their epochs; they have epoch_batches. "
+                        f"Received: steps_per_epoch={steps_per_epoch}"
+                    )
                 callbacks = _with_callback(callbacks, _FollowEpochs(x))
         if validation_data is not None:
             validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)
@@ -225,7 +230,7 @@ class FedModel(ChecksInputs, keras.Model):
             static_lengths=self.static_lengths,
             shuffle_seed=shuffle_seed,
             training=training,
-            multiple_of=_replicas(self),
+            multiple_of=replicas(self),
         )
 
     def _fed(self, batches: Any) -> Any:
@@ -295,7 +300,7 @@ class _FollowEpochs(keras.callbacks.Callback):
         self.batches.epoch = epoch
 
 
-def _replicas(model: keras.Model) -> int:
+def replicas(model: keras.Model) -> int:
     """Into how many parts a batch is split."""
     if keras.backend.backend() == "tensorflow":
         return model.distribute_strategy.num_replicas_in_sync

@@ -10,6 +10,7 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.feeding import replicas
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
@@ -86,6 +87,8 @@ class BertMaskedLM(Task):
             raise ValueError(f"Inputs must have `{MASK_POSITIONS}` beside the backbone's. Received: {received}")
         self.backbone.check_inputs({name: array for name, array in inputs.items() if name != MASK_POSITIONS})
         positions, shape = inputs[MASK_POSITIONS], inputs["token_ids"].shape
+        if getattr(positions, "shape", None) is None:
+            raise ValueError(f"`{MASK_POSITIONS}` must be an integer array. Received: {type(positions).__name__}")
         if len(positions.shape) != 2 or (None not in (positions.shape[0], shape[0]) and positions.shape[0] != shape[0]):
             raise ValueError(
                 f"`{MASK_POSITIONS}` must have the shape [batch, predictions]. "
@@ -110,7 +113,29 @@ class BertMaskedLM(Task):
             raise ValueError(
                 f"`y` and `sample_weight` must be part of the batches. Received: x of type {type(x).__name__}"
             )
+        if hasattr(x, "next_sentence"):
+            self._check_batches(x)
         return self._fed(x)
+
+    def _check_batches(self, x: Any) -> None:
+        """Whether `PretrainingBatches` are of this model's kind."""
+        architecture, pairs = self.backbone.architecture, "nsp" in self.output
+        if x.next_sentence is not pairs:
+            raise ValueError(
+                f"`x` must be PretrainingBatches(next_sentence={pairs}) for a {type(self).__name__}. "
+                f"Received: next_sentence={x.next_sentence}"
+            )
+        for name, size, limit in (
+            ("vocabulary", x.tokenizer.vocabulary_size, architecture["vocabulary_size"]),
+            ("sequence_length", x.sequence_length, architecture["max_sequence_length"]),
+        ):
+            if size > limit:
+                raise ValueError(f"`x` must have a {name} of at most {limit}, the backbone's. Received: {size}")
+        parts = replicas(self)
+        if x.batch_size % parts:
+            raise ValueError(
+                f"`batch_size` must divide into {parts} devices' parts. Received: batch_size={x.batch_size}"
+            )
 
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5, batch_size: int = 32) -> list[Any]:
         """The most probable tokens for each `[MASK]` in a text.
@@ -130,30 +155,37 @@ class BertMaskedLM(Task):
         check_positive_int(top_k=top_k, batch_size=batch_size)
         if top_k > tokenizer.vocabulary_size:
             raise ValueError(f"`top_k` must be at most {tokenizer.vocabulary_size}. Received: top_k={top_k}")
-        single = isinstance(texts, str)
-        arrays = self.preprocessor([texts] if single else texts)
+        if not isinstance(texts, str):
+            return [
+                masks
+                for start in range(0, len(texts), batch_size)
+                for masks in self._fill(texts[start : start + batch_size], top_k)
+            ]
+        return self._fill([texts], top_k)[0]
+
+    def _fill(self, texts: Sequence[str], top_k: int) -> list[list[list[tuple[str, float]]]]:
+        assert self.preprocessor is not None
+        tokenizer = self.preprocessor.tokenizer
+        arrays = self.preprocessor(texts)
         masks = arrays["token_ids"] == tokenizer.mask_token_id
         counts = masks.sum(axis=1)
         if not counts.all():
             raise ValueError(
                 "`texts` must each hold [MASK], within the preprocessor's sequence_length. "
-                f"Received: number {int(np.argmin(counts))} without it"
+                f"Received: {texts[int(np.argmin(counts))][:80]!r}"
             )
         positions = np.argsort(~masks, axis=1, kind="stable")[:, : counts.max()].astype("int32")
-        logits = keras.Model.predict(self, {**arrays, MASK_POSITIONS: positions}, batch_size=batch_size, verbose=0)[
-            "mlm"
-        ]
+        logits = keras.Model.predict(self, {**arrays, MASK_POSITIONS: positions}, verbose=0)["mlm"]
         # The embedding may have more rows than there are tokens.
         probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[..., : tokenizer.vocabulary_size]))
         best = np.argsort(-probabilities, axis=-1, kind="stable")[..., :top_k]
-        filled = [
+        return [
             [
                 [(tokenizer.vocabulary[i], float(probabilities[row, mask, i])) for i in best[row, mask]]
                 for mask in range(count)
             ]
             for row, count in enumerate(counts)
         ]
-        return filled[0] if single else filled
 
     def head_config(self) -> dict[str, Any]:
         return {}

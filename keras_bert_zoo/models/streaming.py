@@ -34,7 +34,8 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
         )
     elif task.preprocessor is None:
         raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
-    task.check_pairs(len(columns) == 2)
+    if not ready:
+        task.check_pairs(len(columns) == 2)
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
     def make_targets(targets: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints.files import read_json, typed
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, maskable
-from keras_bert_zoo.pretraining.shards import open_shard, rows_of
+from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
 from keras_bert_zoo.text.masking import MaskedTokens, Masking, mask_tokens
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
@@ -24,7 +24,8 @@ class PretrainingBatches(keras.utils.PyDataset):
     Args:
         path: A data set that `prepare` made.
         batch_size: Examples a batch.
-        masking: How masks are drawn; only for a data set that does not fix them. None takes the paper's.
+        masking: How masks are drawn, in place of the data set's; only where it does not fix them.
+        next_sentence: False leaves the targets of next-sentence prediction out; None gives them where there are pairs.
         seed: Where chance comes from.
         epoch_batches: Batches that `fit` takes for an epoch; None takes those of one pass. Epochs go on where the last
             one ended, into further passes.
@@ -45,6 +46,7 @@ class PretrainingBatches(keras.utils.PyDataset):
         path: str | os.PathLike[str],
         batch_size: int = 32,
         masking: Masking | None = None,
+        next_sentence: bool | None = None,
         seed: int = 0,
         epoch_batches: int | None = None,
     ) -> None:
@@ -56,17 +58,23 @@ class PretrainingBatches(keras.utils.PyDataset):
         about = read_json(folder / DESCRIPTION)
         if about.get("format") != FORMAT:
             raise ValueError(f"{folder / DESCRIPTION}: `format` must be {FORMAT}. Received: {about.get('format')!r}")
-        fixed = typed(folder / DESCRIPTION, about, "masking", dict, None)
-        if fixed is not None and masking is not None:
+        path = folder / DESCRIPTION
+        fixed = typed(path, about, "fix_masks", bool, False)
+        if fixed and masking is not None:
             raise ValueError(f"`masking` must be None for a data set of fixed masks. Received: masking={masking}")
-        self.masking = Masking(**fixed) if fixed is not None else masking or Masking()
-        self.tokenizer = BertTokenizer(folder / VOCABULARY, **typed(folder / DESCRIPTION, about, "tokenizer", dict, {}))
-        self.sequence_length = typed(folder / DESCRIPTION, about, "sequence_length", int, 128)
-        self.next_sentence = typed(folder / DESCRIPTION, about, "next_sentence", bool, True)
-        self.shards = [open_shard(folder / name) for name in typed(folder / DESCRIPTION, about, "shards", dict, {})]
+        try:
+            self.masking = masking or Masking(**typed(path, about, "masking", dict, {}))
+        except TypeError as error:
+            raise ValueError(f"{path}: `masking` must have the fields of Masking. Received: {error}") from None
+        self.tokenizer = BertTokenizer(folder / VOCABULARY, **typed(path, about, "tokenizer", dict, {}))
+        self.sequence_length = typed(path, about, "sequence_length", int, 128)
+        pairs = typed(path, about, "next_sentence", bool, True)
+        if next_sentence and not pairs:
+            raise ValueError("`next_sentence` needs a data set of pairs. Received: one without")
+        self.next_sentence = pairs if next_sentence is None else next_sentence
+        self.shard = open_shard(folder, fixed)
         self.batch_size, self.seed = batch_size, seed
-        self._ends = np.cumsum([len(shard) for shard in self.shards])
-        self.examples = int(self._ends[-1])
+        self.examples = len(self.shard)
         if self.examples < batch_size:
             raise ValueError(
                 f"`batch_size` must be at most the number of examples, {self.examples}. "
@@ -85,13 +93,15 @@ class PretrainingBatches(keras.utils.PyDataset):
     @property
     def mean_length(self) -> float:
         """Tokens an example, padding left out."""
-        return sum(len(shard.token_ids) for shard in self.shards) / self.examples
+        return len(self.shard.token_ids) / self.examples
 
     def _order(self, number: int) -> np.ndarray:
         """The examples in the order of a pass."""
-        if self._drawn is None or self._drawn[0] != number:
-            self._drawn = number, np.random.default_rng((self.seed, number)).permutation(self.examples)
-        return self._drawn[1]
+        drawn = self._drawn
+        if drawn is None or drawn[0] != number:
+            drawn = number, np.random.default_rng((self.seed, number)).permutation(self.examples)
+            self._drawn = drawn
+        return drawn[1]
 
     def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
         step = self.epoch * self._epoch_batches + index
@@ -101,7 +111,9 @@ class PretrainingBatches(keras.utils.PyDataset):
 
     def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
         """The examples of these numbers as a batch; where masks are not fixed, they are drawn from `rng`."""
-        token_ids, lengths, first_lengths, labels = self._examples(rows)
+        shard = self.shard
+        token_ids = rows_of(shard.token_ids, shard.ends, rows, self.sequence_length, self.tokenizer.pad_token_id)
+        lengths, first_lengths = lengths_of(shard.ends, rows), shard.first_lengths[rows].astype("int64")
         masked = self._masked(rows, token_ids, lengths, first_lengths, rng)
         steps = np.arange(self.sequence_length)
         inside = steps < lengths[:, None]
@@ -112,27 +124,14 @@ class PretrainingBatches(keras.utils.PyDataset):
             "mask_positions": masked.mask_positions,
         }
         predictions = masked.mask_weights
-        targets, weights = {"mlm": masked.mask_ids}, {"mlm": predictions * (predictions.size / predictions.sum())}
+        targets, weights = (
+            {"mlm": masked.mask_ids},
+            {"mlm": predictions * (predictions.size / max(predictions.sum(), 1))},
+        )
         if self.next_sentence:
-            targets["nsp"], weights["nsp"] = labels, np.ones(len(rows), "float32")
+            targets["nsp"] = shard.next_sentence_labels[rows].astype("int32")
+            weights["nsp"] = np.ones(len(rows), "float32")
         return inputs, targets, weights
-
-    def _by_shard(self, rows: np.ndarray) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Each shard with the rows of the batch that it holds, and their numbers in it."""
-        number = np.searchsorted(self._ends, rows, side="right")
-        starts = self._ends - [len(shard) for shard in self.shards]
-        return [(self.shards[n], number == n, rows[number == n] - starts[n]) for n in np.unique(number)]
-
-    def _examples(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        token_ids = np.empty((len(rows), self.sequence_length), "int32")
-        lengths, first_lengths, labels = (np.empty(len(rows), kind) for kind in ("int64", "int64", "int32"))
-        for shard, here, inside in self._by_shard(rows):
-            pad = self.tokenizer.pad_token_id
-            token_ids[here] = rows_of(shard.token_ids, shard.ends, inside, self.sequence_length, pad)
-            lengths[here] = shard.ends[inside] - np.where(inside > 0, shard.ends[np.maximum(inside - 1, 0)], 0)
-            first_lengths[here] = shard.first_lengths[inside]
-            labels[here] = shard.next_sentence_labels[inside]
-        return token_ids, lengths, first_lengths, labels
 
     def _masked(
         self,
@@ -142,7 +141,8 @@ class PretrainingBatches(keras.utils.PyDataset):
         first_lengths: np.ndarray,
         rng: np.random.Generator | None,
     ) -> MaskedTokens:
-        if self.shards[0].mask_ends is None:
+        shard = self.shard
+        if shard.mask_ends is None or shard.mask_positions is None or shard.mask_replacements is None:
             assert rng is not None
             return mask_tokens(
                 token_ids,
@@ -155,12 +155,9 @@ class PretrainingBatches(keras.utils.PyDataset):
                 self.tokenizer.continues_word[token_ids],
             )
         width = self.masking.max_predictions
-        positions, replacements = (np.empty((len(rows), width), "int32") for _ in range(2))
-        counts = np.empty(len(rows), "int64")
-        for shard, here, inside in self._by_shard(rows):
-            positions[here] = rows_of(shard.mask_positions, shard.mask_ends, inside, width)
-            replacements[here] = rows_of(shard.mask_replacements, shard.mask_ends, inside, width)
-            counts[here] = shard.mask_ends[inside] - np.where(inside > 0, shard.mask_ends[np.maximum(inside - 1, 0)], 0)
+        positions = rows_of(shard.mask_positions, shard.mask_ends, rows, width)
+        replacements = rows_of(shard.mask_replacements, shard.mask_ends, rows, width)
+        counts = lengths_of(shard.mask_ends, rows)
         weights = np.arange(width) < counts[:, None]
         labels = np.where(weights, np.take_along_axis(token_ids, positions, axis=1), 0)
         masked = token_ids.copy()

@@ -1,6 +1,7 @@
 """Text files to blocks of documents, one block in memory at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -11,8 +12,8 @@ from keras_bert_zoo.text.files import read_lines
 # A block is what is tokenised, paired and written as one shard. Longer documents go on in the next block.
 _BLOCK_CHARACTERS = 2**21
 _PART_CHARACTERS = 2**19
-# What a block of one document only is given to draw random second segments from.
-_PARTNER_SENTENCES = 4096
+# What a block of one document only is given to draw random second segments from: as much of as many before it.
+_PARTNERS, _PARTNER_SENTENCES = 8, 1024
 
 LAYOUTS = ("sentences", "prose")
 
@@ -67,12 +68,12 @@ def read_documents(paths: Sequence[str | Path], layout: str, strict: bool, repor
         before = report.sentences
         try:
             for sentences in _SPLITTERS[layout](read_lines(path, empty=True)):
-                parts = list(_parts(sentences))
-                for part in parts:
+                held = report.sentences
+                for part in _parts(sentences):
                     report.sentences += len(part)
                     report.characters += sum(map(len, part))
                     yield Document(origin, part)
-                report.documents += bool(parts)
+                report.documents += report.sentences > held
                 origin += 1
             if report.sentences == before:
                 raise ValueError(f"{path} must hold text. Received: an empty document")
@@ -81,6 +82,7 @@ def read_documents(paths: Sequence[str | Path], layout: str, strict: bool, repor
             if strict:
                 raise
             report.skipped.append(str(error))
+            origin += 1
 
 
 def _split_lines(lines: Iterator[str]) -> Iterator[Iterator[str]]:
@@ -116,20 +118,21 @@ def make_blocks(documents: Iterator[Document]) -> Iterator[Block]:
     """Documents in blocks of some millions of characters."""
     gathered: list[Document] = []
     number = characters = 0
-    stranger: Document | None = None  # The last document of another origin than the block's only one.
+    before: deque[Document] = deque(maxlen=_PARTNERS)  # The ends of the last documents.
+    last: Document | None = None
     for document in documents:
+        if last is not None and last.origin != document.origin:
+            before.append(Document(last.origin, last.sentences[-_PARTNER_SENTENCES:]))
+        last = document
         if gathered and characters >= _BLOCK_CHARACTERS:
-            yield _block(number, gathered, stranger)
-            if gathered[-1].origin != document.origin or len({d.origin for d in gathered}) > 1:
-                stranger = next(d for d in reversed(gathered) if d.origin != document.origin)
+            yield _block(number, gathered, before)
             number, gathered, characters = number + 1, [], 0
         gathered.append(document)
         characters += sum(map(len, document.sentences))
     if gathered:
-        yield _block(number, gathered, stranger)
+        yield _block(number, gathered, before)
 
 
-def _block(number: int, documents: list[Document], stranger: Document | None) -> Block:
-    if stranger is None or len({document.origin for document in documents}) > 1:
-        return Block(number, documents, [])
-    return Block(number, documents, [Document(stranger.origin, stranger.sentences[-_PARTNER_SENTENCES:])])
+def _block(number: int, documents: list[Document], before: Iterable[Document]) -> Block:
+    origins = {document.origin for document in documents}
+    return Block(number, documents, [] if len(origins) > 1 else [d for d in before if d.origin not in origins])

@@ -102,7 +102,8 @@ def draw_pairs(
     0.5, and where there is one sentence only, sentences from a random place of another document. Then the unused
     sentences are gathered again.
 
-    Documents of one origin only give true pairs only.
+    The original draws from any document; here it is one of those that are in memory, so that NSP is somewhat easier to
+    learn where these are few. Documents of one origin only give true pairs only, and lose what is a single sentence.
     """
     draws = _Draws(rng)
     longest = sequence_length - 3

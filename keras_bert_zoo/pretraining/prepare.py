@@ -1,5 +1,6 @@
 """Text files to a data set of pre-training examples, on all cores."""
 
+import math
 import multiprocessing
 import os
 import shutil
@@ -21,7 +22,7 @@ from keras_bert_zoo.checkpoints.files import write_json
 from keras_bert_zoo.layers.checks import check_positive_int, check_rate
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, make_blocks, read_documents
 from keras_bert_zoo.pretraining.examples import Spans, TokenisedDocuments, draw_packed, draw_pairs, pack
-from keras_bert_zoo.pretraining.shards import make_shard, write_shard
+from keras_bert_zoo.pretraining.shards import join_shards, make_shard, write_shard
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import Masking, mask_tokens
 from keras_bert_zoo.text.tokenizer import BertTokenizer
@@ -39,7 +40,8 @@ class Recipe:
     short_rate: float
     duplicates: int
     seed: int
-    masking: Masking | None
+    masking: Masking
+    fix_masks: bool
 
 
 def prepare(
@@ -49,6 +51,7 @@ def prepare(
     layout: str = "sentences",
     sequence_length: int = 128,
     masking: Masking | None = None,
+    fix_masks: bool = False,
     next_sentence: bool = True,
     duplicates: int = 1,
     short_rate: float = 0.1,
@@ -68,9 +71,12 @@ def prepare(
         layout: `"sentences"`, one a line with blank lines between documents, or `"prose"`, ordinary text in which each
             file is one document, hard-wrapped or not, with blank lines between paragraphs.
         sequence_length: Longest example in tokens, special tokens counted.
-        masking: Fixes the masks in the data set. None leaves them to training, which draws them anew each epoch.
+        masking: How masks are drawn. None takes the paper's 15 %, 80/10/10, with as many predictions at most as 15 % of
+            `sequence_length` are.
+        fix_masks: Draw them now, as the original does, one mask a duplicate. Otherwise training draws them anew each
+            epoch.
         next_sentence: Make pairs for next-sentence prediction; otherwise whole sentences are packed.
-        duplicates: Passes over the text, each with other pairs (and masks, where they are fixed).
+        duplicates: Passes over the text, each with other pairs, and other masks where they are fixed.
         short_rate: Share of the examples that have a random target length.
         seed: Where chance comes from.
         strict: Stop at a file that cannot be read or holds no text, instead of naming it in the report.
@@ -91,7 +97,8 @@ def prepare(
     target = Path(out)
     if target.exists():
         raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}")
-    recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking)
+    masking = masking or Masking(math.ceil(0.15 * sequence_length))
+    recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     beside = target.with_name(f".{target.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -105,7 +112,14 @@ def prepare(
             progress.show(report, sum(counts))
         progress.end()
         if not sum(counts):
-            raise ValueError(f"`paths` must hold text. Received: {'; '.join(report.skipped) or 'empty files'}")
+            what = (
+                "; ".join(report.skipped) or "text that gives no example; a pair needs two sentences or two documents"
+            )
+            raise ValueError(f"`paths` must hold text. Received: {what}")
+        shards = [beside / _folder(number) for number, count in enumerate(counts) if count]
+        join_shards(shards, beside)
+        for shard in shards:
+            shutil.rmtree(shard)
         write_vocabulary(beside / VOCABULARY, tokenizer.vocabulary)
         write_json(beside / DESCRIPTION, _describe(recipe, tokenizer, counts, report))
         beside.rename(target)
@@ -114,13 +128,16 @@ def prepare(
     return report
 
 
+def _folder(number: int) -> str:
+    return f"shard-{number:05d}"
+
+
 def _describe(recipe: Recipe, tokenizer: BertTokenizer, counts: list[int], report: CorpusReport) -> dict[str, Any]:
     return {
         "format": FORMAT,
         **asdict(recipe),
         "tokenizer": tokenizer.options(),
         "examples": sum(counts),
-        "shards": {f"shard-{number:05d}": count for number, count in enumerate(counts) if count},
         "corpus": asdict(report),
     }
 
@@ -178,7 +195,7 @@ def make_block(block: Block, recipe: Recipe, tokenizer: BertTokenizer, folder: P
     special = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
     packed = list(pack(documents.token_ids, drawn, recipe.sequence_length, special, rng))
     masks = None
-    if recipe.masking is not None:
+    if recipe.fix_masks:
         masks = [
             mask_tokens(
                 part.token_ids,
@@ -193,7 +210,7 @@ def make_block(block: Block, recipe: Recipe, tokenizer: BertTokenizer, folder: P
             for part in packed
         ]
     shard = make_shard(packed, masks, tokenizer.vocabulary_size)
-    write_shard(folder / f"shard-{block.number:05d}", shard)
+    write_shard(folder / _folder(block.number), shard)
     return len(shard)
 
 

@@ -23,6 +23,7 @@ _INPUTS = {
 }
 _IDS, _WEIGHTS, _LABELS = "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"
 _SHUFFLED_TOGETHER = 10_000
+_EXAMPLES_A_FILE = 50_000
 
 
 def _tensorflow() -> Any:
@@ -36,11 +37,11 @@ def _tensorflow() -> Any:
 
 
 def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
-    """Write a data set of fixed masks as TFRecord files, one a shard, with the original's seven features.
+    """Write a data set of fixed masks as TFRecord files with the original's seven features.
 
     Args:
-        data: A data set that `prepare` made with `masking`.
-        out: Directory for the files `shard-00000.tfrecord`, …
+        data: A data set that `prepare` made with `fix_masks`.
+        out: Directory to make, for the files `shard-00000.tfrecord`, … of some 50,000 examples each.
 
     Returns:
         The number of examples.
@@ -50,19 +51,20 @@ def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
     """
     tf = _tensorflow()
     batches = PretrainingBatches(data, batch_size=1)
-    if any(shard.mask_ends is None for shard in batches.shards):
-        raise ValueError(f"`data` must have fixed masks, from prepare(masking=…). Received: data={str(data)!r}")
-    tf.io.gfile.makedirs(os.fspath(out))
-    start = 0
-    for number, shard in enumerate(batches.shards):
-        path = os.path.join(os.fspath(out), f"shard-{number:05d}.tfrecord")
+    if batches.shard.mask_ends is None:
+        raise ValueError(f"`data` must have fixed masks, from prepare(fix_masks=True). Received: data={str(data)!r}")
+    folder = os.fspath(out)
+    if tf.io.gfile.exists(folder) and tf.io.gfile.listdir(folder):
+        raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
+    tf.io.gfile.makedirs(folder)
+    for number, start in enumerate(range(0, batches.examples, _EXAMPLES_A_FILE)):
+        path = os.path.join(folder, f"shard-{number:05d}.tfrecord")
+        stop = min(start + _EXAMPLES_A_FILE, batches.examples)
         with tf.io.TFRecordWriter(f"{path}.part") as writer:
-            for first in range(0, len(shard), 256):
-                rows = np.arange(start + first, start + min(first + 256, len(shard)))
-                for example in _examples(tf, *batches.take(rows)):
+            for first in range(start, stop, 256):
+                for example in _examples(tf, *batches.take(np.arange(first, min(first + 256, stop)))):
                     writer.write(example)
         tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
-        start += len(shard)
     return batches.examples
 
 

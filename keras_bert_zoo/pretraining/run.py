@@ -12,6 +12,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints.files import read_json, write_json
 from keras_bert_zoo.layers.checks import check_positive, check_positive_int
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
+from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay
@@ -26,7 +27,8 @@ class Run:
 
     Attributes:
         data: A data set that `prepare` made. With pairs a `BertPretrainer` is trained, without a `BertMaskedLM`.
-        preset: What to train: a name (`"bert_tiny"`), whose architecture is taken, or a directory, whose weights are.
+        preset: What to train: a name (`"bert_tiny"`), whose architecture is taken, or a directory or `hf://` address,
+            whose weights are; its vocabulary must be that of the data set.
         steps: Updates in all.
         batch_size: Examples an update.
         learning_rate: The peak.
@@ -74,20 +76,22 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         ValueError: `out` holds another run, or the loss became NaN, with the step and the last state.
     """
     folder = Path(out)
-    _claim(folder, run)
+    _check_directory(folder, run)
     keras.utils.set_random_seed(run.seed)
     batches = PretrainingBatches(run.data, run.batch_size, seed=run.seed, epoch_batches=run.save_every)
     model = _build(run, batches)
     schedule = WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)
     model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule))
     model.optimizer.build(model.trainable_variables)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
     state = _State(model, folder / STATE)
     done = state.restore()
     callbacks = [
         _StopAtNaN(state),
         _Speed(batches),
-        keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
         _SaveState(state),
+        keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
     ]
     model.fit(batches, epochs=run.steps // run.save_every, initial_epoch=done, verbose=verbose, callbacks=callbacks)
     if not (folder / PRESET).exists():
@@ -95,7 +99,7 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     return model
 
 
-def _claim(folder: Path, run: Run) -> None:
+def _check_directory(folder: Path, run: Run) -> None:
     path = folder / CONFIG
     if path.is_file():
         before, now = read_json(path), asdict(run)
@@ -103,22 +107,27 @@ def _claim(folder: Path, run: Run) -> None:
         if different:
             described = ", ".join(f"{name}={now[name]!r}, before {before.get(name)!r}" for name in different)
             raise ValueError(f"`out` must be new, or hold a run of the same configuration. Received: {described}")
-        return
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(
-            f"`out` must be a new or empty directory, or one with a {CONFIG}. Received: out={str(folder)!r}"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, asdict(run))
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"`out` must be a new or empty directory, or that of a run. Received: out={str(folder)!r}")
 
 
 def _build(run: Run, batches: PretrainingBatches) -> BertMaskedLM:
     task = BertPretrainer if batches.next_sentence else BertMaskedLM
-    preprocessor = BertPreprocessor(batches.tokenizer, batches.sequence_length)
-    if os.path.isdir(run.preset):
-        return task.from_preset(run.preset, dtype=run.dtype, preprocessor=preprocessor)
+    tokenizer = batches.tokenizer
+    preprocessor = BertPreprocessor(tokenizer, batches.sequence_length)
+    if os.path.isdir(run.preset) or run.preset.startswith("hf://"):
+        model = task.from_preset(run.preset, dtype=run.dtype)
+        theirs = None if model.preprocessor is None else model.preprocessor.tokenizer.get_config()
+        if theirs != tokenizer.get_config():
+            raise ValueError(
+                "`preset` must have the vocabulary and the tokenizer of the data set. "
+                f"Received: preset={run.preset!r} with other ones"
+            )
+        check_preprocessor(preprocessor, model.backbone)
+        model.preprocessor = preprocessor
+        return model
     backbone = load_preset(run.preset, load_weights=False).backbone
-    changes = {"vocabulary_size": batches.tokenizer.vocabulary_size, "pooler": task.needs_pooler, "dtype": run.dtype}
+    changes = {"vocabulary_size": tokenizer.vocabulary_size, "pooler": task.needs_pooler, "dtype": run.dtype}
     return task(BertBackbone(**{**backbone, **changes}), preprocessor)
 
 
@@ -139,10 +148,14 @@ class _State:
         from safetensors.numpy import save_file
 
         arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in self._variables().items()}
+        if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays.values()):
+            raise ValueError(f"The weights must be finite. Received: others after epoch {epochs}; {self.last()}")
         if keras.backend.backend() == "torch":
             import torch
 
             arrays["torch"] = torch.get_rng_state().numpy()
+            if torch.cuda.is_available():
+                arrays["torch.cuda"] = torch.stack(torch.cuda.get_rng_state_all()).numpy()
         beside = self.path.with_suffix(".part")
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         save_file(contiguous, beside, metadata={"epochs": str(epochs)})
@@ -167,6 +180,12 @@ class _State:
 
             with safe_open(self.path, framework="numpy") as file:
                 torch.set_rng_state(torch.from_numpy(file.get_tensor("torch")))
+                if torch.cuda.is_available():
+                    torch.cuda.set_rng_state_all(list(torch.from_numpy(file.get_tensor("torch.cuda"))))
+
+    def last(self) -> str:
+        """Where to go back to, in words."""
+        return f"the last state is {self.path}" if self.path.is_file() else "there is no state yet"
 
 
 class _SaveState(keras.callbacks.Callback):
@@ -193,9 +212,8 @@ class _StopAtNaN(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = (logs or {}).get("loss")
         if loss is not None and not np.isfinite(loss):
-            last = f"the last state is {self._state.path}" if self._state.path.is_file() else "there is no state yet"
             step = self._epoch * self.params["steps"] + batch + 1
-            raise ValueError(f"The loss must be finite. Received: {loss} after step {step}; {last}")
+            raise ValueError(f"The loss must be finite. Received: {loss} after step {step}; {self._state.last()}")
 
 
 class _Speed(keras.callbacks.Callback):

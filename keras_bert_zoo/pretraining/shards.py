@@ -1,7 +1,7 @@
 """Pre-training examples on disk: plain NumPy arrays that are mapped into memory, not read.
 
-A data set is a directory. `dataset.json` describes it, `vocab.txt` is its vocabulary, and each folder `shard-00000`, …
-holds arrays of its own, examples end to end without padding:
+A data set is a directory. `dataset.json` describes it, `vocab.txt` is its vocabulary, and its arrays hold the examples
+end to end, without padding:
 
     token_ids.npy               tokens, special tokens in place, unmasked
     ends.npy                    int64 [examples], where each example ends among them
@@ -13,9 +13,11 @@ and where masks are fixed
     mask_ends.npy               int64 [examples], where each example's predictions end among those below
     mask_positions.npy          uint16, positions in the example
     mask_replacements.npy       what stands there
+
+While it is made each block of text has such arrays of its own, a shard.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -24,10 +26,12 @@ import numpy as np
 from keras_bert_zoo.pretraining.examples import PackedExamples
 from keras_bert_zoo.text.masking import MaskedTokens
 
+_ENDS = ("ends", "mask_ends")
+
 
 @dataclass(frozen=True)
 class Shard:
-    """The arrays of one folder; see the module. `mask_*` are None where masks are drawn anew each epoch."""
+    """The arrays of a folder; see the module. `mask_*` are None where masks are drawn anew each epoch."""
 
     token_ids: np.ndarray
     ends: np.ndarray
@@ -81,7 +85,25 @@ def write_shard(folder: Path, shard: Shard) -> None:
     beside.rename(folder)
 
 
-def open_shard(folder: Path) -> Shard:
+def join_shards(folders: Sequence[Path], out: Path) -> None:
+    """Write the arrays of many shards as one, an array at a time: so many files would not be open at once."""
+    for field in fields(Shard):
+        paths = [folder / f"{field.name}.npy" for folder in folders if (folder / f"{field.name}.npy").is_file()]
+        if not paths:
+            continue
+        parts = [np.load(path, mmap_mode="r") for path in paths[:1]]
+        total = sum(np.load(path, mmap_mode="r").shape[0] for path in paths)
+        joined = np.lib.format.open_memmap(out / f"{field.name}.npy", "w+", parts[0].dtype, (total,))
+        done = shift = 0
+        for path in paths:
+            part = np.load(path)
+            joined[done : done + len(part)] = part + shift if field.name in _ENDS else part
+            done += len(part)
+            shift += int(part[-1]) if field.name in _ENDS else 0
+        joined.flush()
+
+
+def open_shard(folder: Path, fixed_masks: bool) -> Shard:
     """Map a folder of arrays into memory.
 
     Raises:
@@ -90,18 +112,25 @@ def open_shard(folder: Path) -> Shard:
     arrays = {}
     for field in fields(Shard):
         path = folder / f"{field.name}.npy"
-        if path.is_file():
-            try:
-                arrays[field.name] = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (ValueError, OSError, EOFError) as error:
-                raise ValueError(f"{path} must hold a NumPy array ({error})") from None
-    try:
-        shard = Shard(**arrays)
-    except TypeError:
-        raise ValueError(f"{folder} must hold the arrays of a shard. Received: {sorted(arrays)}") from None
+        if field.default is None and not fixed_masks:
+            continue
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise ValueError(f"{path} must hold a NumPy array ({error})") from None
+        if array.ndim != 1 or array.dtype.kind not in "iu" or (field.name in _ENDS and (np.diff(array) < 0).any()):
+            raise ValueError(
+                f"{path} must hold integers in one dimension, and ends in order. "
+                f"Received: {array.dtype} of shape {array.shape}"
+            )
+        arrays[field.name] = array
+    shard = Shard(**arrays)
     sizes = {len(shard.ends), len(shard.first_lengths), len(shard.next_sentence_labels)}
     ends = [(shard.ends, shard.token_ids)]
-    if shard.mask_ends is not None and shard.mask_positions is not None and shard.mask_replacements is not None:
+    if fixed_masks:
+        assert shard.mask_ends is not None
+        assert shard.mask_positions is not None
+        assert shard.mask_replacements is not None
         sizes.add(len(shard.mask_ends))
         ends += [(shard.mask_ends, shard.mask_positions), (shard.mask_ends, shard.mask_replacements)]
     if len(sizes) != 1 or any(len(last) and last[-1] != len(values) for last, values in ends):
@@ -109,10 +138,16 @@ def open_shard(folder: Path) -> Shard:
     return shard
 
 
+def lengths_of(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """How many values each row has, of those that lie end to end."""
+    return np.asarray(ends[rows]) - np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0)
+
+
 def rows_of(values: np.ndarray, ends: np.ndarray, rows: np.ndarray, width: int, fill: int = 0) -> np.ndarray:
     """Rows of values that lie end to end, int32 `[len(rows), width]`, filled behind their last value."""
-    stops = np.asarray(ends[rows])
-    starts = np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0)
+    lengths = lengths_of(ends, rows)
     steps = np.arange(width)
-    inside = steps < (stops - starts)[:, None]
-    return np.where(inside, values[np.where(inside, starts[:, None] + steps, 0)], fill).astype("int32")
+    inside = steps < lengths[:, None]
+    found = np.full(inside.shape, fill, dtype="int32")
+    found[inside] = values[((ends[rows] - lengths)[:, None] + steps)[inside]]
+    return found

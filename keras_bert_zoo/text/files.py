@@ -1,7 +1,7 @@
 """Text files and vocabulary files."""
 
+import codecs
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,15 +20,18 @@ def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         ValueError: A file is not there or not UTF-8, with its name and the line.
     """
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        number = 1
         try:
-            with open(path, encoding="utf-8-sig", newline="\n") as file:
-                number = 0
-                while line := file.readline(_LONGEST_LINE):
-                    number += 1
+            with open(path, "rb") as file:
+                while raw := file.readline(_LONGEST_LINE):
+                    line = decoder.decode(raw).rstrip("\r\n")
                     if empty or line.strip():
-                        yield line.rstrip("\r\n")
+                        yield line
+                    number += raw.endswith(b"\n")
+                decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} must be UTF-8 text ({error.reason}, after line {number})") from None
+            raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None
         except OSError as error:
             raise ValueError(f"{path} must be a text file ({error.strerror})") from None
 
@@ -36,11 +39,6 @@ def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
     """Write a `vocab.txt`, one token a line in the order of the ids; all of it or nothing."""
     target = Path(path)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as beside:
-        try:
-            beside.write("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))
-            beside.close()
-            os.replace(beside.name, target)
-        except BaseException:
-            os.unlink(beside.name)
-            raise
+    beside = target.with_name(f".{target.name}.part")
+    beside.write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))
+    os.replace(beside, target)

@@ -211,11 +211,7 @@ class BertTokenizer:
         return cls(**config)
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.get_config(),)
-
-
-def _rebuild(config: dict[str, Any]) -> BertTokenizer:
-    return BertTokenizer.from_config(config)
+        return type(self).from_config, (self.get_config(),)
 
 
 def _checked(text: Any, name: str) -> str:

@@ -29,7 +29,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
         global_clipnorm: Largest global norm of the gradients.
-        bias_correction: True gives the AdamW of transformers and PyTorch.
+        bias_correction: True corrects the moments, as Kingma and Ba 2015 do at the end of section 2, and as Keras does:
+            PyTorch's AdamW, which transformers uses, adds epsilon after the correction and not before.
     """
 
     def __init__(
