@@ -20,7 +20,8 @@ Make a data set of next-sentence pairs from books, five passes over the text, ma
 
 The same with whole words masked, fixed in the data set, at length 512:
 
-  keras-bert-zoo prepare --vocab vocab.txt --layout prose --length 512 --fix-masks --whole-words --out long books/*.txt
+  keras-bert-zoo prepare --vocab vocab.txt --layout prose --sequence-length 512 --fix-masks --whole-words
+      --out long books/*.txt
 """
 _PRETRAIN = """\
 Pre-train BERT tiny on it; the same command goes on after an interruption:
@@ -99,7 +100,7 @@ def _add_prepare(commands: Any) -> None:
         default="sentences",
         help="one sentence a line, blank lines between documents (the default), or ordinary prose, a document a file",
     )
-    parser.add_argument("--length", type=int, default=128, help="longest example in tokens (%(default)s)")
+    parser.add_argument("--sequence-length", type=int, default=128, help="longest example in tokens (%(default)s)")
     parser.add_argument("--duplicates", type=int, default=1, help="passes over the text (%(default)s)")
     parser.add_argument("--no-pairs", action="store_true", help="pack sentences, without next-sentence pairs")
     parser.add_argument("--fix-masks", action="store_true", help="draw masks now, not anew in each epoch of training")
@@ -115,13 +116,13 @@ def _prepare(options: argparse.Namespace) -> None:
     from keras_bert_zoo.pretraining import Masking, prepare
     from keras_bert_zoo.text import BertTokenizer
 
-    most = options.max_predictions or math.ceil(0.15 * options.length)
+    most = options.max_predictions or math.ceil(0.15 * options.sequence_length)
     report = prepare(
         options.files,
         options.out,
         BertTokenizer(options.vocab, lowercase=not options.cased),
         layout=options.layout,
-        sequence_length=options.length,
+        sequence_length=options.sequence_length,
         masking=Masking(most, whole_words=options.whole_words),
         fix_masks=options.fix_masks,
         next_sentence=not options.no_pairs,

@@ -150,7 +150,7 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
         return cli.main(list(arguments))
 
     assert run("vocab", "text", "--size", "60", "--out", "vocab.txt") == 0
-    assert run("prepare", "text", "gone", "--vocab", "vocab.txt", "--length", "16", "--out", "data") == 0
+    assert run("prepare", "text", "gone", "--vocab", "vocab.txt", "--sequence-length", "16", "--out", "data") == 0
     assert "skipped: gone must be a text file" in capsys.readouterr().out
     monkeypatch.setattr("keras_bert_zoo.pretraining.run.load_preset", small_preset)
     options = ("--data", "data", "--steps", "2", "--save-every", "1", "--batch-size", "8", "--optimizer", "lamb")
