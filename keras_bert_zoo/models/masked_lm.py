@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
@@ -186,16 +185,6 @@ class BertMaskedLM(Task):
             ]
             for row, count in enumerate(counts)
         ]
-
-    def head_config(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        return arguments
-
-    def continues(self, checkpoint: Checkpoint) -> bool:
-        return True
 
 
 def masked_lm_logits(backbone: BertBackbone, sequence_output: Any, mask_positions: Any) -> Any:
