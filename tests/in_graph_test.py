@@ -44,6 +44,29 @@ def test_adversarial_texts(name, data):
         assert graph.encode_words([text]).to_list() == ids_of(tokenizer, [text]), text
 
 
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_adversarial_texts_in_transformers(name, data):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = kbz.BertTokenizer(vocabulary(data, name), lowercase=VOCABULARIES[name])
+    ids = {token: i for i, token in enumerate(tokenizer.vocabulary)}
+    theirs = transformers.BertTokenizer(vocab=ids, do_lower_case=VOCABULARIES[name])
+    texts = [*ADVERSARIAL, " ".join(ADVERSARIAL)]
+    assert ids_of(tokenizer, texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    for text in texts:
+        expected, encoding = theirs(text, return_offsets_mapping=True), tokenizer.encode(text)
+        assert encoding.token_ids == expected["input_ids"], text
+        assert encoding.offsets == expected["offset_mapping"], text
+        # What is cut out of the text as given is the token again, where nothing was folded or unknown.
+        for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
+            piece = text[start:end]
+            if end > start and piece.isascii() and token != "[UNK]" and piece.isprintable():
+                assert token.removeprefix("##") == (piece if token[0] == "[" else tokenizer_case(tokenizer, piece))
+
+
+def tokenizer_case(tokenizer, piece):
+    return piece.lower() if tokenizer.lowercase else piece
+
+
 @pytest.mark.parametrize("lowercase, strip_accents", [(True, None), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("split_chinese", [True, False])
 def test_options(lowercase, strip_accents, split_chinese):
