@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Many tests compile the same small programs.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/jax-cache
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
+export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
 .PHONY: quickstart test test-all lint clean
 

@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -9,6 +10,9 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.presets import presets
 from tests.helpers import TINY, numpy, random_inputs, randomise
 from tests.hub_server import Hub
+
+if keras.backend.backend() != "torch":
+    pytest.skip("the hub knows no backend: once is enough", allow_module_level=True)
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")

@@ -84,7 +84,7 @@ def test_differences_from_the_original_are_the_same():
             assert [DIFFERENCE_WORDS[i] for i in graph.encode_words([text])[0]] == ours, name
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("lowercase", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_all_of_unicode(lowercase):
     """The few characters that one of the engines does not know are the only ones to differ."""
     tokenizer, graph = engines(lowercase=lowercase)
