@@ -1,12 +1,16 @@
 """The console script `keras-bert-zoo`."""
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from keras_bert_zoo.checkpoints.files import read_json
+from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain
+from keras_bert_zoo.pretraining.corpus import LAYOUTS
+from keras_bert_zoo.text import BertTokenizer, learn_vocabulary, read_lines, write_vocabulary
 
 _VOCAB = """\
 Learn an uncased vocabulary of 8,000 tokens from text files:
@@ -77,8 +81,6 @@ def _add_vocab(commands: Any) -> None:
 
 
 def _vocab(options: argparse.Namespace) -> None:
-    from keras_bert_zoo.text import learn_vocabulary, read_lines, write_vocabulary
-
     if not Path(options.out).resolve().parent.is_dir():
         raise ValueError(f"--out must be in a directory that is there. Received: {options.out}")
     vocabulary = learn_vocabulary(read_lines(options.files), options.size, lowercase=not options.cased)
@@ -96,8 +98,8 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument("--cased", action="store_true", help="keep case and accents")
     parser.add_argument(
         "--layout",
-        choices=("sentences", "prose"),
-        default="sentences",
+        choices=LAYOUTS,
+        default=LAYOUTS[0],
         help="one sentence a line, blank lines between documents (the default), or ordinary prose, a document a file",
     )
     parser.add_argument("--sequence-length", type=int, default=128, help="longest example in tokens (%(default)s)")
@@ -113,17 +115,14 @@ def _add_prepare(commands: Any) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from keras_bert_zoo.pretraining import Masking, prepare
-    from keras_bert_zoo.text import BertTokenizer
-
-    most = options.max_predictions or math.ceil(0.15 * options.sequence_length)
+    most = {} if options.max_predictions is None else {"max_predictions": options.max_predictions}
     report = prepare(
         options.files,
         options.out,
         BertTokenizer(options.vocab, lowercase=not options.cased),
         layout=options.layout,
         sequence_length=options.sequence_length,
-        masking=Masking(most, whole_words=options.whole_words),
+        masking=Masking.for_length(options.sequence_length, whole_words=options.whole_words, **most),
         fix_masks=options.fix_masks,
         next_sentence=not options.no_pairs,
         duplicates=options.duplicates,
@@ -159,8 +158,6 @@ def _add_pretrain(commands: Any) -> None:
 
 
 def _pretrain(options: argparse.Namespace) -> None:
-    from keras_bert_zoo.pretraining import Run, pretrain
-
     names = {field.name for field in fields(Run)}
     config = _read_config(Path(options.config), names) if options.config else {}
     config |= {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -171,8 +168,6 @@ def _pretrain(options: argparse.Namespace) -> None:
 
 
 def _read_config(path: Path, names: set[str]) -> dict[str, Any]:
-    from keras_bert_zoo.checkpoints.files import read_json
-
     if not path.is_file():
         raise ValueError(f"--config must be a file. Received: {path}")
     config = read_json(path)

@@ -73,7 +73,9 @@ def read_vocabulary(directory: Path) -> list[str] | None:
 
 def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, Any], length: int) -> dict[str, Any]:
     """Write `vocab.txt` and return the fields of `tokenizer_config.json`."""
-    (directory / VOCABULARY).write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))
+    from keras_bert_zoo.text.files import write_vocabulary
+
+    write_vocabulary(directory / VOCABULARY, vocabulary)
     fields = {theirs: options[ours] for theirs, _, ours, _ in _OPTIONS}
     return {"tokenizer_class": "BertTokenizer", **fields, "model_max_length": length}
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints.files import read_json, typed
 from keras_bert_zoo.layers.checks import check_positive_int
-from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, maskable
+from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, draw_masks
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
-from keras_bert_zoo.text.masking import MaskedTokens, Masking, mask_tokens
+from keras_bert_zoo.text.masking import MaskedTokens, Masking
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 
@@ -55,10 +55,10 @@ class PretrainingBatches(keras.utils.PyDataset):
         folder = Path(path)
         if not (folder / DESCRIPTION).is_file():
             raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(path)!r}")
-        about = read_json(folder / DESCRIPTION)
-        if about.get("format") != FORMAT:
-            raise ValueError(f"{folder / DESCRIPTION}: `format` must be {FORMAT}. Received: {about.get('format')!r}")
         path = folder / DESCRIPTION
+        about = read_json(path)
+        if about.get("format") != FORMAT:
+            raise ValueError(f"{path}: `format` must be {FORMAT}. Received: {about.get('format')!r}")
         fixed = typed(path, about, "fix_masks", bool, False)
         if fixed and masking is not None:
             raise ValueError(f"`masking` must be None for a data set of fixed masks. Received: masking={masking}")
@@ -144,16 +144,7 @@ class PretrainingBatches(keras.utils.PyDataset):
         shard = self.shard
         if shard.mask_ends is None or shard.mask_positions is None or shard.mask_replacements is None:
             assert rng is not None
-            return mask_tokens(
-                token_ids,
-                maskable(token_ids, lengths, first_lengths),
-                lengths,
-                self.masking,
-                self.tokenizer.mask_token_id,
-                self.tokenizer.vocabulary_size,
-                rng,
-                self.tokenizer.continues_word[token_ids],
-            )
+            return draw_masks(token_ids, lengths, first_lengths, self.masking, self.tokenizer, rng)
         width = self.masking.max_predictions
         positions = rows_of(shard.mask_positions, shard.mask_ends, rows, width)
         replacements = rows_of(shard.mask_replacements, shard.mask_ends, rows, width)

@@ -1,6 +1,5 @@
 """Text files to a data set of pre-training examples, on all cores."""
 
-import math
 import multiprocessing
 import os
 import shutil
@@ -24,7 +23,7 @@ from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, make
 from keras_bert_zoo.pretraining.examples import Spans, TokenisedDocuments, draw_packed, draw_pairs, pack
 from keras_bert_zoo.pretraining.shards import join_shards, make_shard, write_shard
 from keras_bert_zoo.text.files import write_vocabulary
-from keras_bert_zoo.text.masking import Masking, mask_tokens
+from keras_bert_zoo.text.masking import MaskedTokens, Masking, mask_tokens
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
@@ -97,7 +96,7 @@ def prepare(
     target = Path(out)
     if target.exists():
         raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}")
-    masking = masking or Masking(math.ceil(0.15 * sequence_length))
+    masking = masking or Masking.for_length(sequence_length)
     recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     beside = target.with_name(f".{target.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -197,21 +196,33 @@ def make_block(block: Block, recipe: Recipe, tokenizer: BertTokenizer, folder: P
     masks = None
     if recipe.fix_masks:
         masks = [
-            mask_tokens(
-                part.token_ids,
-                maskable(part.token_ids, part.lengths, part.first_lengths),
-                part.lengths,
-                recipe.masking,
-                tokenizer.mask_token_id,
-                tokenizer.vocabulary_size,
-                rng,
-                tokenizer.continues_word[part.token_ids],
-            )
+            draw_masks(part.token_ids, part.lengths, part.first_lengths, recipe.masking, tokenizer, rng)
             for part in packed
         ]
     shard = make_shard(packed, masks, tokenizer.vocabulary_size)
     write_shard(folder / _folder(block.number), shard)
     return len(shard)
+
+
+def draw_masks(
+    token_ids: np.ndarray,
+    lengths: np.ndarray,
+    first_lengths: np.ndarray,
+    masking: Masking,
+    tokenizer: BertTokenizer,
+    rng: np.random.Generator,
+) -> MaskedTokens:
+    """Mask packed examples: int `[n, length]`, tokens each, and tokens of segment 0."""
+    return mask_tokens(
+        token_ids,
+        maskable(token_ids, lengths, first_lengths),
+        lengths,
+        masking,
+        tokenizer.mask_token_id,
+        tokenizer.vocabulary_size,
+        rng,
+        tokenizer.continues_word[token_ids],
+    )
 
 
 def maskable(token_ids: np.ndarray, lengths: np.ndarray, first_lengths: np.ndarray) -> np.ndarray:

@@ -91,9 +91,9 @@ def join_shards(folders: Sequence[Path], out: Path) -> None:
         paths = [folder / f"{field.name}.npy" for folder in folders if (folder / f"{field.name}.npy").is_file()]
         if not paths:
             continue
-        parts = [np.load(path, mmap_mode="r") for path in paths[:1]]
-        total = sum(np.load(path, mmap_mode="r").shape[0] for path in paths)
-        joined = np.lib.format.open_memmap(out / f"{field.name}.npy", "w+", parts[0].dtype, (total,))
+        kind = np.load(paths[0], mmap_mode="r").dtype
+        total = sum(len(np.load(path, mmap_mode="r")) for path in paths)
+        joined = np.lib.format.open_memmap(out / f"{field.name}.npy", "w+", kind, (total,))
         done = shift = 0
         for path in paths:
             part = np.load(path)

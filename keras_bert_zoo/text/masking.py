@@ -1,6 +1,8 @@
 """Masked-LM targets: which tokens are predicted, and what stands in their place (Devlin et al. 2019, 3.1 and A.1)."""
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,11 @@ class Masking:
     mask: float = 0.8
     random: float = 0.1
     whole_words: bool = False
+
+    @classmethod
+    def for_length(cls, sequence_length: int, **changes: Any) -> "Masking":
+        """The paper's, with as many predictions at most as 15 % of the longest example are."""
+        return cls(**{"max_predictions": math.ceil(0.15 * sequence_length), **changes})
 
     def __post_init__(self) -> None:
         if self.max_predictions < 1:
