@@ -152,6 +152,8 @@ def _add_pretrain(commands: Any) -> None:
         ("save-every", int, "updates between two states on disk; divides the steps (500)"),
         ("seed", int, "where chance comes from (12345)"),
         ("dtype", str, "precision policy (float32)"),
+        ("dropout", float, "while pre-training; the preset keeps its own (the preset's)"),
+        ("validation", str, "data set to evaluate each time a state is saved"),
     ):
         parser.add_argument(f"--{name}", type=kind, help=words)
     parser.add_argument("--out", required=True, help="directory of the run")

@@ -15,7 +15,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
-from keras_bert_zoo.pretraining import Run, prepare, pretrain
+from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from tests.helpers import TINY, WORDS, numpy
 
 SENTENCES = [
@@ -187,3 +187,34 @@ def test_help_shows_an_example(command, capsys):
         cli.main([command, "--help"])
     assert leaves.value.code == 0
     assert f"keras-bert-zoo {command} --" in capsys.readouterr().out
+
+
+def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
+    """Without dropout the steps are those of a loop over the same batches; held-out text is scored as they go."""
+    run = replace(run, dropout=0.0, validation=run.data)
+    pretrain(run, tmp_path / "run", verbose=0)
+    saved = kbz.BertPretrainer.from_preset(tmp_path / "run" / "preset")
+    assert saved.backbone.architecture["dropout"] == saved.backbone.architecture["attention_dropout"] == 0.1
+    start = kbz.BertPretrainer.from_preset(run.preset)
+    still = kbz.BertPretrainer(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), start.preprocessor)
+    still.set_weights(start.get_weights())
+    still.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)))
+    batches = PretrainingBatches(run.data, run.batch_size, seed=run.seed, epoch_batches=run.save_every)
+    still.fit(batches, epochs=3, verbose=0)
+    expected = {weight.path: numpy(weight) for weight in still.weights}
+    for path, weight in weights(tmp_path / "run").items():
+        np.testing.assert_allclose(weight, expected[path], atol=1e-6, err_msg=path)
+    held_out = PretrainingBatches(run.data, run.batch_size, seed=run.seed)
+    loss = still.evaluate(held_out, verbose=0, return_dict=True)["loss"]
+    with (tmp_path / "run" / "log.csv").open() as file:
+        logged = [float(row["val_loss"]) for row in csv.DictReader(file)]
+    assert len(logged) == 3
+    assert logged[-1] == pytest.approx(loss, abs=1e-5)
+
+
+def test_held_out_text_has_the_same_vocabulary(run, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    other = kbz.BertTokenizer([*WORDS, "zebra"])
+    prepare([tmp_path / "text"], tmp_path / "other", other, sequence_length=16, verbose=False)
+    with pytest.raises(ValueError, match="`validation` must have the vocabulary"):
+        pretrain(replace(run, validation=str(tmp_path / "other")), tmp_path / "run")

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checkpoints.files import read_json, write_json
-from keras_bert_zoo.layers.checks import check_positive, check_positive_int
+from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
@@ -37,6 +37,10 @@ class Run:
         save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`.
         seed: Where chance comes from.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
+        dropout: Of sub-layers and attention while pre-training; None takes the preset's own. The preset that is written
+            keeps its own, for fine-tuning. Few passes over the text learn more without any (Geiping and Goldstein 2022,
+            section 4.3).
+        validation: A second data set, evaluated with the same masks after each epoch of the log.
     """
 
     data: str
@@ -49,10 +53,14 @@ class Run:
     save_every: int = 500
     seed: int = 12345
     dtype: str = "float32"
+    dropout: float | None = None
+    validation: str | None = None
 
     def __post_init__(self) -> None:
         check_positive_int(steps=self.steps, batch_size=self.batch_size, save_every=self.save_every)
         check_positive(learning_rate=self.learning_rate)
+        if self.dropout is not None:
+            check_rate(dropout=self.dropout)
         if self.steps % self.save_every:
             raise ValueError(
                 f"`save_every` must divide `steps`. Received: save_every={self.save_every}, steps={self.steps}"
@@ -79,7 +87,11 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     _check_directory(folder, run)
     keras.utils.set_random_seed(run.seed)
     batches = PretrainingBatches(run.data, run.batch_size, seed=run.seed, epoch_batches=run.save_every)
+    validation = None if run.validation is None else _held_out(run.validation, run, batches)
     model = _build(run, batches)
+    own = {name: model.backbone.architecture[name] for name in ("dropout", "attention_dropout")}
+    if run.dropout is not None:
+        model = _rebuild(model, run, dict.fromkeys(own, run.dropout))
     schedule = WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)
     model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule))
     model.optimizer.build(model.trainable_variables)
@@ -93,9 +105,16 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         _SaveState(state),
         keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
     ]
-    model.fit(batches, epochs=run.steps // run.save_every, initial_epoch=done, verbose=verbose, callbacks=callbacks)
+    model.fit(
+        batches,
+        epochs=run.steps // run.save_every,
+        initial_epoch=done,
+        validation_data=validation,
+        verbose=verbose,
+        callbacks=callbacks,
+    )
     if not (folder / PRESET).exists():
-        model.save_to_preset(folder / PRESET)
+        _rebuild(model, run, own).save_to_preset(folder / PRESET)
     return model
 
 
@@ -109,6 +128,16 @@ def _check_directory(folder: Path, run: Run) -> None:
             raise ValueError(f"`out` must be new, or hold a run of the same configuration. Received: {described}")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"`out` must be a new or empty directory, or that of a run. Received: out={str(folder)!r}")
+
+
+def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
+    held_out = PretrainingBatches(path, run.batch_size, seed=run.seed)
+    if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
+        raise ValueError(
+            "`validation` must have the vocabulary and the tokenizer of the data set. "
+            f"Received: validation={path!r} with other ones"
+        )
+    return held_out
 
 
 def _build(run: Run, batches: PretrainingBatches) -> BertMaskedLM:
@@ -129,6 +158,14 @@ def _build(run: Run, batches: PretrainingBatches) -> BertMaskedLM:
     backbone = load_preset(run.preset, load_weights=False).backbone
     changes = {"vocabulary_size": tokenizer.vocabulary_size, "pooler": task.needs_pooler, "dtype": run.dtype}
     return task(BertBackbone(**{**backbone, **changes}), preprocessor)
+
+
+def _rebuild(model: BertMaskedLM, run: Run, changes: dict[str, float]) -> BertMaskedLM:
+    """The same weights under other rates of dropout, which are part of a layer."""
+    backbone = BertBackbone(**{**model.backbone.architecture, "dtype": run.dtype, **changes})
+    other = type(model)(backbone, model.preprocessor)
+    other.set_weights(model.get_weights())
+    return other
 
 
 class _State:
