@@ -2,6 +2,7 @@
 
 from keras_bert_zoo import pretraining as pretraining
 from keras_bert_zoo.layers import BertEmbeddings as BertEmbeddings
+from keras_bert_zoo.layers import BiLSTM as BiLSTM
 from keras_bert_zoo.layers import EncoderLayer as EncoderLayer
 from keras_bert_zoo.layers import MaskedLMHead as MaskedLMHead
 from keras_bert_zoo.layers import SelfAttention as SelfAttention

@@ -1,6 +1,7 @@
 """The console script `keras-bert-zoo`."""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -35,6 +36,11 @@ Pre-train BERT tiny on it; the same command goes on after an interruption:
 Then at length 512, from the weights of the first run:
 
   keras-bert-zoo pretrain --data long --preset run/preset --steps 2000 --batch-size 32 --out run512
+
+Left to right, each token from those before it, in four layers; and with every chosen token masked:
+
+  keras-bert-zoo pretrain --data data --architecture '{"causal": true, "num_layers": 4}' --out left_to_right
+  keras-bert-zoo pretrain --data data --masking '{"mask": 1.0, "random": 0.0}' --out all_masked
 
 A run writes its configuration, from which another can be started:
 
@@ -144,6 +150,8 @@ def _add_pretrain(commands: Any) -> None:
     for name, kind, words in (
         ("data", str, "data set that `prepare` made"),
         ("preset", str, "name of an architecture, or directory of weights to start from (bert_tiny)"),
+        ("architecture", json.loads, "JSON: arguments of BertBackbone in place of the named preset's"),
+        ("masking", json.loads, "JSON: fields of Masking in place of the data set's"),
         ("steps", int, "updates in all (10000)"),
         ("batch-size", int, "examples an update (256)"),
         ("learning-rate", float, "the peak (1e-4)"),

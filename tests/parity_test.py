@@ -126,7 +126,6 @@ def test_real_checkpoint(minilm):
 @pytest.mark.parametrize(
     "field, value",
     [
-        ("is_decoder", True),
         ("position_embedding_type", "relative_key"),
         ("add_cross_attention", True),
         ("model_type", "roberta"),

@@ -301,7 +301,7 @@ def test_offline_says_what_was_tried(tmp_path, monkeypatch):
         ("tokenizer_config.json", "model_max_length", [512]),
         ("tokenizer_config.json", "tokenizer_class", "BertJapaneseTokenizer"),
         ("tokenizer_config.json", "never_split", ["film"]),
-        ("preset.json", "causal", "false"),
+        ("config.json", "is_decoder", "false"),
         ("preset.json", "sequence_length", [16]),
         ("preset.json", "format", 99),
     ],

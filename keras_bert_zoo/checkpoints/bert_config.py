@@ -21,12 +21,12 @@ _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
     "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
     "hidden_act": ("activation", "gelu"),
     "initializer_range": ("initializer_range", 0.02),
+    "is_decoder": ("causal", False),
 }
 
 # Fields that would change the function, with the only value we honour.
 _REFUSED_FIELDS: dict[str, Any] = {
     "model_type": "bert",
-    "is_decoder": False,
     "add_cross_attention": False,
     "is_encoder_decoder": False,
     "position_embedding_type": "absolute",
@@ -47,11 +47,9 @@ _HEAD_FIELDS = {"classifier_dropout", "id2label", "label2id", "num_labels", "pro
 _logger = logging.getLogger("keras_bert_zoo")
 
 
-def read_backbone(path: Path, config: dict[str, Any], causal: bool = False) -> dict[str, Any]:
+def read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """`BertBackbone`'s arguments, but for the pooler; a field that we cannot honour is a `ValueError` by its name."""
     for name, only in _REFUSED_FIELDS.items():
-        if name == "is_decoder" and causal:
-            continue
         value = config.get(name, only)
         if value != only and value is not None:
             raise ValueError(
@@ -62,15 +60,11 @@ def read_backbone(path: Path, config: dict[str, Any], causal: bool = False) -> d
     if unknown:
         _logger.warning("%s: ignored unknown fields %s", path, listed(unknown))
     return {
-        **{
-            ours: typed(path, config, theirs, type(default), default)
-            for theirs, (ours, default) in _BACKBONE_FIELDS.items()
-        },
-        "causal": causal,
+        ours: typed(path, config, theirs, type(default), default)
+        for theirs, (ours, default) in _BACKBONE_FIELDS.items()
     }
 
 
 def write_backbone(backbone: dict[str, Any]) -> dict[str, Any]:
     """The fields that hold `BertBackbone`'s arguments."""
-    fields = {theirs: backbone[ours] for theirs, (ours, _) in _BACKBONE_FIELDS.items()}
-    return {**fields, "is_decoder": True} if backbone["causal"] else fields
+    return {theirs: backbone[ours] for theirs, (ours, _) in _BACKBONE_FIELDS.items()}

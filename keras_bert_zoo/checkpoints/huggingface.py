@@ -37,6 +37,7 @@ _ARCHITECTURES = {
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
 }
+_LEFT_TO_RIGHT = "BertLMHeadModel"  # A causal BertMaskedLM, of the same weights.
 
 
 def is_huggingface(directory: Path) -> bool:
@@ -57,8 +58,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         raise ValueError(
             f"{directory / PRESET}: `format` must be {_FORMAT}. Received: {reprlib.repr(preset.get('format'))}"
         )
-    causal = typed(directory / PRESET, preset, "causal", bool, False)
-    backbone = read_backbone(path, config, causal)
+    backbone = read_backbone(path, config)
     class_name = _read_class_name(path, config, preset)
     arrays: Mapping[str, np.ndarray] = {}
     unknown: tuple[str, ...] = ()
@@ -91,7 +91,8 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any])
     """Our name of the class; a head that is none of ours counts as none."""
     architectures = typed(path, config, "architectures", list, None)
     if architectures:
-        return {theirs: ours for ours, theirs in _ARCHITECTURES.items()}.get(str(architectures[0]), "BertBackbone")
+        names = {theirs: ours for ours, theirs in _ARCHITECTURES.items()} | {_LEFT_TO_RIGHT: "BertMaskedLM"}
+        return names.get(str(architectures[0]), "BertBackbone")
     if str(preset.get("class")) in _ARCHITECTURES:
         return preset["class"]
     # Files of before 2020 do not say; labels are what tells a classifier then.
@@ -122,6 +123,8 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
 
     backbone = checkpoint.backbone
     architecture = _ARCHITECTURES[checkpoint.class_name]
+    if backbone["causal"] and checkpoint.class_name == "BertMaskedLM":
+        architecture = _LEFT_TO_RIGHT
     config: dict[str, Any] = {
         "architectures": [architecture],
         "model_type": "bert",
@@ -149,7 +152,6 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
         {
             "format": _FORMAT,
             "class": checkpoint.class_name,
-            "causal": backbone["causal"],
             "pooler": backbone["pooler"],
             "sequence_length": checkpoint.sequence_length,
         },

@@ -1,4 +1,4 @@
-"""Masked language model: pre-training without pairs, and words for blanks (Devlin et al. 2019, section 3.1)."""
+"""Language models: pre-training without pairs, and words for blanks (Devlin et al. 2019, sections 3.1 and 5.1)."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -19,9 +19,9 @@ MASK_POSITIONS = "mask_positions"
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertMaskedLM(Task):
-    """BERT that predicts masked tokens.
+    """BERT that predicts masked tokens, or over a causal backbone each next token, transformers' `BertLMHeadModel`.
 
-    The output embedding is the token embedding, and only masked positions are computed.
+    The output embedding is the token embedding, and only the positions asked for are computed.
 
     `fit` and `evaluate` take `keras_bert_zoo.pretraining.PretrainingBatches`, or any data set of such batches.
 
@@ -119,6 +119,11 @@ class BertMaskedLM(Task):
     def _check_batches(self, x: Any) -> None:
         """Whether `PretrainingBatches` are of this model's kind."""
         architecture, pairs = self.backbone.architecture, "nsp" in self.output
+        if x.next_token is not architecture["causal"]:  # A backbone that sees both sides would read its targets.
+            raise ValueError(
+                f"`x` must be PretrainingBatches(next_token={architecture['causal']}) for a backbone with "
+                f"causal={architecture['causal']}. Received: next_token={x.next_token}"
+            )
         if x.next_sentence is not pairs:
             raise ValueError(
                 f"`x` must be PretrainingBatches(next_sentence={pairs}) for a {type(self).__name__}. "
@@ -150,6 +155,8 @@ class BertMaskedLM(Task):
         """
         if self.preprocessor is None:
             raise ValueError("`fill_mask` needs a preprocessor. Received: a model with preprocessor=None")
+        if self.backbone.architecture["causal"]:
+            raise ValueError("`fill_mask` needs a backbone that sees both sides of a blank. Received: causal=True")
         tokenizer = self.preprocessor.tokenizer
         check_positive_int(top_k=top_k, batch_size=batch_size)
         if top_k > tokenizer.vocabulary_size:

@@ -1,14 +1,16 @@
 """Classes for texts and pairs of texts: GLUE and its like (Devlin et al. 2019, section 4.1)."""
 
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers.checks import check_positive_int, check_rate
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
@@ -16,7 +18,7 @@ from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertTextClassifier(Task):
-    """BERT with a linear layer on the pooled output.
+    """BERT with a linear layer on one vector a text, the pooled output.
 
     Args:
         backbone: The encoder; it must have a pooler.
@@ -26,6 +28,9 @@ class BertTextClassifier(Task):
         multi_label: If True any number of classes may hold at once: targets are 0/1 arrays `[examples, num_classes]`
             or a list of names an example.
         dropout: Dropout rate of the pooled output.
+        pooling: What the pooler takes for a text: `"first"`, the vector of `[CLS]`; `"last"`, that of the last token,
+            which alone has seen all of a text under a causal backbone; `"bilstm"`, the final states of a fresh BiLSTM
+            over all tokens (Devlin et al. 2019, section 5.1). A preset has a place for the first only, `save` for all.
         preprocessor: What turns raw text into arrays; None takes ready arrays only.
 
     Returns:
@@ -42,7 +47,7 @@ class BertTextClassifier(Task):
     """
 
     preprocessor_class = BertPreprocessor
-    head_layers = ("classifier",)
+    head_layers: ClassVar[tuple[str, ...]] = ("classifier", "bilstm")
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class BertTextClassifier(Task):
         class_names: Sequence[str] | None = None,
         multi_label: bool = False,
         dropout: float = 0.1,
+        pooling: str = "first",
         preprocessor: BertPreprocessor | None = None,
         name: str = "bert_text_classifier",
         **kwargs: Any,
@@ -58,16 +64,16 @@ class BertTextClassifier(Task):
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         num_classes = _checked_classes(num_classes, class_names, multi_label)
         check_rate(dropout=dropout)
-        check_pooler(backbone)
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
-        pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(backbone(backbone.input)["pooled_output"])
+        pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(pool(backbone, pooling))
         # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
-        (head,) = self.head_layers
+        head = self.head_layers[0]
         logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name=head)(pooled)
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.multi_label = multi_label
         self.dropout = dropout
+        self.pooling = pooling
         super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
 
     def compile(
@@ -198,7 +204,16 @@ class BertTextClassifier(Task):
             "class_names": self.class_names,
             "multi_label": self.multi_label,
             "dropout": self.dropout,
+            "pooling": self.pooling,
         }
+
+    def save_to_preset(self, path: str | os.PathLike[str]) -> None:
+        if self.pooling != "first":  # transformers would open it and compute something else.
+            raise ValueError(
+                'A preset needs `pooling="first"`; save(".keras") keeps any. '
+                f"Received: a classifier with pooling={self.pooling!r}"
+            )
+        super().save_to_preset(path)
 
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from keras_bert_zoo.checkpoints.files import read_json, typed
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, draw_masks
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
-from keras_bert_zoo.text.masking import MaskedTokens, Masking
+from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 
@@ -26,6 +26,8 @@ class PretrainingBatches(keras.utils.PyDataset):
         batch_size: Examples a batch.
         masking: How masks are drawn, in place of the data set's; only where it does not fix them.
         next_sentence: False leaves the targets of next-sentence prediction out; None gives them where there are pairs.
+        next_token: The targets of a left-to-right model, for a causal backbone: at each token the next one, nothing
+            masked and no next-sentence prediction (Devlin et al. 2019, section 5.1).
         seed: Where chance comes from.
         epoch_batches: Batches that `fit` takes for an epoch; None takes those of one pass. Epochs go on where the last
             one ended, into further passes.
@@ -33,8 +35,8 @@ class PretrainingBatches(keras.utils.PyDataset):
     Each batch is a tuple `(inputs, targets, weights)` of dicts:
 
     - inputs: `token_ids`, `segment_ids`, `padding_mask`, int32 `[batch, length]`, and `mask_positions`, int32
-      `[batch, max_predictions]`;
-    - targets: `mlm`, int32 `[batch, max_predictions]`, and with pairs `nsp`, int32 `[batch]`, 1 where the second
+      `[batch, max_predictions]`, or `[batch, length - 1]` with `next_token`;
+    - targets: `mlm`, int32, of the shape of `mask_positions`, and with pairs `nsp`, int32 `[batch]`, 1 where the second
       segment is from another document;
     - weights: of the same names and shapes, float32, 0 where there is no prediction. Those of `mlm` are 1 on average,
       so that a mean over all positions is the mean over the predictions of the whole batch, on however many devices
@@ -47,6 +49,7 @@ class PretrainingBatches(keras.utils.PyDataset):
         batch_size: int = 32,
         masking: Masking | None = None,
         next_sentence: bool | None = None,
+        next_token: bool = False,
         seed: int = 0,
         epoch_batches: int | None = None,
     ) -> None:
@@ -71,7 +74,13 @@ class PretrainingBatches(keras.utils.PyDataset):
         pairs = typed(path, about, "next_sentence", bool, True)
         if next_sentence and not pairs:
             raise ValueError("`next_sentence` needs a data set of pairs. Received: one without")
-        self.next_sentence = pairs if next_sentence is None else next_sentence
+        if next_token and (next_sentence or masking is not None):
+            raise ValueError(
+                "`next_token` excludes `next_sentence` and `masking`. "
+                f"Received: next_sentence={next_sentence}, masking={masking}"
+            )
+        self.next_token = next_token
+        self.next_sentence = pairs and not next_token if next_sentence is None else next_sentence
         self.shard = open_shard(folder, fixed)
         self.batch_size, self.seed = batch_size, seed
         self.examples = len(self.shard)
@@ -142,6 +151,8 @@ class PretrainingBatches(keras.utils.PyDataset):
         rng: np.random.Generator | None,
     ) -> MaskedTokens:
         shard = self.shard
+        if self.next_token:
+            return next_tokens(token_ids, lengths)
         if shard.mask_ends is None or shard.mask_positions is None or shard.mask_replacements is None:
             assert rng is not None
             return draw_masks(token_ids, lengths, first_lengths, self.masking, self.tokenizer, rng)

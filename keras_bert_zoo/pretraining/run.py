@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, 
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
+from keras_bert_zoo.text.masking import Masking
 from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay
 
 CONFIG, STATE, LOG, PRESET = "run.json", "state.safetensors", "log.csv", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
+_DECIDED_ELSEWHERE = {"vocabulary_size", "pooler", "dtype"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Run:
         data: A data set that `prepare` made. With pairs a `BertPretrainer` is trained, without a `BertMaskedLM`.
         preset: What to train: a name (`"bert_tiny"`), whose architecture is taken, or a directory or `hf://` address,
             whose weights are; its vocabulary must be that of the data set.
+        architecture: Arguments of `BertBackbone` in place of the named preset's, such as `{"num_layers": 4}`. With
+            `{"causal": True}` a `BertMaskedLM` learns to predict each next token, pairs or not (Devlin et al. 2019,
+            section 5.1).
+        masking: Fields of `Masking` in place of the data set's, such as `{"mask": 1.0, "random": 0.0}`; only where it
+            does not fix them.
         steps: Updates in all.
         batch_size: Examples an update.
         learning_rate: The peak.
@@ -45,6 +52,8 @@ class Run:
 
     data: str
     preset: str = "bert_tiny"
+    architecture: dict[str, Any] | None = None
+    masking: dict[str, Any] | None = None
     steps: int = 10_000
     batch_size: int = 256
     learning_rate: float = 1e-4
@@ -61,6 +70,16 @@ class Run:
         check_positive(learning_rate=self.learning_rate)
         if self.dropout is not None:
             check_rate(dropout=self.dropout)
+        known = {field.name for field in fields(Masking)}
+        if self.masking is not None and not (isinstance(self.masking, dict) and set(self.masking) <= known):
+            raise ValueError(f"`masking` must be a dict of {sorted(known)}. Received: masking={self.masking!r}")
+        if self.architecture is not None and (
+            not isinstance(self.architecture, dict) or _DECIDED_ELSEWHERE & set(self.architecture)
+        ):
+            raise ValueError(
+                f"`architecture` must be a dict, without {sorted(_DECIDED_ELSEWHERE)}, which follow from the data set "
+                f"and the run. Received: architecture={self.architecture!r}"
+            )
         if self.steps % self.save_every:
             raise ValueError(
                 f"`save_every` must divide `steps`. Received: save_every={self.save_every}, steps={self.steps}"
@@ -86,9 +105,10 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     folder = Path(out)
     _check_directory(folder, run)
     keras.utils.set_random_seed(run.seed)
-    batches = PretrainingBatches(run.data, run.batch_size, seed=run.seed, epoch_batches=run.save_every)
+    backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
+    batches = _batches(run, run.data, backbone.get("causal", False), run.save_every)
     validation = None if run.validation is None else _held_out(run.validation, run, batches)
-    model = _build(run, batches)
+    model = _build(run, batches, backbone)
     own = {name: model.backbone.architecture[name] for name in ("dropout", "attention_dropout")}
     if run.dropout is not None:
         model = _rebuild(model, run, dict.fromkeys(own, run.dropout))
@@ -130,8 +150,15 @@ def _check_directory(folder: Path, run: Run) -> None:
         raise ValueError(f"`out` must be a new or empty directory, or that of a run. Received: out={str(folder)!r}")
 
 
+def _batches(run: Run, path: str, next_token: bool, epoch_batches: int | None = None) -> PretrainingBatches:
+    options: dict[str, Any] = {"seed": run.seed, "next_token": next_token, "epoch_batches": epoch_batches}
+    if run.masking is not None:
+        options["masking"] = replace(PretrainingBatches(path, run.batch_size).masking, **run.masking)
+    return PretrainingBatches(path, run.batch_size, **options)
+
+
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
-    held_out = PretrainingBatches(path, run.batch_size, seed=run.seed)
+    held_out = _batches(run, path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
         raise ValueError(
             "`validation` must have the vocabulary and the tokenizer of the data set. "
@@ -140,11 +167,16 @@ def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBa
     return held_out
 
 
-def _build(run: Run, batches: PretrainingBatches) -> BertMaskedLM:
+def _build(run: Run, batches: PretrainingBatches, backbone: dict[str, Any]) -> BertMaskedLM:
     task = BertPretrainer if batches.next_sentence else BertMaskedLM
     tokenizer = batches.tokenizer
     preprocessor = BertPreprocessor(tokenizer, batches.sequence_length)
     if os.path.isdir(run.preset) or run.preset.startswith("hf://"):
+        if run.architecture is not None:
+            raise ValueError(
+                "`architecture` must be None for a preset whose weights are taken. "
+                f"Received: architecture={run.architecture}, preset={run.preset!r}"
+            )
         model = task.from_preset(run.preset, dtype=run.dtype)
         theirs = None if model.preprocessor is None else model.preprocessor.tokenizer.get_config()
         if theirs != tokenizer.get_config():
@@ -155,7 +187,6 @@ def _build(run: Run, batches: PretrainingBatches) -> BertMaskedLM:
         check_preprocessor(preprocessor, model.backbone)
         model.preprocessor = preprocessor
         return model
-    backbone = load_preset(run.preset, load_weights=False).backbone
     changes = {"vocabulary_size": tokenizer.vocabulary_size, "pooler": task.needs_pooler, "dtype": run.dtype}
     return task(BertBackbone(**{**backbone, **changes}), preprocessor)
 

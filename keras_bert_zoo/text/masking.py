@@ -1,4 +1,4 @@
-"""Masked-LM targets: which tokens are predicted, and what stands in their place (Devlin et al. 2019, 3.1 and A.1)."""
+"""Language-model targets: which tokens are predicted, and what stands in their place (Devlin et al. 2019, 3.1, A.1)."""
 
 import math
 from dataclasses import dataclass
@@ -103,6 +103,22 @@ def mask_tokens(
     rows, columns = np.nonzero(weights)
     masked[rows, positions[rows, columns]] = replaced[rows, columns]
     return MaskedTokens(masked, positions.astype("int32"), labels.astype("int32"), weights.astype("float32"))
+
+
+def next_tokens(token_ids: np.ndarray, lengths: np.ndarray) -> MaskedTokens:
+    """Left-to-right targets: at each token but the last the one after it; nothing is masked.
+
+    Args:
+        token_ids: int `[n, length]`.
+        lengths: int `[n]`, tokens each, special tokens counted.
+    """
+    steps = np.arange(token_ids.shape[1] - 1)
+    weights = steps < lengths[:, None] - 1
+    positions = np.where(weights, steps, 0)
+    labels = np.where(weights, token_ids[:, 1:], 0)
+    return MaskedTokens(
+        token_ids.astype("int32"), positions.astype("int32"), labels.astype("int32"), weights.astype("float32")
+    )
 
 
 def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:

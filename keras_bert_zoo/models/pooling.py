@@ -1,0 +1,47 @@
+"""One vector for a text, from the vectors of its tokens."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_bert_zoo.layers import BiLSTM
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler
+
+POOLINGS = ("first", "last", "bilstm")
+
+
+def pool(backbone: BertBackbone, pooling: str) -> Any:
+    """What the pooler makes of a text, `[batch, hidden_dim]`.
+
+    Args:
+        backbone: The encoder; it must have a pooler.
+        pooling: What the pooler takes: `"first"`, the vector of `[CLS]`; `"last"`, that of the last token; `"bilstm"`,
+            where each direction of a fresh BiLSTM over all tokens ends, each half as wide as the backbone.
+    """
+    check_pooler(backbone)
+    if pooling not in POOLINGS:
+        raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+    if pooling == "first":
+        if backbone.architecture["causal"]:
+            raise ValueError(
+                '`pooling` must be "last" or "bilstm" over a causal backbone, whose [CLS] sees nothing but itself. '
+                f"Received: pooling={pooling!r}"
+            )
+        return backbone(backbone.input)["pooled_output"]
+    hidden, mask = backbone(backbone.input)["sequence_output"], backbone.input["padding_mask"]
+    pooler = backbone.pooler_layer
+    assert pooler is not None
+    if pooling == "last":
+        return pooler(_last(hidden, mask))
+    width = backbone.architecture["hidden_dim"]
+    if width % 2:
+        raise ValueError(f'`pooling="bilstm"` needs an even hidden_dim. Received: hidden_dim={width}')
+    read = BiLSTM(width // 2, dtype=backbone.embeddings.dtype_policy, name="bilstm")(hidden, mask)
+    there, back = _last(read, mask)[:, : width // 2], read[:, 0, width // 2 :]
+    return pooler(ops.concatenate([there, back], axis=-1))
+
+
+def _last(hidden: Any, padding_mask: Any) -> Any:
+    """The vector of the last token of each row, by a product as in `MaskedLMHead`."""
+    is_last = padding_mask - ops.pad(padding_mask[:, 1:], ((0, 0), (0, 1)))
+    return ops.squeeze(ops.matmul(ops.cast(is_last, hidden.dtype)[:, None], hidden), axis=1)
