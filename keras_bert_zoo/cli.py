@@ -146,6 +146,7 @@ def _add_pretrain(commands: Any) -> None:
         ("preset", str, "name of an architecture, or directory of weights to start from (bert_tiny)"),
         ("steps", int, "updates in all (10000)"),
         ("batch-size", int, "examples an update (256)"),
+        ("gradient-accumulation-steps", int, "parts of an update, for want of memory; divides the batch size (1)"),
         ("learning-rate", float, "the peak (1e-4)"),
         ("warmup", float, "share of the steps spent warming up (0.01)"),
         ("optimizer", str, "adamw or lamb (adamw)"),
