@@ -5,8 +5,9 @@
     python benchmarks/large_batch.py --data data --validation held_out --out runs
 
 BERT tiny, without dropout, sees 81,920 examples at a batch of 64, 256, 1,024 and 4,096, worked on 64 at a time. The
-learning rate grows with the square root of the batch (You et al. 2019, section 4.3), over the first tenth of the updates
-from zero. Needs matplotlib. It may be interrupted: runs that have ended are kept, and the one that has not goes on.
+learning rate grows with the square root of the batch (You et al. 2019, section 4.3), over the first tenth of the
+updates from zero. Needs matplotlib. It may be interrupted: runs that have ended are kept, and the one that has not goes
+on.
 """
 
 import argparse
