@@ -154,6 +154,7 @@ def _add_pretrain(commands: Any) -> None:
         ("masking", json.loads, "JSON: fields of Masking in place of the data set's"),
         ("steps", int, "updates in all (10000)"),
         ("batch-size", int, "examples an update (256)"),
+        ("gradient-accumulation-steps", int, "parts of an update, for want of memory; divides the batch size (1)"),
         ("learning-rate", float, "the peak (1e-4)"),
         ("warmup", float, "share of the steps spent warming up (0.01)"),
         ("optimizer", str, "adamw or lamb (adamw)"),

@@ -16,6 +16,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
+from keras_bert_zoo.text.masking import Masking
 from tests.helpers import TINY, WORDS, numpy
 
 SENTENCES = [
@@ -126,6 +127,8 @@ def test_bad_configurations():
         ({"optimizer": "sgd"}, "`optimizer` must be one of ['adamw', 'lamb']"),
         ({"batch_size": 0}, "`batch_size` must be"),
         ({"learning_rate": -1.0}, "`learning_rate` must be"),
+        ({"batch_size": 10, "gradient_accumulation_steps": 4}, "`gradient_accumulation_steps` must divide"),
+        ({"dropout": 1.5}, "`dropout` must be a number in [0, 1)"),
     ):
         with pytest.raises(ValueError) as error:
             Run("data", **options)
@@ -210,6 +213,68 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
         logged = [float(row["val_loss"]) for row in csv.DictReader(file)]
     assert len(logged) == 3
     assert logged[-1] == pytest.approx(loss, abs=1e-5)
+
+
+def test_an_update_in_parts_is_the_same_update(run, tmp_path):
+    """Masks are fixed, as they are drawn batch by batch."""
+    (tmp_path / "text").write_text(TEXT)
+    tokenizer = PretrainingBatches(run.data, 16).tokenizer
+    masks = Masking(max_predictions=1, rate=0.15)  # The same number in each part, so that parts weigh the same.
+    prepare(
+        [tmp_path / "text"], tmp_path / "fixed", tokenizer, sequence_length=16, masking=masks, fix_masks=True,
+        short_rate=0.0, verbose=False,
+    )  # fmt: skip
+    run = replace(run, data=str(tmp_path / "fixed"), dropout=0.0, steps=4)
+    pretrain(run, tmp_path / "whole", verbose=0)
+    pretrain(replace(run, gradient_accumulation_steps=4), tmp_path / "parts", verbose=0)
+    expected = weights(tmp_path / "whole")
+    for path, weight in weights(tmp_path / "parts").items():
+        np.testing.assert_allclose(weight, expected[path], atol=2e-5, err_msg=path)
+
+
+def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):
+    """`mfu` is the rate times the operations of an example: 3 x 2 x the multiplications, counted by hand for TINY."""
+    monkeypatch.setattr("keras_bert_zoo.pretraining.progress.peak_flops", lambda dtype: 1e9)
+    pretrain(run, tmp_path / "run", verbose=0)
+    with (tmp_path / "run" / "log.csv").open() as file:
+        rows = [{name: float(value) for name, value in row.items() if value != "NA"} for row in csv.DictReader(file)]
+    length = PretrainingBatches(run.data, 16).mean_length
+    layer = 4 * 8 * 8 + 2 * 8 * 16 + 2 * 8 * length  # Four projections, feed-forward, scores and their sums.
+    head = 8 * 8 + 8 * 40
+    multiplications = 2 * length * layer + 0.15 * length * head + 8 * 8
+    for row in rows:
+        assert row["tokens_per_second"] > 0
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] / length * 6 * multiplications / 1e9)
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    for name in ("loss", "mlm_accuracy", "nsp_accuracy", "tokens_per_second", "mfu"):
+        scalars = events.Tensors(name)
+        assert [event.step for event in scalars] == [4, 8, 12]
+        assert [event.tensor_proto.float_val[0] for event in scalars] == pytest.approx([row[name] for row in rows])
+
+
+def test_phase_2_goes_on_from_phase_1_at_a_greater_length(run, tmp_path):
+    """The paper's last tenth (A.2): the rows of positions not seen before are those the first phase left alone."""
+    phase_1 = pretrain(replace(run, data=short_data(run, tmp_path)), tmp_path / "run", verbose=0)
+    positions = numpy(phase_1.backbone.embeddings.position_embedding.weights[0])
+    start = kbz.BertPretrainer.from_preset(run.preset)
+    untouched = numpy(start.backbone.embeddings.position_embedding.weights[0])
+    assert (positions[:8] != untouched[:8]).any(axis=1).all()
+    preset = str(tmp_path / "run" / "preset")
+    none = pretrain(replace(run, preset=preset, learning_rate=1e-12), tmp_path / "none", verbose=0)
+    np.testing.assert_allclose(numpy(none.backbone.embeddings.position_embedding.weights[0]), positions, atol=1e-6)
+    phase_2 = pretrain(replace(run, preset=preset), tmp_path / "run16", verbose=0)
+    assert phase_2.preprocessor.sequence_length == 16
+    moved = numpy(phase_2.backbone.embeddings.position_embedding.weights[0])
+    assert (moved != positions).any(axis=1).all()
+
+
+def short_data(run, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    tokenizer = PretrainingBatches(run.data, 16).tokenizer
+    prepare([tmp_path / "text"], tmp_path / "short", tokenizer, sequence_length=8, verbose=False)
+    return str(tmp_path / "short")
 
 
 def test_held_out_text_has_the_same_vocabulary(run, tmp_path):

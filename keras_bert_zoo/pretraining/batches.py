@@ -104,6 +104,13 @@ class PretrainingBatches(keras.utils.PyDataset):
         """Tokens an example, padding left out."""
         return len(self.shard.token_ids) / self.examples
 
+    @property
+    def mean_predictions(self) -> float:
+        """Predictions an example."""
+        if self.next_token:
+            return self.mean_length - 1
+        return min(self.masking.max_predictions, self.masking.rate * self.mean_length)
+
     def _order(self, number: int) -> np.ndarray:
         """The examples in the order of a pass."""
         drawn = self._drawn

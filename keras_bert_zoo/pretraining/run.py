@@ -1,13 +1,11 @@
 """A pre-training run that may be killed at any time and started again."""
 
 import os
-import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_bert_zoo.checkpoints.files import read_json, write_json
 from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate
@@ -15,10 +13,12 @@ from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, 
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
+from keras_bert_zoo.pretraining.progress import Speed, scalars
+from keras_bert_zoo.pretraining.state import SaveState, State, StopAtNaN
 from keras_bert_zoo.text.masking import Masking
 from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay
 
-CONFIG, STATE, LOG, PRESET = "run.json", "state.safetensors", "log.csv", "preset"
+CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 _DECIDED_ELSEWHERE = {"vocabulary_size", "pooler", "dtype"}
 
@@ -38,6 +38,8 @@ class Run:
             does not fix them.
         steps: Updates in all.
         batch_size: Examples an update.
+        gradient_accumulation_steps: Parts in which an update's examples are worked on, for want of memory; divides
+            `batch_size`.
         learning_rate: The peak.
         warmup: Share of the steps spent warming up.
         optimizer: `"adamw"` or `"lamb"`.
@@ -56,6 +58,7 @@ class Run:
     masking: dict[str, Any] | None = None
     steps: int = 10_000
     batch_size: int = 256
+    gradient_accumulation_steps: int = 1
     learning_rate: float = 1e-4
     warmup: float = 0.01
     optimizer: str = "adamw"
@@ -66,7 +69,12 @@ class Run:
     validation: str | None = None
 
     def __post_init__(self) -> None:
-        check_positive_int(steps=self.steps, batch_size=self.batch_size, save_every=self.save_every)
+        check_positive_int(
+            steps=self.steps,
+            batch_size=self.batch_size,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
+            save_every=self.save_every,
+        )
         check_positive(learning_rate=self.learning_rate)
         if self.dropout is not None:
             check_rate(dropout=self.dropout)
@@ -79,6 +87,11 @@ class Run:
             raise ValueError(
                 f"`architecture` must be a dict, without {sorted(_DECIDED_ELSEWHERE)}, which follow from the data set "
                 f"and the run. Received: architecture={self.architecture!r}"
+            )
+        if self.batch_size % self.gradient_accumulation_steps:
+            raise ValueError(
+                "`gradient_accumulation_steps` must divide `batch_size`. Received: "
+                f"gradient_accumulation_steps={self.gradient_accumulation_steps}, batch_size={self.batch_size}"
             )
         if self.steps % self.save_every:
             raise ValueError(
@@ -96,7 +109,8 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
 
     Args:
         run: The configuration.
-        out: Directory of the run: `run.json`, the last state, `log.csv`, and in the end `preset/`.
+        out: Directory of the run: `run.json`, the last state, `log.csv`, `tensorboard/` where that is installed, and in
+            the end `preset/`.
         verbose: As in `fit`.
 
     Raises:
@@ -106,24 +120,27 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     _check_directory(folder, run)
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
-    batches = _batches(run, run.data, backbone.get("causal", False), run.save_every)
+    parts = run.gradient_accumulation_steps
+    batches = _batches(run, run.data, backbone.get("causal", False), run.save_every * parts)
     validation = None if run.validation is None else _held_out(run.validation, run, batches)
     model = _build(run, batches, backbone)
     own = {name: model.backbone.architecture[name] for name in ("dropout", "attention_dropout")}
     if run.dropout is not None:
         model = _rebuild(model, run, dict.fromkeys(own, run.dropout))
     schedule = WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)
-    model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule))
+    accumulation = parts if parts > 1 else None
+    model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule, gradient_accumulation_steps=accumulation))
     model.optimizer.build(model.trainable_variables)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
-    state = _State(model, folder / STATE)
+    state = State(model, folder / STATE)
     done = state.restore()
     callbacks = [
-        _StopAtNaN(state),
-        _Speed(batches),
-        _SaveState(state),
+        StopAtNaN(state, run.save_every),
+        Speed(model, batches),
+        SaveState(state),
         keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
+        *scalars(folder / BOARD, run.save_every),
     ]
     model.fit(
         batches,
@@ -151,10 +168,11 @@ def _check_directory(folder: Path, run: Run) -> None:
 
 
 def _batches(run: Run, path: str, next_token: bool, epoch_batches: int | None = None) -> PretrainingBatches:
+    size = run.batch_size // run.gradient_accumulation_steps
     options: dict[str, Any] = {"seed": run.seed, "next_token": next_token, "epoch_batches": epoch_batches}
     if run.masking is not None:
-        options["masking"] = replace(PretrainingBatches(path, run.batch_size).masking, **run.masking)
-    return PretrainingBatches(path, run.batch_size, **options)
+        options["masking"] = replace(PretrainingBatches(path, size).masking, **run.masking)
+    return PretrainingBatches(path, size, **options)
 
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
@@ -197,105 +215,3 @@ def _rebuild(model: BertMaskedLM, run: Run, changes: dict[str, float]) -> BertMa
     other = type(model)(backbone, model.preprocessor)
     other.set_weights(model.get_weights())
     return other
-
-
-class _State:
-    """All that a run needs to go on, in one file."""
-
-    def __init__(self, model: keras.Model, path: Path) -> None:
-        self.path = path
-        self._model = model
-
-    def _variables(self) -> dict[str, Any]:
-        # Dropout's seed generators are among the model's.
-        variables = [*self._model.variables, *self._model.optimizer.variables]
-        # By number: the names of seed generators count how many a process has made.
-        return {str(number): variable for number, variable in enumerate(variables)}
-
-    def save(self, epochs: int) -> None:
-        from safetensors.numpy import save_file
-
-        arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in self._variables().items()}
-        if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays.values()):
-            raise ValueError(f"The weights must be finite. Received: others after epoch {epochs}; {self.last()}")
-        if keras.backend.backend() == "torch":
-            import torch
-
-            arrays["torch"] = torch.get_rng_state().numpy()
-            if torch.cuda.is_available():
-                arrays["torch.cuda"] = torch.stack(torch.cuda.get_rng_state_all()).numpy()
-        beside = self.path.with_suffix(".part")
-        contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-        save_file(contiguous, beside, metadata={"epochs": str(epochs)})
-        os.replace(beside, self.path)
-
-    def restore(self) -> int:
-        """Take the state that is there, and return the number of epochs behind it."""
-        if not self.path.is_file():
-            return 0
-        from safetensors import safe_open
-
-        with safe_open(self.path, framework="numpy") as file:
-            for name, variable in self._variables().items():
-                variable.assign(file.get_tensor(name))
-            return int(file.metadata()["epochs"])
-
-    def restore_generator(self) -> None:
-        """On PyTorch dropout draws from its one generator, and so does `fit` before the first step."""
-        if keras.backend.backend() == "torch" and self.path.is_file():
-            import torch
-            from safetensors import safe_open
-
-            with safe_open(self.path, framework="numpy") as file:
-                torch.set_rng_state(torch.from_numpy(file.get_tensor("torch")))
-                if torch.cuda.is_available():
-                    torch.cuda.set_rng_state_all(list(torch.from_numpy(file.get_tensor("torch.cuda"))))
-
-    def last(self) -> str:
-        """Where to go back to, in words."""
-        return f"the last state is {self.path}" if self.path.is_file() else "there is no state yet"
-
-
-class _SaveState(keras.callbacks.Callback):
-    def __init__(self, state: _State) -> None:
-        super().__init__()
-        self._state = state
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._state.restore_generator()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._state.save(epoch + 1)
-
-
-class _StopAtNaN(keras.callbacks.Callback):
-    def __init__(self, state: _State) -> None:
-        super().__init__()
-        self._state = state
-        self._epoch = 0
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        loss = (logs or {}).get("loss")
-        if loss is not None and not np.isfinite(loss):
-            step = self._epoch * self.params["steps"] + batch + 1
-            raise ValueError(f"The loss must be finite. Received: {loss} after step {step}; {self._state.last()}")
-
-
-class _Speed(keras.callbacks.Callback):
-    """Real tokens a second, padding left out, for the log."""
-
-    def __init__(self, batches: PretrainingBatches) -> None:
-        super().__init__()
-        self._batches = batches
-        self._start = 0.0
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._start = time.monotonic()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if logs is not None:
-            tokens = len(self._batches) * self._batches.batch_size * self._batches.mean_length
-            logs["tokens_per_second"] = tokens / (time.monotonic() - self._start)

@@ -1,0 +1,74 @@
+"""What a run says while it goes: speed in the progress line and the log, scalars for TensorBoard."""
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.models.feeding import replicas
+from keras_bert_zoo.pretraining.batches import PretrainingBatches
+from keras_bert_zoo.training.speed import peak_flops, training_flops
+
+
+class Speed(keras.callbacks.Callback):
+    """Adds `tokens_per_second`, padding left out, and `mfu` to the logs.
+
+    `mfu` is the share of the devices' peak at matrix products that the model's own products take (Chowdhery et al.
+    2022, appendix B): the data sheet's peak for an accelerator in half precision, elsewhere a measured one.
+
+    Args:
+        model: What is trained.
+        batches: What it is trained on.
+    """
+
+    def __init__(self, model: keras.Model, batches: PretrainingBatches) -> None:
+        super().__init__()
+        length = batches.mean_length
+        flops = training_flops(model.backbone.architecture, length, batches.mean_predictions)
+        peak = peak_flops(model.backbone.embeddings.compute_dtype) * replicas(model)
+        self._step = {"tokens_per_second": batches.batch_size * length, "mfu": batches.batch_size * flops / peak}
+        self._start = 0.0
+        self._logs: dict[str, float] = {}
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        rate = (batch + 1) / (time.perf_counter() - self._start)
+        self._logs = {name: step * rate for name, step in self._step.items()}
+        if logs is not None:
+            logs.update(self._logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs is not None:
+            logs.update(self._logs)  # Of training alone: held-out text was scored since.
+
+
+def scalars(folder: Path, epoch_steps: int) -> list[keras.callbacks.Callback]:
+    """A callback that writes the log for TensorBoard, where that is installed; Keras' own needs TensorFlow."""
+    return [Scalars(folder, epoch_steps)] if find_spec("tensorboard") else []
+
+
+class Scalars(keras.callbacks.Callback):
+    """Writes each epoch's logs as TensorBoard's scalars, over updates."""
+
+    def __init__(self, folder: Path, epoch_steps: int) -> None:
+        super().__init__()
+        self._folder = folder
+        self._epoch_steps = epoch_steps
+        self._writer: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        from tensorboard.summary import Writer
+
+        self._writer = Writer(str(self._folder))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for name, value in (logs or {}).items():
+            self._writer.add_scalar(name, value, (epoch + 1) * self._epoch_steps)
+        self._writer.flush()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._writer.close()

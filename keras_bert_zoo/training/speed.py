@@ -1,0 +1,83 @@
+"""How much work a step is, and how much the device could do."""
+
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+# Dense peaks in half precision, FLOP/s, from the vendors' data sheets; a device is named as its driver names it.
+_DATA_SHEETS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "V100": 125e12,
+    "L4": 121e12,
+    "T4": 65e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+}
+
+
+def training_flops(architecture: dict[str, Any], sequence_length: float, predictions: float = 0) -> float:
+    """Floating-point operations of one example's training step, forward and backward.
+
+    Only matrix products count, a multiplication and an addition as two, and the backward pass as two forward passes;
+    BERT-base needs 6.99e10 at 128 tokens with 20 predictions.
+
+    Args:
+        architecture: `BertBackbone.architecture`.
+        sequence_length: Tokens, padding left out.
+        predictions: Masked tokens, with the head computed at no other place; 0 where there is no such head.
+    """
+    width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
+    projections = 4 * width * width + 2 * width * inner
+    scores = 2 * width * sequence_length  # Queries by keys, and probabilities by values.
+    encoder = architecture["num_layers"] * sequence_length * (projections + scores)
+    head = predictions * (width * width + width * architecture["vocabulary_size"])
+    pooler = width * width if architecture["pooler"] else 0
+    return 3 * 2 * (encoder + head + pooler)
+
+
+def peak_flops(dtype: str) -> float:
+    """FLOP/s of this process' device at matrix products in `dtype`.
+
+    From the data sheet for an accelerator in half precision, elsewhere measured: the fastest of some products.
+    """
+    name = _device_name()
+    if dtype in ("float16", "bfloat16"):
+        for device, peak in _DATA_SHEETS.items():
+            if device in name:
+                return peak
+    size = 8192 if name else 1024
+    matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), dtype)
+    return 2 * size**3 / min(_seconds(matrix) for _ in range(10))
+
+
+def _seconds(matrix: Any) -> float:
+    start = time.perf_counter()
+    product = keras.ops.matmul(matrix, matrix)
+    np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(product[0, 0], "float32")))  # Waits for it.
+    return time.perf_counter() - start
+
+
+def _device_name() -> str:
+    """The accelerator's name, or nothing."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        return "" if device.platform == "cpu" else device.device_kind
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    import tensorflow as tf
+
+    devices = tf.config.list_physical_devices("TPU") or tf.config.list_physical_devices("GPU")
+    if not devices:
+        return ""
+    return tf.config.experimental.get_device_details(devices[0]).get("device_name", devices[0].device_type)

@@ -1,0 +1,24 @@
+"""How much work a step is, beside published counts: BERT with the masked-LM head at the masked positions only."""
+
+import pytest
+
+from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.training.speed import peak_flops, training_flops
+
+
+@pytest.mark.parametrize(
+    "preset, length, predictions, flops",
+    [
+        ("bert_base", 128, 20, 6.99e10),
+        ("bert_base", 512, 76, 3.01e11),
+        ("bert_large", 128, 20, 2.41e11),
+        ("bert_large", 512, 76, 1.02e12),
+    ],
+)
+def test_operations_of_a_training_step(preset, length, predictions, flops):
+    architecture = {**load_preset(preset, load_weights=False).backbone, "pooler": True}
+    assert training_flops(architecture, length, predictions) == pytest.approx(flops, rel=5e-3)
+
+
+def test_a_peak_is_measured():
+    assert 1e8 < peak_flops("float32") < 1e16
