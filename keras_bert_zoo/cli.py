@@ -36,6 +36,10 @@ Then at length 512, from the weights of the first run:
 
   keras-bert-zoo pretrain --data long --preset run/preset --steps 2000 --batch-size 32 --out run512
 
+On every GPU of this machine, a batch split among them:
+
+  keras-bert-zoo pretrain --data data --preset bert_base --batch-size 256 --strategy mirrored --out base
+
 A run writes its configuration, from which another can be started:
 
   keras-bert-zoo pretrain --config run/run.json --out again
@@ -154,6 +158,7 @@ def _add_pretrain(commands: Any) -> None:
         ("dtype", str, "precision policy (float32)"),
         ("dropout", float, "while pre-training; the preset keeps its own (the preset's)"),
         ("validation", str, "data set to evaluate each time a state is saved"),
+        ("strategy", str, "mirrored, multi_worker, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
     ):
         parser.add_argument(f"--{name}", type=kind, help=words)
     parser.add_argument("--out", required=True, help="directory of the run")

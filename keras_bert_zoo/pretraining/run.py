@@ -15,7 +15,8 @@ from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, 
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
-from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay
+from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay, distribute
+from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
 
 CONFIG, STATE, LOG, PRESET = "run.json", "state.safetensors", "log.csv", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
@@ -41,6 +42,7 @@ class Run:
             keeps its own, for fine-tuning. Few passes over the text learn more without any (Geiping and Goldstein 2022,
             section 4.3).
         validation: A second data set, evaluated with the same masks after each epoch of the log.
+        strategy: What `keras_bert_zoo.distribute` takes, to train on many devices; each batch is split among them.
     """
 
     data: str
@@ -55,6 +57,7 @@ class Run:
     dtype: str = "float32"
     dropout: float | None = None
     validation: str | None = None
+    strategy: str | None = None
 
     def __post_init__(self) -> None:
         check_positive_int(steps=self.steps, batch_size=self.batch_size, save_every=self.save_every)
@@ -77,7 +80,8 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
 
     Args:
         run: The configuration.
-        out: Directory of the run: `run.json`, the last state, `log.csv`, and in the end `preset/`.
+        out: Directory of the run: `run.json`, the last state, `log.csv`, and in the end `preset/`. Of several workers
+            the first one writes it, and all must see it.
         verbose: As in `fit`.
 
     Raises:
@@ -85,6 +89,16 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     """
     folder = Path(out)
     _check_directory(folder, run)
+    with distribute(run.strategy):
+        model, own = _pretrain(run, folder, verbose)
+        chief = is_chief()
+    if chief and not (folder / PRESET).exists():
+        _rebuild(model, run, own).save_to_preset(folder / PRESET)
+    return model
+
+
+def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[str, float]]:
+    """The trained model, and the rates of dropout that the preset keeps."""
     keras.utils.set_random_seed(run.seed)
     batches = PretrainingBatches(run.data, run.batch_size, seed=run.seed, epoch_batches=run.save_every)
     validation = None if run.validation is None else _held_out(run.validation, run, batches)
@@ -95,16 +109,20 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     schedule = WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)
     model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule))
     model.optimizer.build(model.trainable_variables)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
+    if is_chief():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
     state = _State(model, folder / STATE)
     done = state.restore()
+    if differs_among_workers(done):
+        raise ValueError(f"`out` must be a directory that all workers see. Received: out={str(folder)!r}")
     callbacks = [
         _StopAtNaN(state),
         _Speed(batches),
         _SaveState(state),
-        keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
     ]
+    if is_chief():
+        callbacks.append(keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0))
     model.fit(
         batches,
         epochs=run.steps // run.save_every,
@@ -113,9 +131,7 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         verbose=verbose,
         callbacks=callbacks,
     )
-    if not (folder / PRESET).exists():
-        _rebuild(model, run, own).save_to_preset(folder / PRESET)
-    return model
+    return model, own
 
 
 def _check_directory(folder: Path, run: Run) -> None:
@@ -193,6 +209,8 @@ class _State:
             arrays["torch"] = torch.get_rng_state().numpy()
             if torch.cuda.is_available():
                 arrays["torch.cuda"] = torch.stack(torch.cuda.get_rng_state_all()).numpy()
+        if not is_chief():  # The variables are the same on all workers, and to read one they may have to meet.
+            return
         beside = self.path.with_suffix(".part")
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         save_file(contiguous, beside, metadata={"epochs": str(epochs)})
