@@ -2,6 +2,7 @@
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import keras
@@ -122,6 +123,7 @@ def _mirrored() -> Any:
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
+@cache  # A process joins its cluster once, and before TensorFlow has done anything else.
 def _multi_worker() -> Any:
     import tensorflow as tf
 
