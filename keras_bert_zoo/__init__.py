@@ -22,5 +22,6 @@ from keras_bert_zoo.training import AdamW as AdamW
 from keras_bert_zoo.training import Lamb as Lamb
 from keras_bert_zoo.training import LossScaleOptimizer as LossScaleOptimizer
 from keras_bert_zoo.training import WarmupPolynomialDecay as WarmupPolynomialDecay
+from keras_bert_zoo.training import distribute as distribute
 
 __version__ = "0.1.0"

@@ -42,6 +42,10 @@ Left to right, each token from those before it, in four layers; and with every c
   keras-bert-zoo pretrain --data data --architecture '{"causal": true, "num_layers": 4}' --out left_to_right
   keras-bert-zoo pretrain --data data --masking '{"mask": 1.0, "random": 0.0}' --out all_masked
 
+On every GPU of this machine, a batch split among them:
+
+  keras-bert-zoo pretrain --data data --preset bert_base --batch-size 256 --strategy mirrored --out base
+
 A run writes its configuration, from which another can be started:
 
   keras-bert-zoo pretrain --config run/run.json --out again
@@ -163,6 +167,7 @@ def _add_pretrain(commands: Any) -> None:
         ("dtype", str, "precision policy (float32)"),
         ("dropout", float, "while pre-training; the preset keeps its own (the preset's)"),
         ("validation", str, "data set to evaluate each time a state is saved"),
+        ("strategy", str, "mirrored, multi_worker, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
     ):
         parser.add_argument(f"--{name}", type=kind, help=words)
     parser.add_argument("--out", required=True, help="directory of the run")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +11,25 @@ import keras
 import numpy as np
 import pytest
 
+import keras_bert_zoo as kbz
 from tests import optimizer_oracles as oracles
+from tests.helpers import TINY, WORDS, numpy
+from tests.tiny_pretraining import CLIPPED, assert_same, train, write_data
+from tests.tiny_pretraining import run as train_on_one
 
 BACKEND = keras.backend.backend()
 SETUP = """
-import contextlib, json, os, sys
+import json, os, sys
 import keras
 import numpy as np
 import keras_bert_zoo as kbz  # before the devices are configured: importing must not start the backend
 devices = int(sys.argv[1])
-scope = contextlib.nullcontext()
-if devices > 1 and keras.backend.backend() == "tensorflow":
+if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
     cpus = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * devices)
-    scope = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(devices)]).scope()
-elif devices > 1:
-    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=keras.distribution.list_devices("cpu")))
+names = {"tensorflow": "mirrored", "jax": "data_parallel"}
+scope = kbz.distribute(names[keras.backend.backend()] if devices > 1 else None)
 keras.utils.set_random_seed(3)
 """
 CLASSIFIER = """
@@ -39,34 +42,23 @@ with scope:
     preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
     model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
     model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
-rng = np.random.default_rng(0)
-model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
-history = model.fit(texts, labels, batch_size=8, epochs=3, verbose=0, validation_data=(texts, labels)).history
-print(json.dumps({
-    "val_accuracy": history["val_accuracy"],
-    "logits": model.predict(texts, batch_size=8, verbose=0).tolist(),
-}))
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
+    history = model.fit(texts, labels, batch_size=8, epochs=3, verbose=0, validation_data=(texts, labels)).history
+    logits = model.predict(texts, batch_size=8, verbose=0).tolist()
+print(json.dumps({"val_accuracy": history["val_accuracy"], "logits": logits}))
 """
 
 
 PRETRAINER = """
-import tempfile, pathlib
-from tests.helpers import TINY, WORDS
-folder = pathlib.Path(tempfile.mkdtemp())
-words = WORDS[5:]
-lines = [" ".join(words[(i * 7 + j * j) % len(words)] for j in range(3 + i % 5)) for i in range(240)]
-(folder / "text").write_text("\\n\\n".join("\\n".join(lines[i : i + 6]) for i in range(0, 240, 6)))
-tokenizer = kbz.BertTokenizer(WORDS)
-options = {"sequence_length": 16, "verbose": False}
-kbz.pretraining.prepare([folder / "text"], folder / "data", tokenizer, **options)
-batches = kbz.pretraining.PretrainingBatches(folder / "data", 8, epoch_batches=10)
-with scope:
-    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0))
-    model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
-rng = np.random.default_rng(0)
-model.set_weights([rng.normal(scale=0.3, size=w.shape) + (w.name == "gamma") for w in model.weights])
-history = model.fit(batches, epochs=2, verbose=0).history
-print(json.dumps({"loss": history["loss"], "weights": [keras.ops.convert_to_numpy(w).tolist() for w in model.weights]}))
+from tests.tiny_pretraining import train
+results = {name: train(sys.argv[2], name) for name in [None, *sys.argv[3:]]}
+if keras.backend.backend() == "jax":
+    with kbz.distribute("model_parallel"):
+        table = kbz.BertEmbeddings(41, 8)
+        table.build((None, None))
+    results["of 41"] = table.token_embedding.embeddings.value.sharding.shard_shape((41, 8))
+print(json.dumps(results))
 """
 
 
@@ -90,21 +82,30 @@ print(json.dumps({"scale": scale, **{k: {n: w.tolist() for n, w in v.items()} fo
 """
 
 
-def run(script, devices):
+def start(script, devices, *arguments, **variables):
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        **variables,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", SETUP + script, str(devices)],
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(devices), *map(str, arguments)],
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+
+
+def result(process):
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(out.splitlines()[-1])
+
+
+def run(script, devices, *arguments):
+    return result(start(SETUP + script, devices, *arguments))
 
 
 pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="Keras distributes on TensorFlow and JAX only")
@@ -119,13 +120,69 @@ def test_several_devices_train_like_one(devices):
 
 
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_several_devices_pretrain_like_one(devices):
+def test_several_devices_pretrain_like_one(devices, tmp_path):
     """20 steps; the devices' shares of a batch have different numbers of predictions."""
-    one, several = run(PRETRAINER, 1), run(PRETRAINER, devices)
-    np.testing.assert_allclose(several["loss"], one["loss"], rtol=1e-5)
-    assert len(one["weights"]) == len(several["weights"])
-    for x, y in zip(one["weights"], several["weights"], strict=True):
-        np.testing.assert_allclose(y, x, atol=1e-5)
+    names = ["mirrored"] if BACKEND == "tensorflow" else ["data_parallel", "model_parallel", "model_parallel:2"]
+    results = run(PRETRAINER, devices, write_data(tmp_path), *names[: 1 + devices // 2])
+    one = results.pop("null")
+    if BACKEND == "jax":
+        assert results.pop("of 41") == [41, 8]  # Neither 2 nor 4 divide them.
+        shares = results["model_parallel"]["shares"]
+        assert shares["embeddings/token_embedding/embeddings"] == [40 // devices, 8]
+        assert shares["encoder_layer_1/attention/qkv/kernel"] == [8, 24 // devices]
+        assert shares["encoder_layer_1/attention/output/kernel"] == [8 // devices, 8]
+        assert shares["encoder_layer_1/intermediate/bias"] == [16 // devices]
+        assert shares["encoder_layer_1/output/kernel"] == [16 // devices, 8]
+        assert shares["mlm_bias/bias"] == [40 // devices]
+        assert shares["pooler/kernel"] == results["data_parallel"]["shares"]["pooler/kernel"] == [8, 8]
+        assert len([path for path, share in shares.items() if share != one["shares"][path]]) == 2 + 2 * 6
+    assert len(results) == len(names[: 1 + devices // 2])
+    for other in results.values():
+        assert_same(one, other)
+
+
+WORKER = """
+import json, sys
+import keras
+import safetensors.numpy
+import keras_bert_zoo as kbz
+from tests.tiny_pretraining import CLIPPED, run, train
+data, start, out, worker = sys.argv[2:]
+results = [train(data, "multi_worker", **options) for options in ({}, CLIPPED)]
+if worker == "1":  # It has nothing to write.
+    keras.callbacks.CSVLogger = kbz.pretraining.run.write_json = kbz.BertPretrainer.save_to_preset = None
+    safetensors.numpy.save_file = None
+run(data, start, out, "multi_worker", stop=True)
+run(data, start, out, "multi_worker")
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's strategy")
+def test_two_workers_pretrain_like_one_device(tmp_path):
+    """fit and evaluate, clipping and accumulation; then a run that is broken off, taken up, and written once."""
+    data, begin = write_data(tmp_path), str(tmp_path / "start")
+    expected = [train(data, **options) for options in ({}, CLIPPED)]
+    kbz.BertPretrainer(kbz.BertBackbone(**TINY), kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)).save_to_preset(
+        begin
+    )
+    train_on_one(data, begin, tmp_path / "one")
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0)), second.bind(("127.0.0.1", 0))
+        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]}
+    workers = [
+        start(WORKER, 1, data, begin, tmp_path / "two", index,
+              TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}))
+        for index in range(2)
+    ]  # fmt: skip
+    for results in map(result, workers):
+        for one, both in zip(expected, results, strict=True):
+            assert_same(one, both)
+    one, two = (kbz.BertPretrainer.from_preset(tmp_path / name / "preset") for name in ("one", "two"))
+    for x, y in zip(one.weights, two.weights, strict=True):
+        np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=x.path)
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["strategy"] == "multi_worker"
 
 
 def test_several_devices_take_the_step_of_the_oracle():

@@ -9,14 +9,16 @@ import numpy as np
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.models.inputs import ChecksInputs
 from keras_bert_zoo.models.streaming import is_tf_dataset, tokenise_tf_dataset
+from keras_bert_zoo.models.workers import TrainsOnWorkers, distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.texts import is_texts
 from keras_bert_zoo.training import WarmupPolynomialDecay
+from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, sum_over_workers
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
 
-class FedModel(ChecksInputs, keras.Model):
+class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
     """A model over a backbone that `fit`, `evaluate` and `predict` feed from `x`, which is
 
     - raw text, where there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
@@ -50,7 +52,10 @@ class FedModel(ChecksInputs, keras.Model):
     @property
     def static_lengths(self) -> tuple[int, ...]:
         """The lengths to pad to: few where each shape compiles a program, else none, and batches are as they come."""
-        return static_lengths(self.backbone.architecture["max_sequence_length"]) if self.jit_compile else ()
+        compiles = self.jit_compile
+        if keras.backend.backend() == "tensorflow":
+            compiles = compiles or is_tpu(self.distribute_strategy)
+        return static_lengths(self.backbone.architecture["max_sequence_length"]) if compiles else ()
 
     def fit(
         self,
@@ -92,7 +97,7 @@ class FedModel(ChecksInputs, keras.Model):
                 if weight is not None:
                     raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
                 weight = self.weigh_classes(targets, class_weight)
-            seed = random.randrange(2**31) if shuffle else None
+            seed = self._draw_seed() if shuffle else None
             batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
             callbacks = _with_callback(callbacks, _FollowEpochs(batches))
             data, class_weight = self._fed(batches), None
@@ -113,7 +118,7 @@ class FedModel(ChecksInputs, keras.Model):
             raise ValueError("`validation_split` needs arrays or raw text. Received: a data set that streams")
         else:
             validation = None
-        self._lay_schedule(data, steps_per_epoch, epochs, initial_epoch)
+        self._lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
         return super().fit(
             data,
             epochs=epochs,
@@ -233,8 +238,19 @@ class FedModel(ChecksInputs, keras.Model):
             multiple_of=replicas(self),
         )
 
+    def _draw_seed(self) -> int:
+        """A random number, the same one on all workers, which must agree on the order."""
+        seed = random.randrange(2**31)
+        if keras.backend.backend() == "tensorflow" and is_multi_worker(self.distribute_strategy):
+            seed = sum_over_workers(seed, self.distribute_strategy) % 2**31
+        return seed
+
     def _fed(self, batches: Any) -> Any:
-        return batches.to_tf() if keras.backend.backend() == "tensorflow" and hasattr(batches, "to_tf") else batches
+        if keras.backend.backend() != "tensorflow" or not hasattr(batches, "to_tf"):
+            return batches
+        if hasattr(batches, "part_of") and is_multi_worker(self.distribute_strategy):
+            return distribute_parts(batches, self.distribute_strategy)
+        return batches.to_tf()
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if isinstance(x, (list, str, int, float, np.ndarray)):

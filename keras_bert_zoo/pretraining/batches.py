@@ -2,14 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 
 from keras_bert_zoo.checkpoints.files import read_json, typed
 from keras_bert_zoo.layers.checks import check_positive_int
-from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, draw_masks
+from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
 from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens
 from keras_bert_zoo.text.tokenizer import BertTokenizer
@@ -120,13 +120,31 @@ class PretrainingBatches(keras.utils.PyDataset):
         return drawn[1]
 
     def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
+        return self.part_of(index, 0, 1)
+
+    def part_of(self, index: int, part: int, parts: int) -> tuple[Any, Any, Any]:
+        """Of batch `index` what one of several workers makes: its own rows, as they are in the whole batch."""
         step = self.epoch * self._epoch_batches + index
         number, place = divmod(step, self._pass_batches)
         rows = self._order(number)[place * self.batch_size : (place + 1) * self.batch_size]
-        return self.take(rows, np.random.default_rng((self.seed, number, place)))
+        size = self.batch_size // parts
+        own = slice(part * size, (part + 1) * size)
+        return self.take(rows, np.random.default_rng((self.seed, number, place)), own)
 
-    def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
-        """The examples of these numbers as a batch; where masks are not fixed, they are drawn from `rng`."""
+    def take(
+        self, rows: np.ndarray, rng: np.random.Generator | None = None, own: slice = slice(None)
+    ) -> tuple[Any, Any, Any]:
+        """The examples of these numbers as a batch; where masks are not fixed, they are drawn from `rng`.
+
+        With `own` only those rows of the batch.
+        """
+        count = len(rows)
+        total = None
+        if len(range(count)[own]) < count:
+            total = self._predictions(rows)
+            if total is None:  # Chance has the shape of the longest row in words, whoever makes that.
+                return keras.tree.map_structure(lambda array: array[own], self.take(rows, rng))
+            rows, rng = rows[own], None if rng is None else cast(Any, _RowsOf(rng, count, own))
         shard = self.shard
         token_ids = rows_of(shard.token_ids, shard.ends, rows, self.sequence_length, self.tokenizer.pad_token_id)
         lengths, first_lengths = lengths_of(shard.ends, rows), shard.first_lengths[rows].astype("int64")
@@ -140,9 +158,10 @@ class PretrainingBatches(keras.utils.PyDataset):
             "mask_positions": masked.mask_positions,
         }
         predictions = masked.mask_weights
+        total = predictions.sum() if total is None else total
         targets, weights = (
             {"mlm": masked.mask_ids},
-            {"mlm": predictions * (predictions.size / max(predictions.sum(), 1))},
+            {"mlm": predictions * (count * predictions.shape[1] / np.float32(max(total, 1)))},
         )
         if self.next_sentence:
             targets["nsp"] = shard.next_sentence_labels[rows].astype("int32")
@@ -174,12 +193,41 @@ class PretrainingBatches(keras.utils.PyDataset):
         masked[example, positions[example, place]] = replacements[example, place]
         return MaskedTokens(masked, positions, labels.astype("int32"), weights.astype("float32"))
 
-    def to_tf(self) -> Any:
-        """The same batches as a `tf.data.Dataset` of fixed shapes, which keeps the step count."""
+    def _predictions(self, rows: np.ndarray) -> int | None:
+        """How many predictions these examples have, where that is known without drawing them."""
+        shard = self.shard
+        if shard.mask_ends is not None:
+            return int(lengths_of(shard.mask_ends, rows).sum())
+        if self.masking.whole_words:
+            return None
+        lengths, first_lengths = lengths_of(shard.ends, rows), shard.first_lengths[rows].astype("int64")
+        shape = np.broadcast_to(0, (len(rows), self.sequence_length))
+        there = maskable(shape, lengths, first_lengths).sum(axis=1)
+        return int(np.minimum(self.masking.wanted(lengths), there).sum())
+
+    def to_tf(self, part: int = 0, parts: int = 1) -> Any:
+        """The same batches, or of each the part of one worker, as a `tf.data.Dataset` of fixed shapes.
+
+        It keeps the step count.
+        """
         import tensorflow as tf
 
-        signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), self[0])
+        example = self.part_of(0, part, parts)
+        signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), example)
         dataset = tf.data.Dataset.from_generator(
-            lambda: (self[i] for i in range(len(self))), output_signature=signature
+            lambda: (self.part_of(i, part, parts) for i in range(len(self))), output_signature=signature
         )
         return dataset.apply(tf.data.experimental.assert_cardinality(len(self))).prefetch(tf.data.AUTOTUNE)
+
+
+class _RowsOf:
+    """A generator that draws for a whole batch and gives some of its rows, which have the same masks in any part."""
+
+    def __init__(self, rng: np.random.Generator, count: int, own: slice) -> None:
+        self._rng, self._count, self._own = rng, count, own
+
+    def random(self, size: tuple[int, int], dtype: Any = "float64") -> np.ndarray:
+        return self._rng.random((self._count, size[1]), dtype)[self._own]
+
+    def integers(self, low: int, high: int, size: tuple[int, int]) -> np.ndarray:
+        return self._rng.integers(low, high, (self._count, size[1]))[self._own]

@@ -16,7 +16,8 @@ from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.pretraining.progress import Speed, scalars
 from keras_bert_zoo.pretraining.state import SaveState, State, StopAtNaN
 from keras_bert_zoo.text.masking import Masking
-from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay
+from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay, distribute
+from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
 
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
@@ -50,6 +51,7 @@ class Run:
             keeps its own, for fine-tuning. Few passes over the text learn more without any (Geiping and Goldstein 2022,
             section 4.3).
         validation: A second data set, evaluated with the same masks after each epoch of the log.
+        strategy: What `keras_bert_zoo.distribute` takes, to train on many devices; each batch is split among them.
     """
 
     data: str
@@ -67,6 +69,7 @@ class Run:
     dtype: str = "float32"
     dropout: float | None = None
     validation: str | None = None
+    strategy: str | None = None
 
     def __post_init__(self) -> None:
         check_positive_int(
@@ -110,7 +113,7 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     Args:
         run: The configuration.
         out: Directory of the run: `run.json`, the last state, `log.csv`, `tensorboard/` where that is installed, and in
-            the end `preset/`.
+            the end `preset/`. Of several workers the first one writes it, and all must see it.
         verbose: As in `fit`.
 
     Raises:
@@ -118,6 +121,16 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     """
     folder = Path(out)
     _check_directory(folder, run)
+    with distribute(run.strategy):
+        model, own = _pretrain(run, folder, verbose)
+        chief = is_chief()
+    if chief and not (folder / PRESET).exists():
+        _rebuild(model, run, own).save_to_preset(folder / PRESET)
+    return model
+
+
+def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[str, float]]:
+    """The trained model, and the rates of dropout that the preset keeps."""
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
     parts = run.gradient_accumulation_steps
@@ -131,17 +144,21 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
     accumulation = parts if parts > 1 else None
     model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule, gradient_accumulation_steps=accumulation))
     model.optimizer.build(model.trainable_variables)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
+    if is_chief():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
     state = State(model, folder / STATE)
     done = state.restore()
+    if differs_among_workers(done):
+        raise ValueError(f"`out` must be a directory that all workers see. Received: out={str(folder)!r}")
     callbacks = [
         StopAtNaN(state, run.save_every),
         Speed(model, batches),
         SaveState(state),
-        keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
-        *scalars(folder / BOARD, run.save_every),
     ]
+    if is_chief():
+        log = keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0)
+        callbacks += [log, *scalars(folder / BOARD, run.save_every)]
     model.fit(
         batches,
         epochs=run.steps // run.save_every,
@@ -150,9 +167,7 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         verbose=verbose,
         callbacks=callbacks,
     )
-    if not (folder / PRESET).exists():
-        _rebuild(model, run, own).save_to_preset(folder / PRESET)
-    return model
+    return model, own
 
 
 def _check_directory(folder: Path, run: Run) -> None:

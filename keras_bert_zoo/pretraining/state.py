@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bert_zoo.training.distribution import is_chief
+
 
 class State:
     """All that a run needs to go on, in one file."""
@@ -33,6 +35,8 @@ class State:
             arrays["torch"] = torch.get_rng_state().numpy()
             if torch.cuda.is_available():
                 arrays["torch.cuda"] = torch.stack(torch.cuda.get_rng_state_all()).numpy()
+        if not is_chief():  # The variables are the same on all workers, and to read one they may have to meet.
+            return
         beside = self.path.with_suffix(".part")
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         save_file(contiguous, beside, metadata={"epochs": str(epochs)})

@@ -40,6 +40,10 @@ class Masking:
                 f"`mask` and `random` must be shares of one whole. Received: mask={self.mask}, random={self.random}"
             )
 
+    def wanted(self, lengths: np.ndarray) -> np.ndarray:
+        """Predictions an example of so many tokens, where it has as many that may be masked."""
+        return np.clip(np.rint(lengths * self.rate).astype("int64"), 1, self.max_predictions)
+
 
 @dataclass(frozen=True)
 class MaskedTokens:
@@ -82,7 +86,7 @@ def mask_tokens(
         rng: Where chance comes from.
         continues_word: bool `[n, length]`, True at pieces (`##…`) of the word before; needed with `whole_words`.
     """
-    wanted = np.clip(np.rint(lengths * masking.rate).astype("int64"), 1, masking.max_predictions)
+    wanted = masking.wanted(lengths)
     if masking.whole_words:
         assert continues_word is not None
         chosen = _choose_words(maskable, continues_word, wanted, rng)

@@ -1,0 +1,55 @@
+"""`fit` and `evaluate` over several workers, where Keras' TensorFlow trainer stops (Keras 3.15 and 3.16)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.training.distribution import is_multi_worker
+
+
+class TrainsOnWorkers:
+    """For a `keras.Model`: makes way in two places of `keras/src/backend/tensorflow/trainer.py`."""
+
+    distribute_strategy: Any
+    jit_compile: Any
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # Keras reduces the first batch over the workers, of which only shapes are wanted, and fails to convert what
+        # comes back. This worker's own share has the shapes.
+        if iterator is not None and is_multi_worker(self.distribute_strategy):
+            _, _, batches = next(iter(iterator))
+            local = self.distribute_strategy.experimental_local_results
+            data_batch = keras.tree.map_structure(lambda value: local(value)[0], next(batches))
+            iterator = None
+        super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
+
+    def _make_function(self, step_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        strategy = self.distribute_strategy if keras.backend.backend() == "tensorflow" else None
+        if strategy is not None and self.jit_compile and strategy.num_replicas_in_sync > 1:
+            raise ValueError(
+                "`jit_compile` must be False on several replicas, whose variables one XLA program cannot reach; a TPU "
+                f"compiles by itself. Received: jit_compile=True on {strategy.num_replicas_in_sync} replicas"
+            )
+        # Keras takes the mean of a step's scalars along their first dimension, so they are given one.
+        if strategy is not None and is_multi_worker(strategy):
+            scalars = step_function
+
+            def step_function(data: Any) -> Any:
+                return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), scalars(data))
+
+        return super()._make_function(step_function, *args, **kwargs)  # type: ignore[misc]
+
+
+def distribute_parts(batches: Any, strategy: Any) -> Any:
+    """Batches with `part_of`, of which each worker makes its own rows; a batch is whole only across the workers."""
+    dataset = strategy.distribute_datasets_from_function(lambda context: part_for(batches, context))
+    # Keras takes this for the number of steps; TensorFlow counted what a worker's devices take in turn.
+    dataset._cardinality = len(batches)
+    return dataset
+
+
+def part_for(batches: Any, context: Any) -> Any:
+    """One worker's rows of each batch as its devices take them, one after another."""
+    rows = context.get_per_replica_batch_size(batches.batch_size)
+    return batches.to_tf(context.input_pipeline_id, context.num_input_pipelines).rebatch(rows, drop_remainder=True)

@@ -1,0 +1,177 @@
+"""One name for each way to spread training over devices."""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import keras
+
+# Which dimension of a weight the model-parallel devices divide (Shoeybi et al. 2019, section 3): the columns of a
+# sub-layer's first product and the rows of its second, so that they meet once a sub-layer, and the vocabulary. The
+# rest stands whole on each device. The columns of `qkv` are divided as they lie, across query, key and value: its
+# memory and its product are, and the heads are dealt out after it.
+LAYOUT: dict[str, tuple[str | None, ...]] = {
+    r".*token_embedding/embeddings": ("model", None),
+    r".*mlm_bias/bias": ("model",),
+    r".*encoder_layer_\d+/attention/qkv/kernel": (None, "model"),
+    r".*encoder_layer_\d+/attention/qkv/bias": ("model",),
+    r".*encoder_layer_\d+/attention/output/kernel": ("model", None),
+    r".*encoder_layer_\d+/intermediate/kernel": (None, "model"),
+    r".*encoder_layer_\d+/intermediate/bias": ("model",),
+    r".*encoder_layer_\d+/output/kernel": ("model", None),
+}
+_NAMES = {
+    "tensorflow": ("tpu", "tpu:<name>", "mirrored", "multi_worker"),
+    "jax": ("data_parallel", "model_parallel", "model_parallel:<devices>"),
+}
+
+
+def distribute(name: str | None = None) -> AbstractContextManager[Any]:
+    """A scope in which a model is built and trained on many devices.
+
+    Every batch is split among the devices, and the weights come out as one device would have trained them.
+
+    Args:
+        name: On TensorFlow
+
+            - `"tpu"`, the TPU of this machine, or `"tpu:<name>"`, one by its name or `grpc://` address;
+            - `"mirrored"`, every GPU of this machine, or where there is none every logical CPU;
+            - `"multi_worker"`, the machines that the environment variable `TF_CONFIG` lists, each of which runs this
+              program;
+
+            on JAX
+
+            - `"data_parallel"`, every device, each with all weights;
+            - `"model_parallel"`, every device, each with its share of the large weights, or
+              `"model_parallel:<devices>"`, shares among so many devices, and batches split among groups of those;
+
+            and on each backend None, which changes nothing.
+
+    Raises:
+        ValueError: The backend has no strategy of this name, or what the name asks for is not there.
+
+    Example:
+
+    ```python
+    with kbz.distribute("mirrored"):
+        classifier = kbz.BertTextClassifier.from_preset("bert_base", num_classes=2)
+        classifier.fit(texts, labels)
+    ```
+    """
+    if name is None:
+        return nullcontext()
+    backend = keras.backend.backend()
+    known = _NAMES.get(backend, ())
+    kind, colon, detail = name.partition(":")
+    if kind not in known or (colon and (not detail or not any(other.startswith(f"{kind}:") for other in known))):
+        expected = f"be None or one of {', '.join(known)}" if known else "be None"
+        raise ValueError(f"`name` must {expected} on the {backend} backend. Received: name={name!r}")
+    if backend == "jax":
+        return _data_parallel().scope() if kind == "data_parallel" else _model_parallel(name, detail).scope()
+    if kind == "tpu":
+        return _tpu(name, detail).scope()
+    return (_mirrored() if kind == "mirrored" else _multi_worker()).scope()
+
+
+def is_multi_worker(strategy: Any) -> bool:
+    """Whether this process is one of several that train one model, each a part of every batch (on TensorFlow)."""
+    return bool(strategy.extended._in_multi_worker_mode())
+
+
+def is_tpu(strategy: Any) -> bool:
+    """Whether each shape compiles a program for TPUs (on TensorFlow)."""
+    import tensorflow as tf
+
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def sum_over_workers(value: int, strategy: Any) -> int:
+    """The sum over all devices of the number that their worker has; all workers must ask."""
+    import tensorflow as tf
+
+    numbers = tf.function(lambda: strategy.run(lambda: tf.constant(value, "int64")))()
+    return int(strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None))
+
+
+def differs_among_workers(value: int) -> bool:
+    """Whether other workers have another number; asked in the scope of `distribute`, by all of them."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+    return is_multi_worker(strategy) and sum_over_workers(value, strategy) != value * strategy.num_replicas_in_sync
+
+
+def is_chief() -> bool:
+    """Whether it is for this process to write files; asked in the scope of `distribute`."""
+    if keras.backend.backend() != "tensorflow":
+        return True
+    import tensorflow as tf
+
+    return bool(tf.distribute.get_strategy().extended.should_checkpoint)
+
+
+# --- TensorFlow
+
+
+def _mirrored() -> Any:
+    import tensorflow as tf
+
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in devices])
+
+
+@cache  # A process joins its cluster once, and before TensorFlow has done anything else.
+def _multi_worker() -> Any:
+    import tensorflow as tf
+
+    if not os.environ.get("TF_CONFIG"):
+        raise ValueError(
+            "`name` can be 'multi_worker' where the environment variable TF_CONFIG lists the workers. "
+            "Received: name='multi_worker' without TF_CONFIG"
+        )
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _tpu(name: str, address: str) -> Any:
+    import tensorflow as tf
+
+    try:
+        return tf.distribute.TPUStrategy(tf.distribute.cluster_resolver.TPUClusterResolver.connect(address or "local"))
+    except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
+        reason = str(error).split("\n")[0][:200]
+        raise ValueError(f"`name` must lead to a TPU, and there is none. Received: name={name!r} ({reason})") from error
+
+
+# --- JAX
+
+
+def _data_parallel() -> Any:
+    return keras.distribution.DataParallel(devices=keras.distribution.list_devices())
+
+
+def _model_parallel(name: str, shares: str) -> Any:
+    devices = keras.distribution.list_devices()
+    count = int(shares) if shares.isdecimal() else 0 if shares else len(devices)
+    if not count or len(devices) % count:
+        raise ValueError(
+            f"`name` must ask for a number of devices that divides {len(devices)}. Received: name={name!r}"
+        )
+    mesh = keras.distribution.DeviceMesh((len(devices) // count, count), ("batch", "model"), devices)
+    layout_map = keras.distribution.LayoutMap(mesh)
+    for path, axes in LAYOUT.items():
+        layout_map[path] = axes
+    return _WhereItDivides(layout_map=layout_map, batch_dim_name="batch")
+
+
+class _WhereItDivides(keras.distribution.ModelParallel):
+    """`ModelParallel` that leaves a weight whole which the devices do not divide, such as 30,522 tokens among four."""
+
+    def get_variable_layout(self, variable: Any) -> Any:
+        layout = super().get_variable_layout(variable)
+        sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
+        if any(axis and size % sizes[axis] for axis, size in zip(layout.axes, variable.shape, strict=True)):
+            return keras.distribution.TensorLayout((None,) * len(variable.shape), self.device_mesh)
+        return layout

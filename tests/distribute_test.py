@@ -1,0 +1,246 @@
+"""Strategies by name, a batch in parts, training steps for a TPU; many devices are in distribution_test.py."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
+from tests.helpers import TINY, WORDS, numpy, randomise
+
+BACKEND = keras.backend.backend()
+ONE = {"tensorflow": "mirrored", "jax": "data_parallel"}
+several = pytest.mark.skipif(BACKEND == "torch", reason="Keras distributes on TensorFlow and JAX only")
+tensorflow_only = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's strategies")
+jax_only = pytest.mark.skipif(BACKEND != "jax", reason="JAX lowers for platforms that are not there")
+
+
+@pytest.fixture
+def data(tmp_path, tokenizer):
+    """A function that makes data sets of some 60 examples."""
+    words = WORDS[5:]
+    lines = [" ".join(words[(i * 7 + j * j) % len(words)] for j in range(3 + i % 5)) for i in range(240)]
+    (tmp_path / "text").write_text("\n\n".join("\n".join(lines[i : i + 6]) for i in range(0, 240, 6)))
+
+    def make(name="data", **options):
+        prepare([tmp_path / "text"], tmp_path / name, tokenizer, sequence_length=16, verbose=False, **options)
+        return tmp_path / name
+
+    return make
+
+
+def arrays(batch):
+    return {f"{i}/{name}": array for i, part in enumerate(batch) for name, array in part.items()}
+
+
+# --- Names
+
+
+@pytest.mark.parametrize(
+    "name, backend",
+    [
+        ("mirrored", "tensorflow"),
+        ("tpu", "tensorflow"),
+        ("multi_worker", "tensorflow"),
+        ("data_parallel", "jax"),
+        ("model_parallel:2", "jax"),
+    ],
+)
+def test_a_name_of_another_backend(name, backend):
+    if backend == BACKEND:
+        pytest.skip("this backend's")
+    with pytest.raises(ValueError, match=rf"`name` must be None.* on the {BACKEND} backend. Received: name='{name}'"):
+        kbz.distribute(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["miror", "", "mirrored:2", "tpu:", "multi_worker:", "data_parallel:2", "model_parallel:"]
+)
+def test_an_unknown_name(name):
+    with pytest.raises(ValueError, match=f"`name` must be None.* Received: name='{name}'"):
+        kbz.distribute(name)
+
+
+def test_none_changes_nothing():
+    with kbz.distribute() as strategy, kbz.distribute(None):
+        assert strategy is None
+
+
+@tensorflow_only
+def test_what_is_not_there_on_tensorflow(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    for name in ("tpu", "tpu:no-such-tpu"):
+        with pytest.raises(ValueError, match=f"`name` must lead to a TPU, and there is none. Received: name='{name}'"):
+            kbz.distribute(name)
+    with pytest.raises(ValueError, match="where the environment variable TF_CONFIG lists the workers"):
+        kbz.distribute("multi_worker")
+
+
+@jax_only
+@pytest.mark.parametrize("count", ["0", "2", "-1", "two"])
+def test_shares_among_more_devices_than_there_are(count):
+    with pytest.raises(ValueError, match=f"divides 1. Received: name='model_parallel:{count}'"):
+        kbz.distribute(f"model_parallel:{count}")
+
+
+# --- A run of it
+
+
+def test_a_run_takes_its_strategy_first(data, tmp_path):
+    with pytest.raises(ValueError, match="Received: name='none such'"):
+        pretrain(Run(str(data()), strategy="none such"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@several
+@pytest.mark.slow
+def test_a_run_in_a_strategy_is_the_run_without(data, tmp_path, tokenizer):
+    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1})
+    kbz.BertPretrainer(backbone, kbz.BertPreprocessor(tokenizer, 16)).save_to_preset(tmp_path / "start")
+    weights = []
+    for strategy in (None, ONE[BACKEND]):
+        run = Run(str(data(str(strategy))), str(tmp_path / "start"), 2, 8, 1e-2, save_every=1, strategy=strategy)
+        pretrain(run, tmp_path / f"run {strategy}", verbose=0)
+        model = kbz.BertPretrainer.from_preset(tmp_path / f"run {strategy}" / "preset")
+        weights.append([numpy(weight) for weight in model.weights])
+    for alone, within in zip(*weights, strict=True):
+        np.testing.assert_allclose(within, alone, atol=1e-6)
+
+
+@several
+def test_many_steps_an_execution_are_the_same_steps(data):
+    """The host hands over several batches at once, and an odd one at the end."""
+    weights = []
+    for steps in (1, 3):
+        keras.utils.set_random_seed(0)
+        model = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "num_layers": 1}))
+        model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-2)), steps_per_execution=steps)
+        model.fit(PretrainingBatches(data(str(steps)), 8, epoch_batches=4), verbose=0)
+        assert int(numpy(model.optimizer.iterations)) == 4
+        weights.append(model.get_weights())
+    for one, three in zip(*weights, strict=True):
+        np.testing.assert_allclose(three, one, atol=1e-6)
+
+
+# --- A batch in parts
+
+
+@pytest.mark.parametrize(
+    "options, masking",
+    [({}, None), ({}, Masking(5, rate=0.5)), ({}, Masking(2, whole_words=True)), ({"fix_masks": True}, None)],
+    ids=["drawn", "all that may be masked", "whole words", "fixed"],
+)
+@pytest.mark.parametrize("pairs", [True, False])
+def test_the_workers_rows_are_the_batch(data, options, masking, pairs):
+    batches = PretrainingBatches(data(next_sentence=pairs, **options), 8, masking, epoch_batches=9)
+    batches.epoch = 3
+    for index in range(len(batches)):
+        whole = arrays(batches[index])
+        parts = [arrays(batches.part_of(index, part, 4)) for part in range(4)]
+        assert all(len(array) == 2 for part in parts for array in part.values())
+        for name, array in whole.items():
+            joined = np.concatenate([part[name] for part in parts])
+            assert joined.dtype == array.dtype
+            np.testing.assert_array_equal(joined, array, err_msg=name)
+
+
+def test_a_worker_reads_its_own_rows_only(data, monkeypatch):
+    batches, read = PretrainingBatches(data(), 8), []
+    rows_of = kbz.pretraining.batches.rows_of
+    monkeypatch.setattr(
+        "keras_bert_zoo.pretraining.batches.rows_of", lambda *a, **k: (read.append(len(a[2])), rows_of(*a, **k))[1]
+    )
+    batches.part_of(0, 1, 4)
+    assert read == [2]
+
+
+@tensorflow_only
+def test_the_workers_rows_are_the_epoch(data):
+    """Two workers with two devices each: every row of the epoch once, each step the rows of its batch."""
+    import tensorflow as tf
+
+    from keras_bert_zoo.models.workers import part_for
+
+    batches = PretrainingBatches(data(), 8)
+    contexts = [tf.distribute.InputContext(2, worker, 4) for worker in range(2)]
+    taken = [[arrays(rows) for rows in part_for(batches, context).as_numpy_iterator()] for context in contexts]
+    assert [len(rows) for rows in taken] == [2 * len(batches)] * 2
+    for index, whole in enumerate(map(arrays, batches)):
+        devices = [taken[worker][2 * index + device] for worker in range(2) for device in range(2)]
+        for name, array in whole.items():
+            np.testing.assert_array_equal(np.concatenate([rows[name] for rows in devices]), array, err_msg=name)
+
+
+# --- What a TPU asks for
+
+
+def small_pretrainer(**options):
+    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "num_layers": 1})))
+    model.compile(optimizer=kbz.Lamb(kbz.WarmupPolynomialDecay(1e-3, total_steps=4)), **options)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@tensorflow_only
+def test_the_step_is_one_xla_program_of_fixed_shapes(data):
+    """Dropout on; the strategy's replica clips and updates within the program."""
+    import tensorflow as tf
+
+    with kbz.distribute("mirrored") as strategy:
+        model = small_pretrainer(jit_compile=True)
+    batches = PretrainingBatches(data(), 8, epoch_batches=2)
+    batch = keras.tree.map_structure(tf.constant, batches[0])
+
+    @tf.function(jit_compile=True)
+    def step(data):
+        return strategy.run(model.train_step, args=(data,))
+
+    assert_fit_for_tpu(step.experimental_get_compiler_ir(batch)(stage="hlo"), r"\bf32\[8,16,8\]")
+
+
+@tensorflow_only
+@pytest.mark.slow
+def test_fit_compiles_in_a_strategy(data):
+    """The gradients of the tables, which TensorFlow hands on as slices, included."""
+    weights = []
+    for options in ({}, {"jit_compile": True}):
+        keras.utils.set_random_seed(0)
+        with kbz.distribute("mirrored"):
+            model = kbz.BertPretrainer(
+                kbz.BertBackbone(**{**TINY, "num_layers": 1}, dropout=0.0, attention_dropout=0.0)
+            )
+            model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)), **options)
+        model.fit(PretrainingBatches(data(f"data{len(weights)}"), 8), epochs=2, verbose=0)
+        weights.append(model.get_weights())
+    for plain, compiled in zip(*weights, strict=True):
+        np.testing.assert_allclose(compiled, plain, atol=1e-5)
+
+
+@jax_only
+@pytest.mark.parametrize("optimizer", [kbz.AdamW, kbz.Lamb])
+def test_the_step_lowers_for_tpu(data, optimizer):
+    import jax
+
+    model = small_pretrainer()
+    model.compile(optimizer=optimizer(kbz.WarmupPolynomialDecay(1e-3, total_steps=4)))
+    model.optimizer.build(model.trainable_variables)
+    batch = PretrainingBatches(data(), 8)[0]
+    model._symbolic_build(data_batch=batch)
+    state = model._get_jax_state(
+        trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
+    )
+    program = jax.jit(model.train_step).trace(state, batch).lower(lowering_platforms=("tpu",)).as_text()
+    assert_fit_for_tpu(program, r"tensor<8x16x8xf32>")
+
+
+def assert_fit_for_tpu(program, activation):
+    """No dynamic shape and no way out to the host; `activation` shows that it is the program meant."""
+    assert re.search(activation, program)
+    assert not re.search(
+        r"<=\d|tensor<[^>]*\?|dynamic-(reshape|dimension)|get-dimension-size|set_dimension_size", program
+    )
+    assert not re.search(r"infeed|outfeed|\bsend\b|\brecv\b|[Cc]allback|PyFunc|xla_python", program)
+    targets = set(re.findall(r'custom_call_target="([^"]+)"|custom_call @(\w+)', program))
+    assert targets <= {("", "Sharding")}, targets

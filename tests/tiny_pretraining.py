@@ -1,0 +1,66 @@
+"""Pre-training that takes a second, for runs on many devices and in many processes."""
+
+import keras
+import numpy as np
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
+from keras_bert_zoo.pretraining import run as runs
+from tests.helpers import TINY, WORDS, numpy
+
+# AdamW's step does not know the gradient's size; this one's does, and so the norm at which it is clipped.
+CLIPPED = {"learning_rate": 0.3, "epsilon": 1.0, "global_clipnorm": 0.5, "gradient_accumulation_steps": 2}
+
+
+def write_data(folder):
+    """A data set of some sixty examples of 16 tokens."""
+    words = WORDS[5:]
+    lines = [" ".join(words[(i * 7 + j * j) % len(words)] for j in range(3 + i % 5)) for i in range(240)]
+    (folder / "text").write_text("\n\n".join("\n".join(lines[i : i + 6]) for i in range(0, 240, 6)))
+    prepare([folder / "text"], folder / "data", kbz.BertTokenizer(WORDS), sequence_length=16, verbose=False)
+    return str(folder / "data")
+
+
+def train(data, strategy=None, learning_rate=1e-3, **optimizer):
+    """20 steps without dropout; losses, the share of each weight that a device holds, and the weights."""
+    keras.utils.set_random_seed(3)
+    rng = np.random.default_rng(0)
+    with kbz.distribute(strategy):
+        batches = PretrainingBatches(data, 8, epoch_batches=10)
+        model = kbz.BertPretrainer(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0))
+        model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(learning_rate), **optimizer))
+        model.set_weights([rng.normal(scale=0.3, size=w.shape) + (w.name == "gamma") for w in model.weights])
+        history = model.fit(batches, epochs=2, verbose=0, validation_data=batches).history
+        scores = model.evaluate(batches, verbose=0, return_dict=True)
+        shares = {}
+        if keras.backend.backend() == "jax":
+            shares = {w.path: w.value.sharding.shard_shape(w.shape) for w in model.weights}
+        return {
+            "losses": [*history["loss"], *history["val_loss"], *scores.values()],
+            "shares": shares,
+            "weights": {w.path: numpy(w).tolist() for w in model.weights},
+        }
+
+
+def assert_same(one, other):
+    np.testing.assert_allclose(other["losses"], one["losses"], rtol=1e-5)
+    assert one["weights"].keys() == other["weights"].keys()
+    for path, weight in one["weights"].items():
+        np.testing.assert_allclose(other["weights"][path], weight, atol=1e-5, err_msg=path)
+
+
+def run(data, start, out, strategy=None, stop=False):
+    """A run of 4 steps, or what is left of it; with `stop` it breaks off in the middle."""
+    save = runs._SaveState.on_epoch_end
+
+    def save_and_stop(*arguments):
+        save(*arguments)
+        raise KeyboardInterrupt
+
+    runs._SaveState.on_epoch_end = save_and_stop if stop else save
+    try:
+        pretrain(Run(data, start, 4, 8, 1e-2, save_every=2, dropout=0.0, strategy=strategy), out, verbose=0)
+    except KeyboardInterrupt:
+        assert stop
+    finally:
+        runs._SaveState.on_epoch_end = save
