@@ -107,7 +107,7 @@ def prepare(
 
             passes, counts = make_shards(languages, layout, strict, recipe, tokenizer, beside, report, beam)
         else:
-            passes = count_passes(languages, layout, tokenizer)
+            passes = count_passes(languages, layout, recipe, tokenizer)
             counts = []
             size = sum(file_size(path) for files in languages.values() for path in files)
             workers = workers or (os.cpu_count() or 1 if size >= _WORTH_PROCESSES else 1)

@@ -28,8 +28,8 @@ class Recipe:
 def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Shard | None:
     """The examples of a block, or None where there are none: the same wherever and whenever they are made."""
     rng = np.random.default_rng((recipe.seed, block.number))
-    documents = tokenise(block, tokenizer)
-    spans = _draw(documents, recipe, block.passes, rng)
+    documents = _tokenise(block, tokenizer)
+    spans = _draw(documents, recipe, recipe.duplicates * block.passes, rng)
     if not len(spans):
         return None
     spans = spans.take(rng.permutation(len(spans)))
@@ -44,10 +44,15 @@ def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Sha
     return make_shard(packed, masks, tokenizer.vocabulary_size)
 
 
+def count_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> int:
+    """How many examples one pass over a block gives."""
+    return len(_draw(_tokenise(block, tokenizer), recipe, 1.0, np.random.default_rng(recipe.seed)))
+
+
 def _draw(documents: TokenisedDocuments, recipe: Recipe, passes: float, rng: np.random.Generator) -> Spans:
     """The examples of all passes; of the last one, where it is not a whole one, a random part."""
     draw = draw_pairs if recipe.next_sentence else draw_packed
-    whole, part = divmod(recipe.duplicates * passes, 1)
+    whole, part = divmod(passes, 1)
     spans = [draw(documents, recipe.sequence_length, recipe.short_rate, rng) for _ in range(int(whole))]
     if part:
         last = draw(documents, recipe.sequence_length, recipe.short_rate, rng)
@@ -83,7 +88,7 @@ def maskable(token_ids: np.ndarray, lengths: np.ndarray, first_lengths: np.ndarr
     return (steps > 0) & (steps < lengths[:, None] - 1) & (steps != first_lengths[:, None] - 1)
 
 
-def tokenise(block: Block, tokenizer: BertTokenizer) -> TokenisedDocuments:
+def _tokenise(block: Block, tokenizer: BertTokenizer) -> TokenisedDocuments:
     """The documents of a block, then its partners, end to end."""
     documents = [*block.documents, *block.partners]
     token_ids, lengths = tokenizer.encode_batch(chain.from_iterable(document.sentences for document in documents))
