@@ -36,6 +36,6 @@ def count_passes(
         read = sum(len(sentence.encode("utf-8")) + 1 for document in parts for sentence in document.sentences)
         counted = count_examples(make_block(0, parts, []), recipe, tokenizer) if parts else 0
         if not counted:
-            raise ValueError(f"`paths` must hold text of each language. Received: none of {language!r}")
+            raise ValueError(f"`paths` must give examples in each language. Received: none in {language!r}")
         examples[language] = counted / read * sum(map(size_of, paths))
     return smoothed_passes(examples)

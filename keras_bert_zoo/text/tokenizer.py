@@ -170,9 +170,8 @@ class BertTokenizer:
         parts = _PARTS("\n".join([*different, ""]))
         part_rows, different = _rows(parts)
         encodings = self._engine.encode_batch_fast(different, add_special_tokens=False)
-        pieces = [encoding.ids for encoding in encodings]
-        flat = np.fromiter(chain.from_iterable(pieces), "int32")
-        lengths = np.fromiter(map(len, pieces), "int64", len(pieces))
+        flat = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), "int32")
+        lengths = np.fromiter(map(len, encodings), "int64", len(encodings))
         line_ends = np.flatnonzero(np.fromiter(map("\n".__eq__, parts), bool, len(parts)))
         flat, lengths = _joined(flat, lengths, part_rows, np.diff(line_ends, prepend=-1))
         return _joined(flat, lengths, word_rows, np.array(counts, dtype="int64"))
