@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -17,6 +18,10 @@ _VOCAB = """\
 Learn an uncased vocabulary of 8,000 tokens from text files:
 
   keras-bert-zoo vocab --size 8000 --out vocab.txt books/*.txt
+
+A cased one of several languages together, the small ones weighted up:
+
+  keras-bert-zoo vocab --size 110000 --cased --out shared.txt --language en en/*.txt --language is is/*.txt
 """
 _PREPARE = """\
 Make a data set of next-sentence pairs from books, five passes over the text, masks drawn anew in training:
@@ -27,6 +32,14 @@ The same with whole words masked, fixed in the data set, at length 512:
 
   keras-bert-zoo prepare --vocab vocab.txt --layout prose --sequence-length 512 --fix-masks --whole-words
       --out long books/*.txt
+
+Several languages, each in its smoothed share:
+
+  keras-bert-zoo prepare --vocab shared.txt --cased --out both --language en en/*.txt --language is is/*.txt
+
+On a cluster, with the options of the Apache Beam pipeline that it runs as:
+
+  keras-bert-zoo prepare --vocab vocab.txt --out data --beam="--runner=FlinkRunner --flink_master=host:8081" books/*.txt
 """
 _PRETRAIN = """\
 Pre-train BERT tiny on it; the same command goes on after an interruption:
@@ -79,12 +92,37 @@ def _command(commands: Any, name: str, summary: str, example: str, run: Any) -> 
     return parser
 
 
+def _add_texts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="*", help="UTF-8 text files")
+    parser.add_argument(
+        "--language",
+        nargs="+",
+        action="append",
+        metavar=("NAME", "FILE"),
+        help="a language and its files, in place of files alone; once for each of several languages",
+    )
+
+
+def _texts(options: argparse.Namespace) -> Any:
+    """Files, or a dict from each language to its files."""
+    if bool(options.files) == bool(options.language):
+        raise ValueError(
+            "files or --language must be given, and not both. Received: " + ("both" if options.files else "neither")
+        )
+    languages: dict[str, list[str]] = {}
+    for name, *files in options.language or ():
+        if not files:
+            raise ValueError(f"--language must be a name and files. Received: {name}")
+        languages.setdefault(name, []).extend(files)
+    return options.files or languages
+
+
 # --- vocab
 
 
 def _add_vocab(commands: Any) -> None:
     parser = _command(commands, "vocab", "Learn a WordPiece vocabulary from text files.", _VOCAB, _vocab)
-    parser.add_argument("files", nargs="+", help="UTF-8 text files")
+    _add_texts(parser)
     parser.add_argument("--size", type=int, required=True, help="number of tokens")
     parser.add_argument("--cased", action="store_true", help="keep case and accents")
     parser.add_argument("--out", required=True, help="the vocab.txt to write")
@@ -93,7 +131,9 @@ def _add_vocab(commands: Any) -> None:
 def _vocab(options: argparse.Namespace) -> None:
     if not Path(options.out).resolve().parent.is_dir():
         raise ValueError(f"--out must be in a directory that is there. Received: {options.out}")
-    vocabulary = learn_vocabulary(read_lines(options.files), options.size, lowercase=not options.cased)
+    files = _texts(options)
+    texts = {name: read_lines(each) for name, each in files.items()} if isinstance(files, dict) else read_lines(files)
+    vocabulary = learn_vocabulary(texts, options.size, lowercase=not options.cased)
     write_vocabulary(options.out, vocabulary)
     print(f"{options.out}: {len(vocabulary):,} tokens")
 
@@ -103,7 +143,7 @@ def _vocab(options: argparse.Namespace) -> None:
 
 def _add_prepare(commands: Any) -> None:
     parser = _command(commands, "prepare", "Make a data set of examples from text files.", _PREPARE, _prepare)
-    parser.add_argument("files", nargs="+", help="UTF-8 text files")
+    _add_texts(parser)
     parser.add_argument("--vocab", required=True, help="the vocab.txt")
     parser.add_argument("--cased", action="store_true", help="keep case and accents")
     parser.add_argument(
@@ -121,13 +161,14 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
     parser.add_argument("--workers", type=int, help="processes; one a core unless given")
     parser.add_argument("--strict", action="store_true", help="stop at a file that cannot be read")
+    parser.add_argument("--beam", metavar="OPTIONS", help="run as an Apache Beam pipeline with these options")
     parser.add_argument("--out", required=True, help="the directory to make")
 
 
 def _prepare(options: argparse.Namespace) -> None:
     most = {} if options.max_predictions is None else {"max_predictions": options.max_predictions}
     report = prepare(
-        options.files,
+        _texts(options),
         options.out,
         BertTokenizer(options.vocab, lowercase=not options.cased),
         layout=options.layout,
@@ -139,8 +180,13 @@ def _prepare(options: argparse.Namespace) -> None:
         seed=options.seed,
         strict=options.strict,
         workers=options.workers,
+        beam=None if options.beam is None else shlex.split(options.beam),
     )
     print(f"{options.out}: {report.files:,} files, {report.documents:,} documents, {report.sentences:,} sentences")
+    about = read_json(Path(options.out) / "dataset.json")
+    for name, made in about.get("languages", {}).items():
+        share = made["examples"] / about["examples"]
+        print(f"{name}: {share:.1%} of the examples, {made['passes']:.3g} of its text for each pass")
     for words in report.skipped:
         print(f"skipped: {words}")
 

@@ -10,8 +10,8 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.pretraining import examples as ex
-from keras_bert_zoo.pretraining.corpus import CorpusReport, make_blocks, read_documents
-from keras_bert_zoo.pretraining.prepare import maskable
+from keras_bert_zoo.pretraining.corpus import CorpusReport, read_blocks, read_documents
+from keras_bert_zoo.pretraining.recipe import maskable
 from keras_bert_zoo.pretraining.sentences import split_sentences
 from keras_bert_zoo.text.masking import Masking, mask_tokens
 from tests.corpora import novels, vocabulary
@@ -70,7 +70,8 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 8)
     documents = read(tmp_path, "sentences", a="abcd\nefgh\nij\nkl\nmnop\nqrst\n\nuv", b="wx\nyz")[0]
     assert [origin for origin, _ in documents] == [0, 0, 0, 0, 0, 1, 2]
-    blocks = list(make_blocks(read_documents([tmp_path / "b", tmp_path / "a"], "sentences", False, CorpusReport())))
+    paths = {"": [tmp_path / "b", tmp_path / "a"]}
+    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, CorpusReport()))
     assert [[d.sentences for d in block.documents] for block in blocks] == [
         [["wx", "yz"], ["abcd"]], [["efgh"], ["ij", "kl"]], [["mnop"], ["qrst"]], [["uv"]],
     ]  # fmt: skip

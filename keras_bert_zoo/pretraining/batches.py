@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints.files import read_json, typed
 from keras_bert_zoo.layers.checks import check_positive_int
-from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY, draw_masks, maskable
+from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY
+from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
 from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens
 from keras_bert_zoo.text.tokenizer import BertTokenizer

@@ -1,10 +1,11 @@
 """Text files to blocks of documents, one block in memory at a time."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from keras_bert_zoo.pretraining.sentences import read_prose
 from keras_bert_zoo.text.files import read_lines
@@ -25,6 +26,10 @@ class Document:
     origin: int
     sentences: list[str]
 
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.sentences))
+
 
 @dataclass(frozen=True)
 class Block:
@@ -34,11 +39,15 @@ class Block:
         number: Counts the blocks of a corpus.
         documents: What examples are made of.
         partners: Documents to draw random second segments from, and nothing else.
+        language: The language of all of them, where there are several.
+        passes: How often the text is taken, for each pass that is asked for.
     """
 
     number: int
     documents: list[Document]
     partners: list[Document]
+    language: str = ""
+    passes: float = 1.0
 
 
 @dataclass
@@ -52,7 +61,24 @@ class CorpusReport:
     skipped: list[str] = field(default_factory=list)
 
 
-def read_documents(paths: Sequence[str | Path], layout: str, strict: bool, report: CorpusReport) -> Iterator[Document]:
+def read_blocks(
+    languages: Mapping[str, Sequence[str]], passes: Mapping[str, float], layout: str, strict: bool, report: CorpusReport
+) -> Iterator[Block]:
+    """The blocks of text files, one language after another; see `read_documents`."""
+    number = 0
+    for language, paths in languages.items():
+        for documents, partners in group_parts(read_documents(paths, layout, strict, report)):
+            yield make_block(number, documents, partners, language, passes[language])
+            number += 1
+
+
+def read_documents(
+    paths: Sequence[str | Path],
+    layout: str,
+    strict: bool,
+    report: CorpusReport,
+    open_file: Callable[[Any, str], Any] = open,
+) -> Iterator[Document]:
     """The documents of text files.
 
     Args:
@@ -62,17 +88,19 @@ def read_documents(paths: Sequence[str | Path], layout: str, strict: bool, repor
         strict: Whether a file that cannot be read, or that holds no text, is a `ValueError`; otherwise it is named in
             the report, and what was read of it before stays.
         report: Filled on the way.
+        open_file: See `read_lines`.
     """
     origin = 0
     for path in paths:
         before = report.sentences
         try:
-            for sentences in _SPLITTERS[layout](read_lines(path, empty=True)):
+            for sentences in _SPLITTERS[layout](read_lines(path, True, open_file)):
                 held = report.sentences
                 for part in _parts(sentences):
                     report.sentences += len(part)
-                    report.characters += sum(map(len, part))
-                    yield Document(origin, part)
+                    document = Document(origin, part)
+                    report.characters += document.characters
+                    yield document
                 report.documents += report.sentences > held
                 origin += 1
             if report.sentences == before:
@@ -114,25 +142,50 @@ def _parts(sentences: Iterator[str]) -> Iterator[list[str]]:
         yield part
 
 
-def make_blocks(documents: Iterator[Document]) -> Iterator[Block]:
-    """Documents in blocks of some millions of characters."""
-    gathered: list[Document] = []
-    number = characters = 0
-    before: deque[Document] = deque(maxlen=_PARTNERS)  # The ends of the last documents.
-    last: Document | None = None
-    for document in documents:
-        if last is not None and last.origin != document.origin:
-            before.append(Document(last.origin, last.sentences[-_PARTNER_SENTENCES:]))
-        last = document
+class Part(Protocol):
+    """What blocks are made of: a `Document`, or what stands for one."""
+
+    @property
+    def origin(self) -> int: ...
+
+    @property
+    def characters(self) -> int: ...
+
+
+AnyPart = TypeVar("AnyPart", bound=Part)
+
+
+def group_parts(parts: Iterable[AnyPart]) -> Iterator[tuple[list[AnyPart], list[AnyPart]]]:
+    """Parts of one language in groups of some millions of characters, each with those to draw partners from."""
+    gathered: list[AnyPart] = []
+    characters = 0
+    before: deque[AnyPart] = deque(maxlen=_PARTNERS)  # The last parts of the last documents.
+    last: AnyPart | None = None
+    for part in parts:
+        if last is not None and last.origin != part.origin:
+            before.append(last)
+        last = part
         if gathered and characters >= _BLOCK_CHARACTERS:
-            yield _block(number, gathered, before)
-            number, gathered, characters = number + 1, [], 0
-        gathered.append(document)
-        characters += sum(map(len, document.sentences))
+            yield gathered, _strangers(gathered, before)
+            gathered, characters = [], 0
+        gathered.append(part)
+        characters += part.characters
     if gathered:
-        yield _block(number, gathered, before)
+        yield gathered, _strangers(gathered, before)
 
 
-def _block(number: int, documents: list[Document], before: Iterable[Document]) -> Block:
-    origins = {document.origin for document in documents}
-    return Block(number, documents, [] if len(origins) > 1 else [d for d in before if d.origin not in origins])
+def _strangers(gathered: list[AnyPart], before: Iterable[AnyPart]) -> list[AnyPart]:
+    origins = {part.origin for part in gathered}
+    return [] if len(origins) > 1 else [part for part in before if part.origin not in origins]
+
+
+def make_block(
+    number: int, documents: list[Document], partners: list[Document], language: str = "", passes: float = 1.0
+) -> Block:
+    """A block of documents, and of the ends of their partners."""
+    return Block(number, documents, [partner_of(document) for document in partners], language, passes)
+
+
+def partner_of(document: Document) -> Document:
+    """As much of a document as a block of one document only is given to draw random second segments from."""
+    return Document(document.origin, document.sentences[-_PARTNER_SENTENCES:])

@@ -74,6 +74,11 @@ def _flat(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return rows[np.arange(rows.shape[1]) < lengths[:, None]]
 
 
+def shard_name(number: int) -> str:
+    """The folder of a block's shard."""
+    return f"shard-{number:05d}"
+
+
 def write_shard(folder: Path, shard: Shard) -> None:
     """Write a folder of arrays, all of it or nothing."""
     beside = folder.with_name(f".{folder.name}.part")

@@ -2,19 +2,25 @@
 
 import codecs
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 # A line that goes on for longer comes in parts, so that no file is ever in memory as a whole.
 _LONGEST_LINE = 2**20
 
 
-def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], empty: bool = False) -> Iterator[str]:
+def read_lines(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    empty: bool = False,
+    open_file: Callable[[Any, str], Any] = open,
+) -> Iterator[str]:
     """The lines of UTF-8 text files, one after another, without line ends.
 
     Args:
         paths: One path, or several, read in this order.
         empty: Whether empty lines come, too.
+        open_file: What opens a path in the mode `"rb"`, where it is not a file of this machine.
 
     Raises:
         ValueError: A file is not there or not UTF-8, with its name and the line.
@@ -23,7 +29,7 @@ def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         number = 1
         try:
-            with open(path, "rb") as file:
+            with open_file(path, "rb") as file:
                 while raw := file.readline(_LONGEST_LINE):
                     line = decoder.decode(raw).rstrip("\r\n")
                     if empty or line.strip():
@@ -33,7 +39,7 @@ def read_lines(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None
         except OSError as error:
-            raise ValueError(f"{path} must be a text file ({error.strerror})") from None
+            raise ValueError(f"{path} must be a text file ({error.strerror or error})") from None
 
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:

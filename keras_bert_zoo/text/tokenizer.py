@@ -17,6 +17,10 @@ from keras_bert_zoo.text.characters import SPACES, code_points
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _WORDS = re.compile(f"[^{''.join(map(chr, sorted(code_points(SPACES))))}]+").findall
+# Lines to their parts and their ends: ASCII punctuation, special tokens written out, and what is between.
+_PARTS = re.compile(
+    rf"\n|\[(?:{'|'.join(token[1:-1] for token in SPECIAL_TOKENS)})\]|[!-/:-@\[-`{{-~]|[^\n!-/:-@\[-`{{-~]+"
+).findall
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,8 @@ class BertTokenizer:
     def encode_batch(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """Many texts without special tokens: int32 `[tokens]`, all texts end to end, and int64 `[texts]`, tokens each.
 
-        White space parts words whatever stands around it, so that each different word is looked at once only.
+        White space parts words, and ASCII punctuation parts of them, whatever stands around: each different part is
+        looked at once only.
         """
         words: list[str] = []
         counts = []
@@ -161,16 +166,15 @@ class BertTokenizer:
             found = text.split(" ") if text.isascii() and text.isprintable() else _WORDS(text)
             words += found
             counts.append(len(found))
-        numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        encodings = self._engine.encode_batch_fast(list(numbers), add_special_tokens=False)
-        pieces = [encoding.ids for encoding in encodings]
-        token_ids = np.fromiter(chain.from_iterable(pieces), "int32")
-        lengths = np.fromiter(map(len, pieces), "int64", len(pieces))
-        rows = np.fromiter(map(numbers.__getitem__, words), "int64", len(words))
-        ends = np.concatenate([[0], np.cumsum(lengths[rows])])
-        shifts = (np.cumsum(lengths) - lengths)[rows] - ends[:-1]
-        flat = token_ids[np.arange(ends[-1]) + np.repeat(shifts, lengths[rows])]
-        return flat, np.diff(ends[np.concatenate([[0], np.cumsum(counts, dtype="int64")])])
+        word_rows, different = _rows(words)
+        parts = _PARTS("\n".join([*different, ""]))
+        part_rows, different = _rows(parts)
+        encodings = self._engine.encode_batch_fast(different, add_special_tokens=False)
+        flat = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), "int32")
+        lengths = np.fromiter(map(len, encodings), "int64", len(encodings))
+        line_ends = np.flatnonzero(np.fromiter(map("\n".__eq__, parts), bool, len(parts)))
+        flat, lengths = _joined(flat, lengths, part_rows, np.diff(line_ends, prepend=-1))
+        return _joined(flat, lengths, word_rows, np.array(counts, dtype="int64"))
 
     def in_graph(self) -> Any:
         """The same as TensorFlow operations: an `InGraphTokenizer`, for `tf.data` and exported graphs.
@@ -212,6 +216,23 @@ class BertTokenizer:
 
     def __reduce__(self) -> Any:
         return type(self).from_config, (self.get_config(),)
+
+
+def _rows(words: list[str]) -> tuple[np.ndarray, list[str]]:
+    """The number of each word among the different ones, int64 `[words]`, and these."""
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    return np.fromiter(map(numbers.__getitem__, words), "int64", len(words)), list(numbers)
+
+
+def _joined(
+    values: np.ndarray, lengths: np.ndarray, rows: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Some rows of those that lie end to end in `values`, joined, `counts` of them at a time: values and lengths."""
+    taken = lengths[rows]
+    ends = np.concatenate([[0], np.cumsum(taken)])
+    shifts = (np.cumsum(lengths) - lengths)[rows] - ends[:-1]
+    joined = values[np.arange(ends[-1]) + np.repeat(shifts, taken)]
+    return joined, np.diff(ends[np.concatenate([[0], np.cumsum(counts)])])
 
 
 def _checked(text: Any, name: str) -> str:

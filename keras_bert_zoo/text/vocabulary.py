@@ -3,15 +3,20 @@
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from keras_bert_zoo.text.languages import smoothed_passes
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
 # As in the learner of tensorflow-text and the trainer of `tokenizers`: text of many scripts has room for words, too.
 _MOST_CHARACTERS = 1000
+# Words of several languages are counted in fractions of this size: whole numbers add up the same in any order.
+_FRACTION = 1000
 
 
-def learn_vocabulary(texts: Iterable[str], vocabulary_size: int, lowercase: bool = True) -> list[str]:
+def learn_vocabulary(
+    texts: Iterable[str] | Mapping[str, Iterable[str]], vocabulary_size: int, lowercase: bool = True
+) -> list[str]:
     """Learn the tokens of a `BertTokenizer`.
 
     Words start as characters; the pair of neighbouring pieces that is seen most often becomes a piece of its own, again
@@ -19,16 +24,23 @@ def learn_vocabulary(texts: Iterable[str], vocabulary_size: int, lowercase: bool
     alphabetical order wins. Of the characters the 1,000 most frequent count; words with others are left out.
 
     Args:
-        texts: The texts, taken one by one; `read_lines` reads them from files.
+        texts: The texts, taken one by one; `read_lines` reads them from files. Those of several languages come as a
+            dict, from the language to its texts: words are then counted as often as the smoothed share of their
+            language asks for, as `prepare` takes its text (google-research/bert, multilingual.md).
         vocabulary_size: Largest number of tokens. Special tokens come first, then characters, then merged pieces.
         lowercase: As the tokenizer's.
 
     Raises:
         ValueError: `vocabulary_size` has no room for the special tokens and the characters of the texts.
     """
-    if isinstance(texts, str):
-        raise ValueError("`texts` must be a list of strings. Received: one string")
-    counted = _with_frequent_characters(_count_words(texts, lowercase))
+    for each in texts.values() if isinstance(texts, Mapping) else [texts]:
+        if isinstance(each, str):
+            raise ValueError("`texts` must be a list of strings. Received: one string")
+    if isinstance(texts, Mapping):
+        counted = _mixed({language: _count_words(of_it, lowercase) for language, of_it in texts.items()})
+    else:
+        counted = _count_words(texts, lowercase)
+    counted = _with_frequent_characters(counted)
     words = [(_characters(word), count) for word, count in sorted(counted.items())]
     characters = sorted({piece for pieces, _ in words for piece in pieces})
     vocabulary = [*SPECIAL_TOKENS, *characters]
@@ -82,6 +94,20 @@ def _count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     for text in texts:
         words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     return words
+
+
+def _mixed(languages: dict[str, Counter[str]]) -> Counter[str]:
+    """Words of all languages, counted in fractions, for smoothed shares of all words."""
+    sizes = {language: words.total() for language, words in languages.items()}
+    empty = [language for language, size in sizes.items() if not size]
+    if empty:
+        raise ValueError(f"`texts` must hold words of each language. Received: none of {empty}")
+    passes = smoothed_passes(sizes)
+    mixed: Counter[str] = Counter()
+    for language, words in languages.items():
+        weight = passes[language] * _FRACTION
+        mixed.update({word: round(count * weight) for word, count in words.items()})
+    return mixed
 
 
 def _with_frequent_characters(words: Counter[str]) -> Counter[str]:

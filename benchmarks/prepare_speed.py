@@ -1,0 +1,159 @@
+"""Text to pre-training examples, beside google-research/bert's `create_pretraining_data.py`, in turns.
+
+    python benchmarks/prepare_speed.py --original ORIGINAL --vocab VOCAB --out OUT NOVELS/*.txt
+
+`ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert at eedf571. Both
+were written for TensorFlow 1; this line is all that they need under TensorFlow 2:
+
+    sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' create_pretraining_data.py tokenization.py
+
+Both sides read the same files, the novels with one sentence a line as our splitter finds them, and make the same thing:
+pairs of length 128 with 20 predictions at most, masks fixed. The original is one process and writes TFRecords; ours
+uses all cores and writes its data set. Each run is a process of its own and is timed as a whole; its start-up, the same
+command on some lines of text, is taken off. What processes of ours need to start stays in.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+BOOKS, DUPLICATES = 12, (1, 10)
+OURS = """
+import sys
+import keras_bert_zoo as kbz
+from keras_bert_zoo.pretraining import Masking, prepare
+if __name__ == "__main__":
+    vocab, out, duplicates, *paths = sys.argv[1:]
+    tokenizer = kbz.BertTokenizer(vocab)
+    options = {"masking": Masking(), "fix_masks": True, "duplicates": int(duplicates), "verbose": False}
+    prepare(paths, out, tokenizer, **options)
+"""
+
+
+def write_sentences(novels: Sequence[Path], folder: Path) -> tuple[list[Path], int]:
+    """Each novel as one document of a sentence a line; the files, and the number of words."""
+    from keras_bert_zoo.pretraining.corpus import CorpusReport, read_documents
+
+    paths, words = [], 0
+    for novel in novels:
+        parts = read_documents([novel], "prose", True, CorpusReport())
+        sentences = [sentence for part in parts for sentence in part.sentences]
+        words += sum(len(sentence.split()) for sentence in sentences)
+        paths.append(folder / novel.name)
+        paths[-1].write_text("\n".join(sentences) + "\n\n", encoding="utf-8")
+    return paths, words
+
+
+def run(contender: str, paths: Sequence[Path], duplicates: int, arguments: argparse.Namespace) -> dict[str, float]:
+    """Seconds, processor seconds and examples of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        if contender == "original":
+            command = [
+                "create_pretraining_data.py",
+                f"--input_file={','.join(map(str, paths))}",
+                f"--output_file={out}",
+                f"--vocab_file={arguments.vocab}",
+                f"--dupe_factor={duplicates}",
+            ]
+        else:
+            program = Path(folder) / "ours.py"
+            program.write_text(OURS)
+            command = [str(program), str(arguments.vocab), str(out), str(duplicates), *map(str, paths)]
+        environment = {
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        }
+        with open(Path(folder) / "log", "w+b") as log:
+            start = time.perf_counter()
+            process = subprocess.Popen(
+                [sys.executable, *command], cwd=arguments.original, env=environment, stdout=log, stderr=log
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - start
+            process.returncode = os.waitstatus_to_exitcode(status)
+            log.seek(0)
+            text = log.read().decode()
+        if process.returncode:
+            raise SystemExit(text)
+        if contender == "original":
+            examples = int(text.split(" total instances")[0].split()[-1])
+        else:
+            examples = json.loads((out / "dataset.json").read_text())["examples"]
+        return {"seconds": seconds, "processor": usage.ru_utime + usage.ru_stime, "examples": examples}
+
+
+def table(runs: dict[str, list[dict[str, float]]], words: int) -> str:
+    lines = [
+        f"{BOOKS} novels, {words:,} words. Median of {len(next(iter(runs.values())))} rounds, seconds beyond start-up "
+        "(slowest..fastest run).",
+        "",
+        "| duplicates | contender | seconds | processor seconds | examples | words/s | x | examples/s | x |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for duplicates in DUPLICATES:
+        rates: dict[str, tuple[float, float]] = {}
+        for contender in ("original", "ours"):
+            start_up, all_runs = runs[f"{contender} 0"], runs[f"{contender} {duplicates}"]
+            wall, processor = (
+                [each[kind] - statistics.median(start[kind] for start in start_up) for each in all_runs]
+                for kind in ("seconds", "processor")
+            )
+            seconds, examples = statistics.median(wall), all_runs[0]["examples"]
+            rates[contender] = words * duplicates / seconds, examples / seconds
+            times = [rate / peer for rate, peer in zip(rates[contender], rates["original"], strict=True)]
+            lines.append(
+                f"| {duplicates} | {contender} | {seconds:.2f} ({max(wall):.2f}..{min(wall):.2f}) "
+                f"| {statistics.median(processor):.2f} | {examples:,} | {rates[contender][0]:,.0f} | {times[0]:.1f} "
+                f"| {rates[contender][1]:,.0f} | {times[1]:.1f} |"
+            )
+    start_ups = ", ".join(
+        f"{contender} {statistics.median(each['seconds'] for each in runs[f'{contender} 0']):.2f} s"
+        for contender in ("original", "ours")
+    )
+    return "\n".join([*lines, "", f"Start-up: {start_ups}."]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("novels", nargs="+", type=Path, help=f"text files; the first {BOOKS} in order of their names")
+    parser.add_argument("--original", type=Path, required=True)
+    parser.add_argument("--vocab", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="the Markdown file to write; the runs go beside it as JSON")
+    arguments = parser.parse_args()
+    arguments.vocab = arguments.vocab.resolve()
+    folder = Path(tempfile.mkdtemp())
+    try:
+        paths, words = write_sentences(sorted(arguments.novels)[:BOOKS], folder)
+        some = []
+        for number, path in enumerate(paths[:2]):
+            some.append(folder / f"some{number}")
+            some[-1].write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:40]) + "\n", "utf-8")
+        runs: dict[str, list[dict[str, float]]] = {}
+        for _ in range(arguments.rounds):
+            for duplicates in (0, *DUPLICATES):
+                for contender in ("original", "ours"):
+                    measured = run(contender, paths if duplicates else some, duplicates or 1, arguments)
+                    runs.setdefault(f"{contender} {duplicates}", []).append(measured)
+                    print(contender, duplicates, measured, file=sys.stderr, flush=True)
+    finally:
+        shutil.rmtree(folder)
+    text = table(runs, words)
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text, encoding="utf-8")
+        arguments.out.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

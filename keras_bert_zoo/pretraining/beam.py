@@ -1,0 +1,239 @@
+"""`prepare` as an Apache Beam pipeline: files are read and blocks are worked on wherever there are workers.
+
+    prepare(paths, "data", tokenizer, beam=["--runner=FlinkRunner", "--flink_master=host:8081"])
+
+Needs `pip install "keras-bert-zoo[beam]"`, here and on the workers. The data set has the bytes that it would have
+without Beam, whatever the runner: what a block holds is planned from the sizes of all documents, and an example depends
+on its block and the seed only. Files are as in Beam's file systems, `gs://` ones with their extras; a file is read by
+one worker. Shards are written below the option `--temp_location`, which all workers must see, and joined here; without
+that option, beside `out`.
+"""
+
+import json
+import os
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import groupby
+from pathlib import Path
+from shutil import copyfileobj
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_bert_zoo.pretraining.corpus import (
+    CorpusReport,
+    Document,
+    group_parts,
+    make_block,
+    partner_of,
+    read_documents,
+)
+from keras_bert_zoo.pretraining.languages import count_passes
+from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
+from keras_bert_zoo.pretraining.shards import shard_name
+from keras_bert_zoo.text.tokenizer import BertTokenizer
+
+try:
+    import apache_beam as beam
+    from apache_beam.io.filesystem import CompressionTypes
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+except ImportError as error:
+    raise ValueError(f'`beam` needs Apache Beam: pip install "keras-bert-zoo[beam]". Received: {error}') from None
+
+# Where a part of a document is: the number of its language, of the file, and of the part in the file.
+_Place = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What was read of a file, and of each part its origin and its characters."""
+
+    file: tuple[int, int]
+    report: CorpusReport
+    origins: np.ndarray
+    characters: np.ndarray
+
+
+class _Part(NamedTuple):
+    """Stands for a part where its text is not needed."""
+
+    place: _Place
+    origin: int
+    characters: int
+
+
+@dataclass
+class _Plan:
+    """Which block a part belongs to.
+
+    Attributes:
+        starts: The first part of each block.
+        partners: Blocks that draw partners from a part which is not theirs.
+        shifts: What makes a file's origins those of its language.
+    """
+
+    starts: list[_Place] = field(default_factory=list)
+    partners: dict[_Place, list[int]] = field(default_factory=dict)
+    shifts: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+def make_shards(
+    languages: Mapping[str, Sequence[str]],
+    layout: str,
+    strict: bool,
+    recipe: Recipe,
+    tokenizer: BertTokenizer,
+    folder: Path,
+    report: CorpusReport,
+    options: Sequence[str],
+) -> tuple[dict[str, float], list[tuple[str, int]]]:
+    """Write the shard of each block of text below `folder`.
+
+    Args:
+        languages: Files by language.
+        layout: See `prepare`.
+        strict: See `prepare`.
+        recipe: How examples are made.
+        tokenizer: The tokenizer.
+        folder: Directory for the shards, on this machine.
+        report: Filled on the way.
+        options: Those of the pipeline.
+
+    Returns:
+        The passes over each language, and each block's language and number of examples.
+    """
+    passes = count_passes(languages, layout, recipe, tokenizer, _open, _size)
+    pipeline_options = PipelineOptions([*options])
+    shared = pipeline_options.view_as(GoogleCloudOptions).temp_location
+    staging = FileSystems.join(shared, f"keras-bert-zoo-{uuid.uuid4().hex}") if shared else os.fspath(folder.resolve())
+    files = [((n, i), path) for n, paths in enumerate(languages.values()) for i, path in enumerate(paths)]
+    with beam.Pipeline(options=pipeline_options) as pipeline:
+        read = (
+            pipeline
+            | "Files" >> beam.Create(files)
+            | beam.Reshuffle()
+            | "Read" >> beam.FlatMap(_read, layout).with_outputs("contents", main="parts")
+        )
+        plan = read.contents | beam.combiners.ToList() | "Plan" >> beam.Map(_make_plan, strict)
+        made = (
+            read.parts
+            | "Place" >> beam.FlatMap(_place, beam.pvalue.AsSingleton(plan))
+            | beam.GroupByKey()
+            | "Make" >> beam.Map(_make, [*passes.items()], recipe, tokenizer, staging)
+        )
+        reports = read.contents | "Reports" >> beam.Map(lambda contents: (contents.file, asdict(contents.report)))
+        _ = (
+            pipeline
+            | "Once" >> beam.Create([staging])
+            | "Result" >> beam.Map(_write_result, beam.pvalue.AsList(made), beam.pvalue.AsList(reports))
+        )
+    with _open(FileSystems.join(staging, _RESULT)) as file:
+        result = json.load(file)
+    FileSystems.delete([FileSystems.join(staging, _RESULT)])
+    for _, part in result["reports"]:
+        for name, value in part.items():
+            setattr(report, name, getattr(report, name) + value)
+    if shared:
+        _fetch(staging, folder, [number for number, _, examples in result["made"] if examples])
+        FileSystems.delete([staging])
+    if strict and report.skipped:
+        raise ValueError(report.skipped[0])
+    return passes, [(language, examples) for _, language, examples in result["made"]]
+
+
+_RESULT = "result.json"
+
+
+def _open(path: str, mode: str = "rb") -> Any:
+    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def _size(path: str) -> int:
+    return sum(found.size_in_bytes for found in FileSystems.match([path])[0].metadata_list)
+
+
+def _read(file: tuple[tuple[int, int], str], layout: str) -> Iterator[Any]:
+    """The parts of a file's documents with their places, and then its contents."""
+    place, path = file
+    report, origins, characters = CorpusReport(), [], []
+    for number, document in enumerate(read_documents([path], layout, False, report, _open)):
+        yield (*place, number), document
+        origins.append(document.origin)
+        characters.append(document.characters)
+    contents = _Contents(place, report, np.array(origins, "int64"), np.array(characters, "int64"))
+    yield beam.pvalue.TaggedOutput("contents", contents)
+
+
+def _make_plan(files: Iterable[_Contents], strict: bool) -> _Plan:
+    """Cut the parts into blocks as `read_blocks` does; into none where strictness stops the run."""
+    plan = _Plan()
+    files = sorted(files, key=lambda contents: contents.file)
+    if strict and any(contents.report.skipped for contents in files):
+        return plan
+    for _, of_language in groupby(files, key=lambda contents: contents.file[0]):
+        for parts, partners in group_parts(_parts(of_language, plan)):
+            for partner in partners:
+                plan.partners.setdefault(partner.place, []).append(len(plan.starts))
+            plan.starts.append(parts[0].place)
+    return plan
+
+
+def _parts(files: Iterable[_Contents], plan: _Plan) -> Iterator[_Part]:
+    shift = 0
+    for contents in files:
+        plan.shifts[contents.file] = shift
+        for number, (origin, characters) in enumerate(zip(contents.origins, contents.characters, strict=True)):
+            yield _Part((*contents.file, number), shift + int(origin), int(characters))
+        shift += int(contents.origins.max(initial=-1)) + 1
+
+
+def _place(part: tuple[_Place, Document], plan: _Plan) -> Iterator[Any]:
+    """A part for its block, and its end for those that draw partners from it."""
+    place, document = part
+    if plan.starts:
+        document = Document(document.origin + plan.shifts[place[:2]], document.sentences)
+        yield bisect_right(plan.starts, place) - 1, (False, place, document)
+        for number in plan.partners.get(place, ()):
+            yield number, (True, place, partner_of(document))
+
+
+def _make(
+    block: tuple[int, Iterable[tuple[bool, _Place, Document]]],
+    passes: list[tuple[str, float]],
+    recipe: Recipe,
+    tokenizer: BertTokenizer,
+    staging: str,
+) -> Any:
+    """Write a block's shard; its number, its language, and the number of its examples."""
+    number, found = block
+    members = sorted(found, key=lambda member: member[:2])
+    documents = [document for partner, _, document in members if not partner]
+    partners = [document for partner, _, document in members if partner]
+    language, times = passes[members[0][1][0]]
+    shard = make_examples(make_block(number, documents, partners, language, times), recipe, tokenizer)
+    if shard is None:
+        return number, language, 0
+    for each in fields(shard):
+        array = getattr(shard, each.name)
+        if array is not None:
+            with FileSystems.create(FileSystems.join(staging, shard_name(number), f"{each.name}.npy")) as file:
+                np.save(file, array, allow_pickle=False)
+    return number, language, len(shard)
+
+
+def _write_result(staging: str, made: list[Any], reports: list[Any]) -> None:
+    with FileSystems.create(FileSystems.join(staging, _RESULT)) as file:
+        file.write(json.dumps({"made": sorted(made), "reports": sorted(reports, key=lambda each: each[0])}).encode())
+
+
+def _fetch(staging: str, folder: Path, numbers: Iterable[int]) -> None:
+    """Bring shards from where the workers wrote them."""
+    for number in numbers:
+        (folder / shard_name(number)).mkdir()
+        pattern = FileSystems.join(staging, shard_name(number), "*.npy")
+        for found in FileSystems.match([pattern])[0].metadata_list:
+            with _open(found.path) as source, open(folder / shard_name(number) / Path(found.path).name, "wb") as copy:
+                copyfileobj(source, copy)

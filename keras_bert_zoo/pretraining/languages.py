@@ -1,0 +1,41 @@
+"""How often each language's text is taken."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from keras_bert_zoo.pretraining.corpus import CorpusReport, group_parts, make_block, read_documents
+from keras_bert_zoo.pretraining.recipe import Recipe, count_examples
+from keras_bert_zoo.text.languages import smoothed_passes
+from keras_bert_zoo.text.tokenizer import BertTokenizer
+
+
+def file_size(path: str) -> int:
+    """Bytes, 0 where there is no such file."""
+    return os.path.getsize(path) if os.path.isfile(path) else 0
+
+
+def count_passes(
+    languages: Mapping[str, Sequence[str]],
+    layout: str,
+    recipe: Recipe,
+    tokenizer: BertTokenizer,
+    open_file: Callable[[Any, str], Any] = open,
+    size_of: Callable[[str], int] = file_size,
+) -> dict[str, float]:
+    """Passes over each language's files, one on average, for its smoothed share of the examples.
+
+    A language's examples are counted in its first block of text, some two million characters, and taken to be as dense
+    in the rest of its files.
+    """
+    if len(languages) == 1:
+        return dict.fromkeys(languages, 1.0)
+    examples = {}
+    for language, paths in languages.items():
+        parts, _ = next(group_parts(read_documents(paths, layout, False, CorpusReport(), open_file)), ([], []))
+        read = sum(len(sentence.encode("utf-8")) + 1 for document in parts for sentence in document.sentences)
+        counted = count_examples(make_block(0, parts, []), recipe, tokenizer) if parts else 0
+        if not counted:
+            raise ValueError(f"`paths` must give examples in each language. Received: none in {language!r}")
+        examples[language] = counted / read * sum(map(size_of, paths))
+    return smoothed_passes(examples)

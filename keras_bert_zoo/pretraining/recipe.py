@@ -1,0 +1,105 @@
+"""A block of documents to its examples."""
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from keras_bert_zoo.pretraining.corpus import Block
+from keras_bert_zoo.pretraining.examples import Spans, TokenisedDocuments, draw_packed, draw_pairs, pack
+from keras_bert_zoo.pretraining.shards import Shard, make_shard
+from keras_bert_zoo.text.masking import MaskedTokens, Masking, mask_tokens
+from keras_bert_zoo.text.tokenizer import BertTokenizer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How examples are made; see `prepare`."""
+
+    sequence_length: int
+    next_sentence: bool
+    short_rate: float
+    duplicates: int
+    seed: int
+    masking: Masking
+    fix_masks: bool
+
+
+def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Shard | None:
+    """The examples of a block, or None where there are none: the same wherever and whenever they are made."""
+    rng = np.random.default_rng((recipe.seed, block.number))
+    documents = _tokenise(block, tokenizer)
+    spans = _draw(documents, recipe, recipe.duplicates * block.passes, rng)
+    if not len(spans):
+        return None
+    spans = spans.take(rng.permutation(len(spans)))
+    special = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
+    packed = list(pack(documents.token_ids, spans, recipe.sequence_length, special, rng))
+    masks = None
+    if recipe.fix_masks:
+        masks = [
+            draw_masks(part.token_ids, part.lengths, part.first_lengths, recipe.masking, tokenizer, rng)
+            for part in packed
+        ]
+    return make_shard(packed, masks, tokenizer.vocabulary_size)
+
+
+def count_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> int:
+    """How many examples one pass over a block gives."""
+    return len(_draw(_tokenise(block, tokenizer), recipe, 1.0, np.random.default_rng(recipe.seed)))
+
+
+def _draw(documents: TokenisedDocuments, recipe: Recipe, passes: float, rng: np.random.Generator) -> Spans:
+    """The examples of all passes; of the last one, where it is not a whole one, a random part."""
+    draw = draw_pairs if recipe.next_sentence else draw_packed
+    whole, part = divmod(passes, 1)
+    spans = [draw(documents, recipe.sequence_length, recipe.short_rate, rng) for _ in range(int(whole))]
+    if part:
+        last = draw(documents, recipe.sequence_length, recipe.short_rate, rng)
+        kept = int(part * len(last) + rng.random())  # The part on average, also of few examples.
+        spans.append(last.take(rng.permutation(len(last))[:kept]))
+    return Spans(*(np.concatenate([getattr(part, name) for part in spans]) for name in Spans.__annotations__))
+
+
+def draw_masks(
+    token_ids: np.ndarray,
+    lengths: np.ndarray,
+    first_lengths: np.ndarray,
+    masking: Masking,
+    tokenizer: BertTokenizer,
+    rng: np.random.Generator,
+) -> MaskedTokens:
+    """Mask packed examples: int `[n, length]`, tokens each, and tokens of segment 0."""
+    return mask_tokens(
+        token_ids,
+        maskable(token_ids, lengths, first_lengths),
+        lengths,
+        masking,
+        tokenizer.mask_token_id,
+        tokenizer.vocabulary_size,
+        rng,
+        tokenizer.continues_word[token_ids],
+    )
+
+
+def maskable(token_ids: np.ndarray, lengths: np.ndarray, first_lengths: np.ndarray) -> np.ndarray:
+    """bool `[n, length]`, False at `[CLS]`, both `[SEP]` and padding."""
+    steps = np.arange(token_ids.shape[1])
+    return (steps > 0) & (steps < lengths[:, None] - 1) & (steps != first_lengths[:, None] - 1)
+
+
+def _tokenise(block: Block, tokenizer: BertTokenizer) -> TokenisedDocuments:
+    """The documents of a block, then its partners, end to end."""
+    documents = [*block.documents, *block.partners]
+    token_ids, lengths = tokenizer.encode_batch(chain.from_iterable(document.sentences for document in documents))
+    kept = lengths > 0  # A line of control characters has no tokens.
+    ends = np.cumsum([len(document.sentences) for document in documents])
+    document_ends = np.concatenate([[0], np.cumsum(kept)])[ends]
+    filled = np.diff(document_ends, prepend=0) > 0
+    return TokenisedDocuments(
+        token_ids,
+        np.cumsum(lengths)[kept],
+        document_ends[filled],
+        np.array([document.origin for document in documents])[filled],
+        partners=int(filled[len(block.documents) :].sum()),
+    )
