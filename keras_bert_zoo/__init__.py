@@ -14,6 +14,7 @@ from keras_bert_zoo.models import BertNextSentencePredictor as BertNextSentenceP
 from keras_bert_zoo.models import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models import BertPretrainer as BertPretrainer
 from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
+from keras_bert_zoo.models import BertTextRegressor as BertTextRegressor
 from keras_bert_zoo.presets import preset_names as preset_names
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer
 from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary
