@@ -76,8 +76,8 @@ print(json.dumps(keras.models.load_model(sys.argv[1]).predict(json.loads(sys.arg
 
 
 def test_every_public_class_is_registered():
-    for name in ("BertBackbone", "BertTextClassifier", "BertPreprocessor", "BertTokenizer", "AdamW",
-                 "Lamb", "LossScaleOptimizer", "WarmupPolynomialDecay", "BertEmbeddings", "EncoderLayer",
+    for name in ("BertBackbone", "BertTextClassifier", "BertTextRegressor", "BertPreprocessor", "BertTokenizer",
+                 "AdamW", "Lamb", "LossScaleOptimizer", "WarmupPolynomialDecay", "BertEmbeddings", "EncoderLayer",
                  "SelfAttention", "MaskedLMHead", "VocabularyBias", "BertMaskedLM", "BertPretrainer",
                  "BertNextSentencePredictor"):  # fmt: skip
         assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is getattr(kbz, name)

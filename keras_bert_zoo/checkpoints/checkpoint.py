@@ -50,7 +50,7 @@ class Checkpoint:
     Attributes:
         class_name: The class it was saved from, such as `"BertBackbone"`.
         backbone: `BertBackbone`'s arguments.
-        head: What the task's head needs: `num_classes`, `class_names`, `multi_label`, `dropout`; empty without a head.
+        head: What the class's head needs, as its `head_config` says; empty where it needs nothing.
         arrays: Weights under the paths that our models give them; kernels are `[in, out]`, query, key and value one
             array.
         unknown: Names of tensors in the file that have no place in any of our models.

@@ -29,17 +29,22 @@ def listed(names: Sequence[str]) -> str:
 def read_json(path: Path, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
     """A JSON object; anything else in the file is a `ValueError` that names it."""
     check_size(path, limit)
-    try:
-        value = json.loads(path.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be UTF-8 text. Received: {error.reason} at byte {error.start}") from None
-    except ValueError as error:  # Python refuses integers of thousands of digits, too.
-        raise ValueError(f"{path} must hold a JSON object ({error})") from None
-    except RecursionError:
-        raise ValueError(f"{path} must hold a JSON object. Received: one nested too deeply") from None
+    value = parse_json(path, path.read_bytes(), "a JSON object")
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a JSON object. Received: {type(value).__name__}")
     return value
+
+
+def parse_json(place: object, text: bytes, expected: str) -> Any:
+    """What JSON text says; what is wrong with it is a `ValueError` that begins with `place`."""
+    try:
+        return json.loads(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{place} must be UTF-8 text. Received: {error.reason} at byte {error.start}") from None
+    except ValueError as error:  # Python refuses integers of thousands of digits, too.
+        raise ValueError(f"{place} must hold {expected} ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{place} must hold {expected}. Received: one nested too deeply") from None
 
 
 def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: Any) -> Any:

@@ -33,6 +33,7 @@ PYTORCH_FILES = (PYTORCH, PYTORCH + INDEX, f"pytorch_model-{_NUMBER}-of-{_NUMBER
 _ARCHITECTURES = {
     "BertBackbone": "BertModel",
     "BertTextClassifier": "BertForSequenceClassification",
+    "BertTextRegressor": "BertForSequenceClassification",
     "BertMaskedLM": "BertForMaskedLM",
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
@@ -78,7 +79,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     return Checkpoint(
         class_name=class_name,
         backbone=backbone,
-        head=_read_head(path, config) if class_name == "BertTextClassifier" else {},
+        head=_read_head(path, config, class_name),
         arrays=arrays,
         unknown=unknown,
         vocabulary=vocabulary,
@@ -91,15 +92,34 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any])
     """Our name of the class; a head that is none of ours counts as none."""
     architectures = typed(path, config, "architectures", list, None)
     if architectures:
-        names = {theirs: ours for ours, theirs in _ARCHITECTURES.items()} | {_LEFT_TO_RIGHT: "BertMaskedLM"}
-        return names.get(str(architectures[0]), "BertBackbone")
-    if str(preset.get("class")) in _ARCHITECTURES:
-        return preset["class"]
-    # Files of before 2020 do not say; labels are what tells a classifier then.
-    return "BertTextClassifier" if config.get("id2label") or config.get("problem_type") else "BertBackbone"
+        # The first of ours that has their class.
+        classes = [*_ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
+        names = [ours for ours, theirs in classes if theirs == architectures[0]]
+        name = names[0] if names else "BertBackbone"
+    elif str(preset.get("class")) in _ARCHITECTURES:
+        name = preset["class"]
+    else:  # Files of before 2020 do not say; labels are what tells a classifier then.
+        name = "BertTextClassifier" if config.get("id2label") or config.get("problem_type") else "BertBackbone"
+    return "BertTextRegressor" if name == "BertTextClassifier" and _is_regression(path, config) else name
 
 
-def _read_head(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _is_regression(path: Path, config: dict[str, Any]) -> bool:
+    """One class that drives the same head by another loss; without a word, it is what one label means."""
+    names = typed(path, config, "id2label", dict, {})
+    labels = len(names) or typed(path, config, "num_labels", int, 2)
+    return config.get("problem_type") == "regression" or (labels == 1 and not config.get("problem_type"))
+
+
+def _read_head(path: Path, config: dict[str, Any], class_name: str) -> dict[str, Any]:
+    """The arguments of the head, empty where we know none."""
+    if class_name not in ("BertTextClassifier", "BertTextRegressor"):
+        return {}
+    dropout = typed(path, config, "classifier_dropout", float, None)
+    dropout = typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout
+    return {"dropout": dropout, **(_read_classes(path, config) if class_name == "BertTextClassifier" else {})}
+
+
+def _read_classes(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     names = typed(path, config, "id2label", dict, {})
     class_names = [names.get(str(i)) for i in range(len(names))]
     if not all(isinstance(name, str) for name in class_names):
@@ -108,12 +128,10 @@ def _read_head(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         )
     # `LABEL_0` and so on is what transformers writes where nobody named the classes.
     named = class_names != [f"LABEL_{i}" for i in range(len(names))]
-    dropout = typed(path, config, "classifier_dropout", float, None)
     return {
         "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
         "class_names": class_names if named else None,
         "multi_label": config.get("problem_type") == "multi_label_classification",
-        "dropout": typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout,
     }
 
 
@@ -133,12 +151,7 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
         "dtype": "float32",
     }
     if checkpoint.head:
-        head = checkpoint.head
-        names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
-        config["id2label"] = {str(i): name for i, name in enumerate(names)}
-        config["label2id"] = {name: i for i, name in enumerate(names)}
-        config["problem_type"] = "multi_label_classification" if head["multi_label"] else "single_label_classification"
-        config["classifier_dropout"] = head["dropout"]
+        config |= _write_head(checkpoint.class_name, checkpoint.head)
     prefix = "" if checkpoint.class_name == "BertBackbone" else BACKBONE_PREFIX
     tensors = split_tensors(checkpoint.arrays, prefix)
     save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
@@ -156,3 +169,17 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
             "sequence_length": checkpoint.sequence_length,
         },
     )
+
+
+def _write_head(class_name: str, head: dict[str, Any]) -> dict[str, Any]:
+    if class_name == "BertTextRegressor":
+        names, problem = ["LABEL_0"], "regression"
+    else:
+        names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
+        problem = "multi_label_classification" if head["multi_label"] else "single_label_classification"
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+        "problem_type": problem,
+        "classifier_dropout": head["dropout"],
+    }

@@ -6,3 +6,4 @@ from keras_bert_zoo.models.next_sentence import BertNextSentencePredictor as Ber
 from keras_bert_zoo.models.preprocessor import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models.pretrainer import BertPretrainer as BertPretrainer
 from keras_bert_zoo.models.text_classifier import BertTextClassifier as BertTextClassifier
+from keras_bert_zoo.models.text_regressor import BertTextRegressor as BertTextRegressor

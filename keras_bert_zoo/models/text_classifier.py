@@ -218,7 +218,7 @@ class BertTextClassifier(Task):
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
         asked = arguments.get("num_classes") or len(arguments.get("class_names") or ())
-        saved = dict(checkpoint.head)
+        saved = dict(checkpoint.head) if checkpoint.class_name == "BertTextClassifier" else {}
         if not asked and not saved:
             raise ValueError("`num_classes` or `class_names` must be given: the preset has no classification head")
         if asked and saved and asked != saved["num_classes"]:

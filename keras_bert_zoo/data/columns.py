@@ -1,0 +1,81 @@
+"""What readers give: plain Python columns in the shape that `fit` takes."""
+
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from keras_bert_zoo.data.tables import Row
+
+# What Hugging Face's data sets hold where a test set's labels are withheld.
+_WITHHELD = -1
+
+
+class Columns(NamedTuple):
+    """The examples of a file, in its order.
+
+    Attributes:
+        x: A list of strings; for pairs a tuple of two such lists; for multiple choice a tuple of a list of strings and
+            a list of lists of strings, the choices of each example.
+        y: A list of class numbers, of floats in regression, or of names where the classes have no order yet; None
+            where the file has no labels.
+        class_names: Names of the classes in the order of their numbers, or None.
+    """
+
+    x: list[str] | tuple[list[str], list[str]] | tuple[list[str], list[list[str]]]
+    y: list[Any] | None
+    class_names: list[str] | None = None
+
+
+def text_columns(
+    rows: Iterable[Row],
+    pairs: bool,
+    read_label: Callable[[str, Any], Any] | None,
+    class_names: Sequence[str] | None = None,
+) -> Columns:
+    """Rows of a text or two and, where there is `read_label`, a label."""
+    first: list[str] = []
+    second: list[str] = []
+    y: list[Any] = []
+    for place, values in rows:
+        for text in values[: 2 if pairs else 1]:
+            check_text(place, text)
+        first.append(values[0])
+        if pairs:
+            second.append(values[1])
+        if read_label is not None:
+            y.append(read_label(place, values[-1]))
+    return Columns(
+        (first, second) if pairs else first,
+        None if read_label is None or withheld(y) else y,
+        None if class_names is None else list(class_names),
+    )
+
+
+def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int]:
+    """A function that turns a label, `place` before it, into its class number.
+
+    Args:
+        *spellings: The labels in the order of the classes, once for each way to write them. Numbers are labels, too.
+    """
+    numbers: dict[Any, int] = {_WITHHELD: _WITHHELD}
+    for labels in (*spellings, range(len(spellings[0]))):
+        numbers |= {label: number for number, label in enumerate(labels)}
+
+    def read_label(place: str, label: Any) -> int:
+        number = numbers.get(label) if isinstance(label, (str, int)) else None
+        if number is None:
+            raise ValueError(f"{place}: a label must be one of {list(spellings[0])}. Received: {reprlib.repr(label)}")
+        return number
+
+    return read_label
+
+
+def withheld(y: Sequence[Any]) -> bool:
+    """Whether the labels only fill the column."""
+    return len(y) > 0 and all(label == _WITHHELD for label in y)
+
+
+def check_text(place: str, text: Any) -> None:
+    """Refuse what is no string."""
+    if not isinstance(text, str):
+        raise ValueError(f"{place}: a text must be a string. Received: {reprlib.repr(text)}")

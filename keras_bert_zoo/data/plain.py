@@ -1,0 +1,63 @@
+"""A user's own texts and labels."""
+
+import re
+import reprlib
+from typing import Any
+
+from keras_bert_zoo.data.columns import Columns, text_columns
+from keras_bert_zoo.data.tables import Source, open_table
+
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+
+
+def read_texts(source: Source, text: str | tuple[str, str] = "text", label: str | None = "label") -> Columns:
+    """Read texts, or pairs, and their labels from a table.
+
+    Labels of a TSV or CSV file are integers where every one looks like one, else floats where every one looks like
+    one, else names. JSON says of itself what is what; a list of names a line is for `multi_label`.
+
+    Args:
+        source: A `.tsv` (no quoting), `.csv` (as in RFC 4180) or `.jsonl` file, the first two with a header, or a
+            mapping of columns or a Hugging Face data set.
+        text: The column of the text; a tuple of two for pairs.
+        label: The column of the label; None reads texts only.
+
+    Returns:
+        `Columns`, without `class_names`: `fit` numbers names in sorted order.
+
+    Raises:
+        ValueError: Something is not as expected, with the file and the line.
+
+    Example:
+
+    ```python
+    train = read_texts("tickets.csv", text="message", label="queue")
+    classifier.fit(train.x, train.y)
+    ```
+    """
+    texts = (text,) if isinstance(text, str) else tuple(text)
+    if len(texts) not in (1, 2):
+        raise ValueError(f"`text` must be a column or a tuple of two. Received: text={text!r}")
+    table = open_table(source)
+    rows = table.select(*texts, *([] if label is None else [label]))
+    columns = text_columns(rows, len(texts) == 2, None if label is None else _check_label)
+    if not table.name.endswith((".tsv", ".csv")) or columns.y is None:
+        return columns
+    return columns._replace(y=_typed(columns.y))
+
+
+def _check_label(place: str, label: Any) -> Any:
+    names = label if isinstance(label, list) else [label]
+    if not all(isinstance(name, (str, int, float)) for name in names) or label == "":
+        raise ValueError(
+            f"{place}: a label must be a name, a number or a list of those. Received: {reprlib.repr(label)}"
+        )
+    return label
+
+
+def _typed(labels: list[str]) -> list[Any]:
+    for pattern, kind in ((_INTEGER, int), (_NUMBER, float)):
+        if all(pattern.fullmatch(label) for label in labels):
+            return [kind(label) for label in labels]
+    return labels

@@ -1,0 +1,126 @@
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and what is written like it: XQuAD, a user's own."""
+
+import os
+import reprlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_bert_zoo.checkpoints.files import TEXT_BYTES, read_json
+from keras_bert_zoo.data.tables import Row, Source, open_table
+
+
+class Answer(NamedTuple):
+    """An answer: `context[start : start + len(text)] == text`, in characters."""
+
+    text: str
+    start: int
+
+
+class SquadColumns(NamedTuple):
+    """The questions of a file, in its order.
+
+    Attributes:
+        id: The question's, different for each.
+        question: Its text.
+        context: The paragraph that it is about.
+        answers: All answers that were given: one in training sets, several in dev sets, none where there is none.
+        impossible: Whether the context has no answer, as in SQuAD 2.0.
+        title: That of the article, or `""`.
+    """
+
+    id: list[str]
+    question: list[str]
+    context: list[str]
+    answers: list[list[Answer]]
+    impossible: list[bool]
+    title: list[str]
+
+
+def read_squad(source: Source) -> SquadColumns:
+    """Read questions, contexts and answers.
+
+    Args:
+        source: An official file of SQuAD 1.1 or 2.0, or one part of Hugging Face's data sets `squad` or `squad_v2`.
+
+    Raises:
+        ValueError: Something is not as expected, with the file, the article, the paragraph and the question; also an
+            answer that does not stand where the file says.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        rows = _file_rows(Path(source))
+    else:
+        table = open_table(source)
+        titled = table.has("title")
+        rows = table.select("id", "question", "context", "answers", *["title"] * titled)
+    columns = SquadColumns([], [], [], [], [], [])
+    seen: set[str] = set()
+    for place, (name, question, context, answers, *rest) in rows:
+        title = rest[0] if rest else ""
+        for field, text in (("id", name), ("question", question), ("context", context), ("title", title)):
+            if not isinstance(text, str):
+                raise ValueError(f"{place}: `{field}` must be a string. Received: {reprlib.repr(text)}")
+        if name in seen:
+            raise ValueError(f"{place}: `id` must be different for each question. Received: {name!r} a second time")
+        seen.add(name)
+        columns.id.append(name)
+        columns.question.append(question)
+        columns.context.append(context)
+        columns.answers.append([_answer(place, context, answer) for answer in _objects_of(place, answers)])
+        columns.impossible.append(not columns.answers[-1])
+        columns.title.append(title)
+    return columns
+
+
+def _file_rows(path: Path) -> Iterator[Row]:
+    if not path.is_file():
+        raise ValueError(f"{path} must be a JSON file. Received: none of that name")
+    for article in _objects(str(path), read_json(path, TEXT_BYTES), "data"):
+        title = article.get("title", "")
+        article_place = f"{path}, article {title!r}"
+        for number, paragraph in enumerate(_objects(article_place, article, "paragraphs")):
+            place = f"{article_place}, paragraph {number}"
+            for question in _objects(place, paragraph, "qas"):
+                asked = f"{place}, question {question.get('id')!r}"
+                answers = _objects(asked, question, "answers")
+                if question.get("is_impossible", not answers) != (not answers):
+                    raise ValueError(
+                        f"{asked}: `is_impossible` must be true where `answers` is empty, else false. "
+                        f"Received: {question['is_impossible']!r} and {len(answers)} answers"
+                    )
+                yield asked, [question.get("id"), question.get("question"), paragraph.get("context"), answers, title]
+
+
+def _objects(place: str, holder: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    value = holder.get(name)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ValueError(f"{place}: `{name}` must be a list of JSON objects. Received: {reprlib.repr(value)}")
+    return value
+
+
+def _objects_of(place: str, answers: Any) -> list[dict[str, Any]]:
+    """The answers as the files have them; Hugging Face's are a list for each field."""
+    if not isinstance(answers, dict):
+        return _objects(place, {"answers": answers}, "answers")
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if texts is None or starts is None or len(texts) != len(starts):
+        raise ValueError(
+            f"{place}: `answers` must hold as many `text` as `answer_start`. Received: {reprlib.repr(answers)}"
+        )
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _answer(place: str, context: str, answer: dict[str, Any]) -> Answer:
+    text, start = answer.get("text"), answer.get("answer_start")
+    if not isinstance(text, str) or not text or isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise ValueError(
+            f"{place}: an answer must have a `text` and an `answer_start` of at least 0. "
+            f"Received: {reprlib.repr(answer)}"
+        )
+    if not context.startswith(text, start):
+        found = context[start : start + len(text)]
+        raise ValueError(
+            f"{place}: the context must hold the answer {reprlib.repr(text)} at its `answer_start`. "
+            f"Received: {reprlib.repr(found)} at {start}"
+        )
+    return Answer(text, start)

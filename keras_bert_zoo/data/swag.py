@@ -1,0 +1,92 @@
+"""Multiple choice: SWAG (Zellers et al. 2018) and DREAM (Sun et al. 2019)."""
+
+import os
+import reprlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.checkpoints.files import TEXT_BYTES, check_size, parse_json
+from keras_bert_zoo.data.columns import Columns, check_text, class_reader, withheld
+from keras_bert_zoo.data.tables import Row, Source, open_table
+
+_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+
+
+def read_swag(source: Source) -> Columns:
+    """Read SWAG's `train.csv`, `val.csv` or `test.csv`, or one part of Hugging Face's data set `swag`.
+
+    Returns:
+        `Columns`: the first sentences and, for each, the four ways the second one may go on, from its beginning; the
+        number of the right one, or no `y` for the test set.
+
+    Raises:
+        ValueError: Something is not as expected, with the file and the line.
+    """
+    table = open_table(source)
+    labelled = table.has("label")
+    read_label = class_reader(("0", "1", "2", "3"))
+    contexts, choices, y = [], [], []
+    for place, values in table.select("sent1", "sent2", *_ENDINGS, *["label"] * labelled):
+        for text in values[:6]:
+            check_text(place, text)
+        contexts.append(values[0])
+        choices.append([f"{values[1]} {ending}" for ending in values[2:6]])
+        if labelled:
+            y.append(read_label(place, values[6]))
+    return Columns((contexts, choices), None if not labelled or withheld(y) else y)
+
+
+def read_dream(source: Source) -> Columns:
+    """Read DREAM's `train.json`, `dev.json` or `test.json`, or one part of Hugging Face's data set `dream`.
+
+    Returns:
+        `Columns`: dialogues, a turn a line, and, for each, the question with each of the choices after it; the number
+        of the right one.
+
+    Raises:
+        ValueError: Something is not as expected, with the file and the dialogue.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        rows = _dream_rows(Path(source))
+    else:
+        rows = open_table(source).select("dialogue", "question", "choice", "answer")
+    contexts, choices, y = [], [], []
+    for place, (turns, question, options, answer) in rows:
+        check_text(place, question)
+        for name, texts, least in (("dialogue", turns, 1), ("choice", options, 2)):
+            if not isinstance(texts, list) or len(texts) < least or not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"{place}: `{name}` must be a list of strings. Received: {reprlib.repr(texts)}")
+        if answer not in options:
+            raise ValueError(f"{place}: `answer` must be one of the choices. Received: {reprlib.repr(answer)}")
+        contexts.append("\n".join(turns))
+        choices.append([f"{question} {option}" for option in options])
+        y.append(options.index(answer))
+    return Columns((contexts, choices), y)
+
+
+def _dream_rows(path: Path) -> Iterator[Row]:
+    """Each entry is `[turns, questions, id]`."""
+    if not path.is_file():
+        raise ValueError(f"{path} must be a JSON file. Received: none of that name")
+    check_size(path, TEXT_BYTES)
+    entries = parse_json(path, path.read_bytes(), "a JSON list of dialogues")
+    if not isinstance(entries, list):
+        raise ValueError(f"{path} must hold a JSON list of dialogues. Received: {type(entries).__name__}")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[1], list):
+            raise ValueError(
+                f"{path}, dialogue {number} must be [turns, questions, id]. Received: {reprlib.repr(entry)}"
+            )
+        turns, questions, name = entry
+        for place, question in enumerate(questions):
+            yield f"{path}, dialogue {name!r}, question {place}", [turns, *_fields(path, name, question)]
+
+
+def _fields(path: Path, name: Any, question: Any) -> list[Any]:
+    if not isinstance(question, dict) or not {"question", "choice", "answer"} <= set(question):
+        raise ValueError(
+            f"{path}, dialogue {name!r}: a question must have `question`, `choice` and `answer`. "
+            f"Received: {reprlib.repr(question)}"
+        )
+    return [question["question"], question["choice"], question["answer"]]

@@ -1,0 +1,191 @@
+"""Rows of TSV, CSV and JSON-lines files and of data sets in memory; what is wrong names the file and the line."""
+
+import csv
+import logging
+import os
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_bert_zoo.checkpoints.files import parse_json
+
+# A document of that many bytes in one line is none that anybody fine-tunes on.
+_LONGEST_LINE = 16 * 2**20
+
+Source = str | os.PathLike[str] | Mapping[str, Sequence[Any]] | Any
+"""A file's path, or columns in memory: a mapping, or one of Hugging Face's `datasets.Dataset`s."""
+
+Row = tuple[str, Sequence[Any]]
+"""Where it stands, for errors, and its values."""
+
+_logger = logging.getLogger("keras_bert_zoo")
+
+
+class Table(NamedTuple):
+    """Rows with named columns; they are read once, as they are asked for."""
+
+    name: str
+    header: list[str]
+    rows: Iterator[Row]
+
+    def has(self, *columns: str) -> bool:
+        """Whether all these columns are there."""
+        return set(columns) <= set(self.header)
+
+    def select(self, *columns: str) -> Iterator[Row]:
+        """The rows with the values of these columns only."""
+        if not self.has(*columns):
+            raise ValueError(
+                f"{self.name}: the columns must include {list(columns)}. Received: {reprlib.repr(self.header)}"
+            )
+        places = [self.header.index(column) for column in columns]
+        return ((place, [values[i] for i in places]) for place, values in self.rows)
+
+
+def open_table(source: Source) -> Table:
+    """The table that a file's name or an object in memory stands for.
+
+    Args:
+        source: A path that ends in `.tsv` (tabs between fields, no quoting), `.csv` (as in RFC 4180) or `.jsonl` (an
+            object a line), the first two with a header; or columns in memory.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return _columns_table(source)
+    path = Path(source)
+    kinds = {".tsv": tsv_table, ".csv": csv_table, ".jsonl": jsonl_table}
+    if path.suffix.lower() not in kinds:
+        raise ValueError(f"The file must be one of {', '.join(kinds)}. Received: {path}")
+    return kinds[path.suffix.lower()](path)
+
+
+def tsv_table(path: Path, header: Sequence[str] = (), skip_short: bool = False) -> Table:
+    """Lines of fields with tabs between them; a quotation mark is one character among others.
+
+    Args:
+        path: The file.
+        header: The columns' names where the file does not begin with them.
+        skip_short: Whether lines with too few fields are left out, and the log says so.
+    """
+    lines = ((number, _without_end(line).split("\t")) for number, line in _lines(path))
+    return _delimited(path, lines, header, skip_short)
+
+
+def csv_table(path: Path) -> Table:
+    """Comma-separated values as in RFC 4180: a quoted field may hold commas, line ends and doubled quotation marks."""
+    return _delimited(path, _csv_records(path))
+
+
+def jsonl_table(path: Path) -> Table:
+    """A JSON object a line, all with the first one's keys."""
+    records = _json_records(path)
+    first = _first(path, records)
+    header = list(first[1])
+
+    def rows() -> Iterator[Row]:
+        for place, record in chain([first], records):
+            missing = [key for key in header if key not in record]
+            if missing:
+                raise ValueError(f"{place} must have the keys of the first line. Received: one without {missing}")
+            yield place, [record[key] for key in header]
+
+    return Table(str(path), header, rows())
+
+
+def _columns_table(source: Any) -> Table:
+    names = getattr(source, "column_names", None)  # That of `datasets`, which need not be installed.
+    if names is None and isinstance(source, Mapping):
+        names = list(source)
+    if not isinstance(names, list):
+        raise ValueError(
+            "The data must be a path, a mapping of columns or a Hugging Face data set. "
+            f"Received: {type(source).__name__}"
+        )
+    columns = [source[name] for name in names]
+    columns = [column.tolist() if hasattr(column, "tolist") else column for column in columns]
+    lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"The columns must be of one length. Received: {reprlib.repr(lengths)}")
+    rows = enumerate(zip(*columns, strict=True))
+    return Table("The data set", names, ((f"Row {number}", row) for number, row in rows))
+
+
+def _delimited(
+    path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] = (), skip_short: bool = False
+) -> Table:
+    first = _first(path, records)
+    # Of a task's files some may have a header: it has other columns, as those without labels do.
+    if header and len(first[1]) == len(header):
+        records = chain([first], records)
+    else:
+        header = first[1]
+
+    def rows() -> Iterator[Row]:
+        skipped = []
+        for number, fields in records:
+            if len(fields) == len(header):
+                yield f"{path}, line {number}", fields
+            elif skip_short and len(fields) < len(header):
+                skipped.append(number)
+            else:
+                raise ValueError(
+                    f"{path}, line {number}: a row must have {len(header)} fields. Received: {len(fields)}"
+                )
+        if skipped:
+            _logger.warning(
+                "%s: %s lines are broken and left out, the first is line %s", path, len(skipped), skipped[0]
+            )
+
+    return Table(str(path), list(header), rows())
+
+
+def _first(path: Path, records: Iterator[Any]) -> Any:
+    first = next(records, None)
+    if first is None:
+        raise ValueError(f"{path} must hold at least one line. Received: an empty file")
+    return first
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line for _, line in _lines(path)), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {number} must begin a CSV row ({error})") from None
+        if fields is None:
+            return
+        yield number, fields
+
+
+def _json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in _lines(path):
+        place = f"{path}, line {number}"
+        record = parse_json(place, line.encode(), "a JSON object")
+        if not isinstance(record, dict):
+            raise ValueError(f"{place} must hold a JSON object. Received: {type(record).__name__}")
+        yield place, record
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers and their ends; only a line feed ends one."""
+    number = 0
+    try:
+        with path.open("rb") as file:
+            while raw := file.readline(_LONGEST_LINE + 1):
+                number += 1
+                if len(raw) > _LONGEST_LINE:
+                    raise ValueError(
+                        f"{path}, line {number} must be of at most {_LONGEST_LINE // 2**20} MiB. Received: a longer one"
+                    )
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, line {number} must be UTF-8 text ({error.reason})") from None
+    except OSError as error:
+        raise ValueError(f"{path} must be a text file ({error.strerror})") from None
+
+
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")

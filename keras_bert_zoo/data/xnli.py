@@ -1,0 +1,52 @@
+"""XNLI (Conneau et al. 2018): entailment in fifteen languages."""
+
+from keras_bert_zoo.data.columns import Columns, class_reader, text_columns
+from keras_bert_zoo.data.glue import GLUE
+from keras_bert_zoo.data.tables import Source, Table, open_table
+
+# The machine-translated training files write one of the labels in their own way.
+_LABELS = GLUE["mnli"].labels
+_TRANSLATED_LABELS = ("entailment", "neutral", "contradictory")
+
+
+def read_xnli(source: Source, language: str | None = None) -> Columns:
+    """Read a part of XNLI.
+
+    Args:
+        source: `xnli.dev.tsv` or its like, or the same as `.jsonl`; `multinli.train.XX.tsv` of the translations; a file
+            with a language's columns, such as `sentence1_ur`; or one part of Hugging Face's data set of a language.
+        language: Such as `"de"`, where the file holds several; None takes all of its rows.
+
+    Returns:
+        `Columns` of pairs, with MNLI's class numbers.
+
+    Raises:
+        ValueError: Something is not as expected, with the file and the line.
+    """
+    table = open_table(source)
+    texts, label = _layout(table, language)
+    read_label = class_reader(_LABELS, _TRANSLATED_LABELS)
+    labelled = table.has(label)
+    several = table.has("language")
+    rows = table.select(*texts, *["language"] * several, *[label] * labelled)
+    if several and language is not None:
+        rows = (row for row in rows if row[1][2] == language)
+    columns = text_columns(rows, pairs=True, read_label=read_label if labelled else None, class_names=_LABELS)
+    if not columns.x[0]:
+        raise ValueError(f"{table.name}: at least one row must be of `language`. Received: language={language!r}")
+    return columns
+
+
+def _layout(table: Table, language: str | None) -> tuple[tuple[str, str], str]:
+    """The columns of the two texts and of the label."""
+    if table.has("sentence1", "sentence2"):
+        return ("sentence1", "sentence2"), "gold_label"
+    for second in ("hypo", "hypothesis"):
+        if table.has("premise", second):
+            return ("premise", second), "label"
+    found = sorted(name.removeprefix("sentence1_") for name in table.header if name.startswith("sentence1_"))
+    if language is None and len(found) == 1:
+        language = found[0]
+    if language is None and found:
+        raise ValueError(f"`language` must be one of {found} for {table.name}. Received: language=None")
+    return (f"sentence1_{language or 'XX'}", f"sentence2_{language or 'XX'}"), "label"

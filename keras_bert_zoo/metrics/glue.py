@@ -1,0 +1,152 @@
+"""The scores of GLUE's leaderboard (Wang et al. 2019, table 1), as fractions of 1.
+
+They are those of scikit-learn's `accuracy_score`, `f1_score` and `matthews_corrcoef` and of scipy's `pearsonr` and
+`spearmanr`, which the leaderboard computes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def accuracy(labels: Any, predictions: Any) -> float:
+    """The share of right classes.
+
+    Args:
+        labels: Class numbers `[examples]`.
+        predictions: Class numbers `[examples]`, or logits `[examples, classes]` as `predict` gives them.
+    """
+    truth, guess = _classes(labels, predictions)
+    return float(np.mean(truth == guess))
+
+
+def f1(labels: Any, predictions: Any) -> float:
+    """The harmonic mean of precision and recall of class 1 of two classes; 0 where neither side has it.
+
+    Args:
+        labels: Class numbers `[examples]`, 0 or 1.
+        predictions: The same, or logits `[examples, 2]`.
+    """
+    truth, guess = _classes(labels, predictions)
+    highest = max(truth.max(), guess.max())
+    if highest > 1:
+        raise ValueError(f"`labels` and `predictions` must be 0 or 1 for F1. Received: {highest}")
+    both = int(truth.sum() + guess.sum())
+    return 2 * int((truth & guess).sum()) / both if both else 0.0
+
+
+def matthews(labels: Any, predictions: Any) -> float:
+    """Matthews' correlation coefficient, of any number of classes; 0 where one side is all of one class.
+
+    Args:
+        labels: Class numbers `[examples]`.
+        predictions: Class numbers `[examples]`, or logits `[examples, classes]`.
+    """
+    truth, guess = _classes(labels, predictions)
+    size = int(max(truth.max(), guess.max())) + 1
+    # Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
+    true, guessed = np.bincount(truth, minlength=size), np.bincount(guess, minlength=size)
+    count = len(truth)
+    spread = float(count**2 - guessed @ guessed) * float(count**2 - true @ true)
+    return float(int((truth == guess).sum()) * count - guessed @ true) / spread**0.5 if spread else 0.0
+
+
+def pearson(labels: Any, predictions: Any) -> float:
+    """The linear correlation; NaN where one side is constant.
+
+    Args:
+        labels: Numbers `[examples]`.
+        predictions: Numbers `[examples]`, or `[examples, 1]`.
+    """
+    return _correlation(*_numbers(labels, predictions))
+
+
+def spearman(labels: Any, predictions: Any) -> float:
+    """The correlation of ranks, equal numbers sharing the mean of theirs; NaN where one side is constant.
+
+    Args:
+        labels: Numbers `[examples]`.
+        predictions: Numbers `[examples]`, or `[examples, 1]`.
+    """
+    return _correlation(*map(_ranks, _numbers(labels, predictions)))
+
+
+GLUE_METRICS: dict[str, tuple[Callable[[Any, Any], float], ...]] = {
+    "cola": (matthews,),
+    "sst2": (accuracy,),
+    "mrpc": (accuracy, f1),
+    "stsb": (pearson, spearman),
+    "qqp": (accuracy, f1),
+    "mnli": (accuracy,),
+    "qnli": (accuracy,),
+    "rte": (accuracy,),
+    "wnli": (accuracy,),
+}
+
+
+def glue_scores(task: str, labels: Any, predictions: Any) -> dict[str, float]:
+    """The leaderboard's scores of a task by name.
+
+    Args:
+        task: One of `cola`, `sst2`, `mrpc`, `stsb`, `qqp`, `mnli`, `qnli`, `rte`, `wnli`.
+        labels: As `keras_bert_zoo.data.read_glue` gives them.
+        predictions: As `predict` gives them, or class numbers.
+
+    Example:
+
+    ```python
+    glue_scores("mrpc", dev.y, classifier.predict(dev.x))       # {"accuracy": 0.87, "f1": 0.91}
+    ```
+    """
+    if task not in GLUE_METRICS:
+        raise ValueError(f"`task` must be one of {list(GLUE_METRICS)}. Received: task={task!r}")
+    return {metric.__name__: metric(labels, predictions) for metric in GLUE_METRICS[task]}
+
+
+def _classes(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
+    truth, guess = np.asarray(labels), np.asarray(predictions)
+    if guess.ndim == 2:
+        guess = guess.argmax(-1)
+    for name, values in (("labels", truth), ("predictions", guess)):
+        if values.dtype.kind not in "iub" or values.ndim != 1 or values.min(initial=0) < 0:
+            raise ValueError(
+                f"`{name}` must be class numbers [examples]. "
+                f"Received: {name}.shape={values.shape}, {name}.dtype={values.dtype}"
+            )
+    _check_counts(truth, guess)
+    return truth.astype("int64"), guess.astype("int64")
+
+
+def _numbers(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
+    truth, guess = np.asarray(labels), np.asarray(predictions)
+    if guess.ndim == 2 and guess.shape[1] == 1:
+        guess = guess[:, 0]
+    for name, values in (("labels", truth), ("predictions", guess)):
+        if values.dtype.kind not in "iuf" or values.ndim != 1:
+            raise ValueError(
+                f"`{name}` must be numbers [examples]. "
+                f"Received: {name}.shape={values.shape}, {name}.dtype={values.dtype}"
+            )
+    _check_counts(truth, guess)
+    return truth.astype("float64"), guess.astype("float64")
+
+
+def _check_counts(labels: np.ndarray, predictions: np.ndarray) -> None:
+    if len(labels) != len(predictions) or len(labels) == 0:
+        raise ValueError(
+            "`labels` and `predictions` must be as many, and not none. "
+            f"Received: {len(labels)} labels, {len(predictions)} predictions"
+        )
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    first, second = first - first.mean(), second - second.mean()
+    spread = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return float(first @ second) / spread if spread else float("nan")
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[places]

@@ -1,0 +1,140 @@
+"""The scores of SQuAD's official evaluations (evaluate-v1.1.py, evaluate-v2.0.py), as percentages."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """What answers are compared by: lower-cased, without ASCII punctuation and articles, single spaces between words.
+
+    Punctuation goes before articles do, so that "a." is an article, and what it leaves joins: "U.S." is "us".
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def squad_v1_scores(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> dict[str, float]:
+    """`exact_match` and `f1` as evaluate-v1.1.py computes them.
+
+    Args:
+        answers: For each question the answers that count as right: strings, or the `Answer`s that
+            `keras_bert_zoo.data.read_squad` gives.
+        predictions: For each question a text.
+
+    Example:
+
+    ```python
+    squad_v1_scores(dev.answers, [predictions[name] for name in dev.id])
+    ```
+    """
+    right = _texts(answers, predictions)
+    none = next((i for i, texts in enumerate(right) if not texts), None)
+    if none is not None:
+        raise ValueError(f"`answers` must hold an answer for each question of SQuAD 1.1. Received: answers[{none}]=[]")
+    pairs = list(zip(right, predictions, strict=True))
+    exact = [max(_exact(text, guess) for text in texts) for texts, guess in pairs]
+    # Where nothing is left of both sides they agree, but the first evaluation gives no F1 for it.
+    f1 = [max(_f1(text, guess, both_empty=0.0) for text in texts) for texts, guess in pairs]
+    return {"exact_match": _percent(exact), "f1": _percent(f1)}
+
+
+def squad_v2_scores(
+    answers: Sequence[Sequence[Any]],
+    predictions: Sequence[str],
+    null_odds: Sequence[float] | np.ndarray | None = None,
+    threshold: float = 0.0,
+) -> dict[str, float]:
+    """The scores of evaluate-v2.0.py by its names.
+
+    `exact`, `f1` and `total`, the same with `HasAns_` and `NoAns_` for the questions with and without an answer, and,
+    with `null_odds`, `best_exact` and `best_f1` with the thresholds that give them, `best_exact_thresh` and
+    `best_f1_thresh`.
+
+    Args:
+        answers: For each question the answers that count as right, none where it has no answer: strings, or `Answer`s.
+        predictions: For each question a text; `""` says that there is no answer. With `null_odds` it should be the best
+            text even where no answer is likelier: what is `""` here no threshold can bring back.
+        null_odds: For each question a number that is higher the likelier it has no answer, such as the score of no
+            answer less the best answer's.
+        threshold: A question whose `null_odds` are above it has no answer, whatever its text.
+    """
+    right = _texts(answers, predictions)
+    has_answer = np.array([len(texts) > 0 for texts in right])
+    # Answers of which nothing is left count only where there are no others.
+    right = [[text for text in texts if normalize_answer(text)] or [""] for texts in right]
+    pairs = list(zip(right, predictions, strict=True))
+    measures: dict[str, Callable[[str, str], float]] = {"exact": _exact, "f1": _f1}
+    raw = {
+        name: np.array([max(measure(text, guess) for text in texts) for texts, guess in pairs])
+        for name, measure in measures.items()
+    }
+    odds = np.full(len(pairs), -np.inf) if null_odds is None else np.asarray(null_odds, dtype="float64")
+    if odds.shape != (len(pairs),) or np.isnan(odds).any():
+        raise ValueError(
+            f"`null_odds` must be numbers of the shape ({len(pairs)},). Received: null_odds.shape={odds.shape}"
+        )
+    kept = {name: np.where(odds > threshold, ~has_answer, scores) for name, scores in raw.items()}
+    result: dict[str, float] = {}
+    everything = np.ones_like(has_answer)
+    for prefix, rows in (("", everything), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
+        if rows.any():
+            result |= {f"{prefix}{name}": _percent(scores[rows]) for name, scores in kept.items()}
+            result[f"{prefix}total"] = int(rows.sum())
+    if null_odds is not None:
+        answered = np.array([guess != "" for guess in predictions])
+        for name, scores in raw.items():
+            result[f"best_{name}"], result[f"best_{name}_thresh"] = _best(scores, has_answer, answered, odds)
+    return result
+
+
+def _best(scores: np.ndarray, has_answer: np.ndarray, answered: np.ndarray, odds: np.ndarray) -> tuple[float, float]:
+    """The best score that a threshold gives, in percent, and the threshold.
+
+    The official sweep: all questions without an answer to begin with, then one after another is given its text, the
+    surest first. It wins its score; where there is no answer, a text loses the point that the question had.
+    """
+    order = np.argsort(odds, kind="stable")
+    gains = np.where(has_answer, scores, -1.0 * answered)[order]
+    totals = np.r_[0.0, np.cumsum(gains)] + float((~has_answer).sum())
+    best = int(totals.argmax())
+    # The official answer for "none of them" is 0, which is right for probabilities alone.
+    lowest = float(odds[order[0]])
+    nothing = 0.0 if lowest > 0 else float(np.nextafter(lowest, -np.inf))
+    return 100 * float(totals[best]) / len(scores), nothing if best == 0 else float(odds[order[best - 1]])
+
+
+def _texts(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> list[list[str]]:
+    """The answers as strings."""
+    if len(answers) != len(predictions) or len(answers) == 0:
+        raise ValueError(
+            "`answers` and `predictions` must be as many, and not none. "
+            f"Received: {len(answers)} and {len(predictions)}"
+        )
+    wrong = next((i for i, guess in enumerate(predictions) if not isinstance(guess, str)), None)
+    if wrong is not None:
+        raise ValueError(f"`predictions` must hold strings. Received: predictions[{wrong}]={predictions[wrong]!r}")
+    return [[text if isinstance(text, str) else text.text for text in texts] for texts in answers]
+
+
+def _exact(answer: str, prediction: str) -> float:
+    return float(normalize_answer(answer) == normalize_answer(prediction))
+
+
+def _f1(answer: str, prediction: str, both_empty: float = 1.0) -> float:
+    """Of the words that both have, each as often as it is in both."""
+    right, guess = normalize_answer(answer).split(), normalize_answer(prediction).split()
+    if not right and not guess:
+        return both_empty
+    common = (Counter(right) & Counter(guess)).total()
+    return 2 * common / (len(right) + len(guess))
+
+
+def _percent(scores: Any) -> float:
+    return 100 * float(np.mean(scores))

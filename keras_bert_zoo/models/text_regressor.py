@@ -1,0 +1,92 @@
+"""A number for a text or a pair of texts: STS-B and its like (Devlin et al. 2019, section 4.1)."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers.checks import check_rate
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertTextRegressor(Task):
+    """BERT with one linear output on the pooled output.
+
+    Args:
+        backbone: The encoder; it must have a pooler.
+        dropout: Dropout rate of the pooled output.
+        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+
+    Returns:
+        float32 `[batch, 1]`; `predict` gives `[examples]`.
+
+    Example:
+
+    ```python
+    regressor = BertTextRegressor.from_preset("bert_base")
+    regressor.fit((first, second), scores, epochs=3)                    # pairs and a number each
+    regressor.predict((["A plane is taking off."], ["An air plane is taking off."]))
+    ```
+    """
+
+    preprocessor_class = BertPreprocessor
+    head_layers = ("regressor",)
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        dropout: float = 0.1,
+        preprocessor: BertPreprocessor | None = None,
+        name: str = "bert_text_regressor",
+        **kwargs: Any,
+    ) -> None:
+        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_rate(dropout=dropout)
+        check_pooler(backbone)
+        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        pooled = keras.layers.Dropout(dropout, name="regressor_dropout")(backbone(backbone.input)["pooled_output"])
+        (head,) = self.head_layers
+        number = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(pooled)
+        self.dropout = dropout
+        super().__init__(backbone, preprocessor, backbone.input, number, name, **kwargs)
+
+    def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
+        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
+
+        That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, and the mean
+        squared error.
+        """
+        if optimizer == "auto":
+            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
+        if loss == "auto":
+            loss = keras.losses.MeanSquaredError()
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        """As `keras.Model.predict`, on raw text too: float32 `[examples]`, in the order of `x`."""
+        return super().predict(*args, **kwargs)[:, 0]
+
+    def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
+        numbers = np.asarray(y)
+        if numbers.shape != (count,):
+            raise ValueError(
+                f"`y` must have the shape ({count},), one number an example. Received: y.shape={numbers.shape}"
+            )
+        if numbers.dtype.kind not in "iuf":
+            raise ValueError(f"`y` must hold numbers. Received: y.dtype={numbers.dtype}")
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(numbers)][0]}")
+        # A row an example, as the outputs: Keras takes the mean over the last axis before it weighs examples.
+        return numbers.astype("float32")[:, None]
+
+    def head_config(self) -> dict[str, Any]:
+        return {"dropout": self.dropout}
+
+    @classmethod
+    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {**(checkpoint.head if checkpoint.class_name == "BertTextRegressor" else {}), **arguments}

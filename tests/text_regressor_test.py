@@ -1,0 +1,183 @@
+"""The regressor: against transformers, what `fit`, `evaluate` and `predict` take and give, and what it refuses."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
+from tests.helpers import TEXTS, TINY, check_saving, gradients, numpy, random_inputs, randomise
+
+SCORES = [5.0, 0.0, 2.5, 4.2, 3.0, 1.25]
+
+
+@pytest.fixture
+def regressor(tokenizer):
+    backbone = kbz.BertBackbone(**TINY)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    return randomise(kbz.BertTextRegressor(backbone, preprocessor=preprocessor))
+
+
+def transformers_model(path, **options):
+    """Theirs with random weights, saved where ours reads it."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
+        "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    config = transformers.BertConfig(**{**sizes, "num_labels": 1, **options})
+    model = transformers.BertForSequenceClassification(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(path)
+    return model
+
+
+def run_theirs(model, inputs, labels=None):
+    import torch
+
+    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
+    tensors = {theirs: torch.tensor(inputs[ours]).long() for ours, theirs in names.items()}
+    return model(**tensors, labels=None if labels is None else torch.tensor(labels))
+
+
+def test_hugging_face_in_and_out(tmp_path):
+    model = transformers_model(tmp_path / "theirs", problem_type="regression")
+    inputs = random_inputs(4)
+    labels = np.array([0.5, 3.0, -1.0, 5.0], "float32")
+    ours = kbz.BertTextRegressor.from_preset(tmp_path / "theirs")
+    assert (ours.load_report.fresh, ours.load_report.unused, ours.dropout) == ((), (), 0.0)
+    theirs = run_theirs(model, inputs, labels)
+    expected = theirs.logits.detach().numpy()
+    np.testing.assert_allclose(numpy(ours(inputs)), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours.predict(inputs, verbose=0), expected[:, 0], rtol=0, atol=1e-5)
+    loss = ours.evaluate(inputs, labels, batch_size=2, verbose=0, return_dict=True)["loss"]
+    assert loss == pytest.approx(theirs.loss.item(), abs=1e-5)
+
+    targets = ours.encode_targets(labels, 4)
+    mine = gradients(
+        ours, inputs, lambda outputs: keras.ops.mean(ours.loss(keras.ops.convert_to_tensor(targets), outputs))
+    )
+    theirs.loss.backward()
+    mine = split_tensors(mine, "bert.")
+    # Row 0 of the token table is padding, whose gradient PyTorch leaves out.
+    mine["bert.embeddings.word_embeddings.weight"][0] = 0
+    named = dict(model.named_parameters())
+    assert set(mine) == set(named)
+    for name, parameter in named.items():
+        np.testing.assert_allclose(mine[name], parameter.grad.numpy(), rtol=0, atol=1e-5, err_msg=name)
+
+    ours.save_to_preset(tmp_path / "ours")
+    again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report.values())
+    assert (again.config.num_labels, again.config.problem_type) == (1, "regression")
+    np.testing.assert_array_equal(run_theirs(again.eval(), inputs).logits.detach().numpy(), expected)
+    back = kbz.BertTextRegressor.from_preset(tmp_path / "ours")
+    np.testing.assert_array_equal(numpy(back(inputs)), numpy(ours(inputs)))
+
+
+def test_one_label_is_a_regressor(tmp_path):
+    """What transformers makes of one label where the file names no problem."""
+    transformers_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.get("problem_type") is None
+    assert kbz.BertTextRegressor.from_preset(tmp_path).load_report.fresh == ()
+
+
+def test_predictions_come_in_the_order_given(regressor):
+    expected = np.array([numpy(regressor(regressor.preprocessor([text])))[0, 0] for text in TEXTS])
+    assert len(np.unique(expected.round(4))) == len(TEXTS)
+    predicted = regressor.predict(TEXTS, batch_size=2, verbose=0)
+    assert (predicted.shape, predicted.dtype) == ((6,), "float32")
+    np.testing.assert_allclose(predicted, expected, atol=2e-6)
+    weights = np.array([1, 0, 0, 2, 0, 1.0])
+    loss = regressor.evaluate(TEXTS, SCORES, batch_size=4, sample_weight=weights, verbose=0, return_dict=True)["loss"]
+    # Keras' mean counts examples, not weights.
+    assert loss == pytest.approx(np.mean((expected - SCORES) ** 2 * weights), rel=1e-5)
+
+
+def test_tf_data_gives_the_same(regressor):
+    tf = pytest.importorskip("tensorflow")
+    expected = regressor.evaluate(TEXTS, SCORES, batch_size=4, verbose=0, return_dict=True)["loss"]
+    stream = tf.data.Dataset.from_tensor_slices((TEXTS, SCORES)).batch(4)
+    assert regressor.evaluate(stream, verbose=0, return_dict=True)["loss"] == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(regressor.predict(stream, verbose=0), regressor.predict(TEXTS, verbose=0), atol=2e-6)
+
+
+def test_fit_learns(tokenizer):
+    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    regressor = kbz.BertTextRegressor(backbone, dropout=0.0, preprocessor=preprocessor)
+    assert regressor.optimizer.weight_decay == 0.01  # What compile does on its own.
+    regressor.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(2e-2), bias_correction=True))
+    same = ["it is"] * 6  # Only the second texts tell the pairs apart.
+    regressor.fit((same, TEXTS), SCORES, batch_size=6, epochs=30, verbose=0)
+    correlation = kbz.metrics.pearson(SCORES, regressor.predict((same, TEXTS), verbose=0))
+    print(correlation)
+    assert correlation > 0.8
+
+
+def test_saving(backbone, tokenizer, tmp_path):
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    inputs = random_inputs(3)
+    loaded = check_saving(
+        lambda: kbz.BertTextRegressor(kbz.BertBackbone(**TINY), dropout=0.2, preprocessor=preprocessor),
+        inputs,
+        tmp_path,
+    )
+    assert loaded.dropout == 0.2
+    assert loaded.predict(TEXTS, verbose=0).shape == (6,)
+
+
+def test_heads_of_another_kind_are_not_taken(regressor, classifier, tmp_path):
+    classifier.save_to_preset(tmp_path / "classifier")
+    fresh = kbz.BertTextRegressor.from_preset(tmp_path / "classifier")
+    assert fresh.load_report.fresh == ("regressor/kernel", "regressor/bias")
+    assert fresh.load_report.unused == ("classifier/kernel", "classifier/bias")
+    regressor.save_to_preset(tmp_path / "regressor")
+    with pytest.raises(ValueError, match="the preset has no classification head"):
+        kbz.BertTextClassifier.from_preset(tmp_path / "regressor")
+    fresh = kbz.BertTextClassifier.from_preset(tmp_path / "regressor", num_classes=2)
+    assert fresh.load_report.unused == ("regressor/kernel", "regressor/bias")
+    # Several numbers at once are no head of ours; one label of several is a classifier's.
+    path = tmp_path / "regressor" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))
+    single = kbz.BertTextClassifier.from_preset(tmp_path / "regressor")
+    assert (single.num_classes, single.multi_label, single.load_report.fresh) == (1, True, ())
+
+
+@pytest.mark.parametrize(
+    "y, words",
+    [
+        ([[1.0]] * 6, "`y` must have the shape (6,), one number an example. Received: y.shape=(6, 1)"),
+        ([1.0], "Received: y.shape=(1,)"),
+        (["a"] * 6, "`y` must hold numbers. Received: y.dtype="),
+        ([True] * 6, "`y` must hold numbers. Received: y.dtype=bool"),
+        ([1.0] * 5 + [float("nan")], "`y` must hold finite numbers. Received: y with nan"),
+        (None, "`y` must be given"),
+    ],
+)
+def test_bad_targets(regressor, y, words):
+    with pytest.raises(ValueError) as error:
+        regressor.fit(TEXTS, y, verbose=0)
+    assert words in str(error.value)
+
+
+def test_bad_arguments(backbone, regressor):
+    for options, words in (
+        ({"dropout": 1.0}, "`dropout` must be a number in [0, 1). Received: dropout=1.0"),
+        ({"num_classes": 2}, "BertTextRegressor has no argument of this name. Received: num_classes"),
+    ):
+        with pytest.raises(ValueError) as error:
+            kbz.BertTextRegressor(backbone, **options)
+        assert words in str(error.value)
+    with pytest.raises(ValueError, match="`backbone` must have a pooler"):
+        kbz.BertTextRegressor(kbz.BertBackbone(**TINY, pooler=False))
+    with pytest.raises(ValueError, match="`class_weight` needs classes"):
+        regressor.fit(TEXTS, SCORES, class_weight={0: 1.0}, verbose=0)
