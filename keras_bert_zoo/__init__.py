@@ -1,7 +1,10 @@
 """BERT for Keras 3."""
 
+from keras_bert_zoo import data as data
+from keras_bert_zoo import metrics as metrics
 from keras_bert_zoo import pretraining as pretraining
 from keras_bert_zoo.layers import BertEmbeddings as BertEmbeddings
+from keras_bert_zoo.layers import BiLSTM as BiLSTM
 from keras_bert_zoo.layers import EncoderLayer as EncoderLayer
 from keras_bert_zoo.layers import MaskedLMHead as MaskedLMHead
 from keras_bert_zoo.layers import SelfAttention as SelfAttention
@@ -12,6 +15,9 @@ from keras_bert_zoo.models import BertNextSentencePredictor as BertNextSentenceP
 from keras_bert_zoo.models import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models import BertPretrainer as BertPretrainer
 from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
+from keras_bert_zoo.models import BertTokenClassifier as BertTokenClassifier
+from keras_bert_zoo.models import BertWordPreprocessor as BertWordPreprocessor
+from keras_bert_zoo.models import EntityScores as EntityScores
 from keras_bert_zoo.presets import preset_names as preset_names
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer
 from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary

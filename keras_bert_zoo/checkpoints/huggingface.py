@@ -33,10 +33,13 @@ PYTORCH_FILES = (PYTORCH, PYTORCH + INDEX, f"pytorch_model-{_NUMBER}-of-{_NUMBER
 _ARCHITECTURES = {
     "BertBackbone": "BertModel",
     "BertTextClassifier": "BertForSequenceClassification",
+    "BertTokenClassifier": "BertForTokenClassification",
     "BertMaskedLM": "BertForMaskedLM",
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
 }
+
+_WITH_CLASSES = ("BertTextClassifier", "BertTokenClassifier")
 
 
 def is_huggingface(directory: Path) -> bool:
@@ -78,7 +81,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     return Checkpoint(
         class_name=class_name,
         backbone=backbone,
-        head=_read_head(path, config) if class_name == "BertTextClassifier" else {},
+        head=_read_head(path, config, class_name) if class_name in _WITH_CLASSES else {},
         arrays=arrays,
         unknown=unknown,
         vocabulary=vocabulary,
@@ -98,7 +101,7 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any])
     return "BertTextClassifier" if config.get("id2label") or config.get("problem_type") else "BertBackbone"
 
 
-def _read_head(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _read_head(path: Path, config: dict[str, Any], class_name: str) -> dict[str, Any]:
     names = typed(path, config, "id2label", dict, {})
     class_names = [names.get(str(i)) for i in range(len(names))]
     if not all(isinstance(name, str) for name in class_names):
@@ -108,12 +111,14 @@ def _read_head(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     # `LABEL_0` and so on is what transformers writes where nobody named the classes.
     named = class_names != [f"LABEL_{i}" for i in range(len(names))]
     dropout = typed(path, config, "classifier_dropout", float, None)
-    return {
+    head = {
         "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
         "class_names": class_names if named else None,
-        "multi_label": config.get("problem_type") == "multi_label_classification",
         "dropout": typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout,
     }
+    if class_name == "BertTextClassifier":
+        head["multi_label"] = config.get("problem_type") == "multi_label_classification"
+    return head
 
 
 def write(directory: Path, checkpoint: Checkpoint) -> None:
@@ -134,8 +139,10 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
         names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
         config["label2id"] = {name: i for i, name in enumerate(names)}
-        config["problem_type"] = "multi_label_classification" if head["multi_label"] else "single_label_classification"
         config["classifier_dropout"] = head["dropout"]
+        if "multi_label" in head:
+            kind = "multi_label" if head["multi_label"] else "single_label"
+            config["problem_type"] = f"{kind}_classification"
     prefix = "" if checkpoint.class_name == "BertBackbone" else BACKBONE_PREFIX
     tensors = split_tensors(checkpoint.arrays, prefix)
     save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})

@@ -70,6 +70,7 @@ _NEXT_SENTENCE = [
 HEADS: dict[str, list[Template]] = {
     "BertBackbone": [],
     "BertTextClassifier": _CLASSIFIER,
+    "BertTokenClassifier": _CLASSIFIER,
     "BertMaskedLM": _MASKED_LM,
     "BertNextSentencePredictor": _NEXT_SENTENCE,
     "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,

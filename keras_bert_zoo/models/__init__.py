@@ -6,3 +6,6 @@ from keras_bert_zoo.models.next_sentence import BertNextSentencePredictor as Ber
 from keras_bert_zoo.models.preprocessor import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models.pretrainer import BertPretrainer as BertPretrainer
 from keras_bert_zoo.models.text_classifier import BertTextClassifier as BertTextClassifier
+from keras_bert_zoo.models.token_classifier import BertTokenClassifier as BertTokenClassifier
+from keras_bert_zoo.models.token_classifier import EntityScores as EntityScores
+from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor as BertWordPreprocessor
