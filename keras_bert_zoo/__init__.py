@@ -9,7 +9,9 @@ from keras_bert_zoo.layers import EncoderLayer as EncoderLayer
 from keras_bert_zoo.layers import MaskedLMHead as MaskedLMHead
 from keras_bert_zoo.layers import SelfAttention as SelfAttention
 from keras_bert_zoo.layers import VocabularyBias as VocabularyBias
+from keras_bert_zoo.layers import WeightedSum as WeightedSum
 from keras_bert_zoo.models import BertBackbone as BertBackbone
+from keras_bert_zoo.models import BertFeatureTokenClassifier as BertFeatureTokenClassifier
 from keras_bert_zoo.models import BertMaskedLM as BertMaskedLM
 from keras_bert_zoo.models import BertNextSentencePredictor as BertNextSentencePredictor
 from keras_bert_zoo.models import BertPreprocessor as BertPreprocessor

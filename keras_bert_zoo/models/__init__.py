@@ -1,6 +1,7 @@
 """What a user trains: `keras.Model` subclasses."""
 
 from keras_bert_zoo.models.backbone import BertBackbone as BertBackbone
+from keras_bert_zoo.models.feature_token_classifier import BertFeatureTokenClassifier as BertFeatureTokenClassifier
 from keras_bert_zoo.models.masked_lm import BertMaskedLM as BertMaskedLM
 from keras_bert_zoo.models.next_sentence import BertNextSentencePredictor as BertNextSentencePredictor
 from keras_bert_zoo.models.preprocessor import BertPreprocessor as BertPreprocessor

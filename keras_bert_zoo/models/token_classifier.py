@@ -1,7 +1,7 @@
 """A class for each word: named entities and their like (Devlin et al. 2019, section 5.3)."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
-from keras_bert_zoo.text.packing import Examples
+from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.windows import IGNORED, WordWindows
 from keras_bert_zoo.text.words import flat_tags, is_words
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
@@ -74,7 +74,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
     """
 
     preprocessor_class = BertWordPreprocessor
-    head_layers = ("classifier",)
+    head_layers: ClassVar[tuple[str, ...]] = ("classifier",)
     needs_pooler = False
 
     def __init__(
@@ -229,12 +229,18 @@ class BertTokenClassifier(HasClasses, TokenTask):
     def _targets(
         self, examples: Examples, y: Any, sample_weight: Any = None, learn: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        if not isinstance(examples, WordWindows):
+        if isinstance(examples, PaddedArrays):
             targets, sample_weight = super()._targets(examples, y, sample_weight, learn)
+            if targets.shape != examples.arrays["token_ids"].shape:
+                raise ValueError(
+                    f"`y` must have the shape {examples.arrays['token_ids'].shape}, as `token_ids`. "
+                    f"Received: y.shape={targets.shape}"
+                )
             padding = np.arange(targets.shape[1]) >= examples.lengths[:, None]
             if (targets[padding] != IGNORED).any():
                 raise ValueError(f"`y` must be {IGNORED} at padding. Received: y with a label there")
             return targets, sample_weight
+        assert isinstance(examples, WordWindows)
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
         count = len(examples.words.examples)
@@ -262,7 +268,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return encoded
 
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
-        return np.where(targets == IGNORED, 0, self.class_weights(class_weight)[targets])
+        return np.where(targets == IGNORED, 0, self.class_weights(class_weight)[np.maximum(targets, 0)])
 
     def head_config(self) -> dict[str, Any]:
         return {"num_classes": self.num_classes, "class_names": self.class_names, "dropout": self.dropout}

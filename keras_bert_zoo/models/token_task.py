@@ -26,8 +26,9 @@ class LabelledAccuracy(keras.metrics.Mean):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
-        counted = None if sample_weight is None else ops.cast(ops.convert_to_tensor(sample_weight) > 0, self.dtype)
-        super().update_state(ops.cast(hits, self.dtype), sample_weight=counted)
+        counted = None if sample_weight is None else ops.reshape(ops.convert_to_tensor(sample_weight) > 0, (-1,))
+        # Flat, as Keras takes the mean of a row first, padding and all.
+        super().update_state(ops.reshape(hits, (-1,)), sample_weight=counted)
 
 
 class TokenTask(Task):

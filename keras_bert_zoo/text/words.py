@@ -149,6 +149,8 @@ def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
 def _sentence(row: Any, name: str) -> list[str]:
     if not _is_list(row):
         raise ValueError(f"{_EXPECTED}. Received: {name} of type {type(row).__name__}")
+    if len(row) and _is_list(row[0]):
+        raise ValueError(f"{_EXPECTED}. Received: {name}[0] of type {type(row[0]).__name__}")
     return split_texts(list(row), name)[0] if len(row) else []
 
 
