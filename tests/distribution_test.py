@@ -49,6 +49,23 @@ with scope:
 print(json.dumps({"val_accuracy": history["val_accuracy"], "logits": logits}))
 """
 
+TAGGER = """
+from tests.helpers import TINY, WORDS
+words = WORDS[5:]
+sentences = [[words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)] for i in range(11)]
+tags = [[(i + j) % 3 for j in range(1 + i % 9)] for i in range(11)]
+with scope:
+    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0, pooler=False)
+    preprocessor = kbz.BertWordPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    model = kbz.BertTokenClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
+    model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
+rng = np.random.default_rng(0)
+model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
+history = model.fit(sentences, tags, batch_size=8, epochs=3, verbose=0, validation_data=(sentences, tags)).history
+logits = np.concatenate(model.predict(sentences, batch_size=8, verbose=0))
+print(json.dumps({**{k: v for k, v in history.items() if k.startswith("val")}, "logits": logits.tolist()}))
+"""
+
 
 PRETRAINER = """
 from tests.tiny_pretraining import train
@@ -117,6 +134,15 @@ def test_several_devices_train_like_one(devices):
     one, several = run(CLASSIFIER, 1), run(CLASSIFIER, devices)
     np.testing.assert_allclose(several["val_accuracy"], one["val_accuracy"], atol=1e-6)
     np.testing.assert_allclose(several["logits"], one["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_several_devices_tag_like_one(devices):
+    """11 sentences in batches of 8, with different numbers of words on each device."""
+    one, several = run(TAGGER, 1), run(TAGGER, devices)
+    assert one.keys() == several.keys() == {"val_loss", "val_accuracy", "logits"}
+    for name, expected in one.items():
+        np.testing.assert_allclose(several[name], expected, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])

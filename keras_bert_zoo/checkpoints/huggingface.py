@@ -34,11 +34,14 @@ _ARCHITECTURES = {
     "BertBackbone": "BertModel",
     "BertTextClassifier": "BertForSequenceClassification",
     "BertTextRegressor": "BertForSequenceClassification",
+    "BertTokenClassifier": "BertForTokenClassification",
     "BertMaskedLM": "BertForMaskedLM",
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
 }
 _LEFT_TO_RIGHT = "BertLMHeadModel"  # A causal BertMaskedLM, of the same weights.
+
+_WITH_CLASSES = ("BertTextClassifier", "BertTokenClassifier")
 
 
 def is_huggingface(directory: Path) -> bool:
@@ -112,11 +115,16 @@ def _is_regression(path: Path, config: dict[str, Any]) -> bool:
 
 def _read_head(path: Path, config: dict[str, Any], class_name: str) -> dict[str, Any]:
     """The arguments of the head, empty where we know none."""
-    if class_name not in ("BertTextClassifier", "BertTextRegressor"):
+    if class_name not in (*_WITH_CLASSES, "BertTextRegressor"):
         return {}
     dropout = typed(path, config, "classifier_dropout", float, None)
     dropout = typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout
-    return {"dropout": dropout, **(_read_classes(path, config) if class_name == "BertTextClassifier" else {})}
+    head = {"dropout": dropout}
+    if class_name in _WITH_CLASSES:
+        head |= _read_classes(path, config)
+    if class_name == "BertTextClassifier":
+        head["multi_label"] = config.get("problem_type") == "multi_label_classification"
+    return head
 
 
 def _read_classes(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +139,6 @@ def _read_classes(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
         "class_names": class_names if named else None,
-        "multi_label": config.get("problem_type") == "multi_label_classification",
     }
 
 
@@ -172,14 +179,14 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def _write_head(class_name: str, head: dict[str, Any]) -> dict[str, Any]:
-    if class_name == "BertTextRegressor":
-        names, problem = ["LABEL_0"], "regression"
-    else:
-        names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
-        problem = "multi_label_classification" if head["multi_label"] else "single_label_classification"
+    names, problem = ["LABEL_0"], {"problem_type": "regression"}
+    if class_name in _WITH_CLASSES:
+        names, problem = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])], {}
+    if class_name == "BertTextClassifier":
+        problem = {"problem_type": f"{'multi' if head['multi_label'] else 'single'}_label_classification"}
     return {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
-        "problem_type": problem,
         "classifier_dropout": head["dropout"],
+        **problem,
     }

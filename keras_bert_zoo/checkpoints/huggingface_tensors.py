@@ -75,6 +75,7 @@ HEADS: dict[str, list[Template]] = {
     "BertBackbone": [],
     "BertTextClassifier": _CLASSIFIER,
     "BertTextRegressor": _REGRESSOR,
+    "BertTokenClassifier": _CLASSIFIER,
     "BertMaskedLM": _MASKED_LM,
     "BertNextSentencePredictor": _NEXT_SENTENCE,
     "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,

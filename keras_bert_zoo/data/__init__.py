@@ -1,6 +1,8 @@
-"""Readers of the official files."""
+"""Readers of the official files: plain Python columns, exact errors."""
 
 from keras_bert_zoo.data.columns import Columns as Columns
+from keras_bert_zoo.data.conll import ConllSentences as ConllSentences
+from keras_bert_zoo.data.conll import read_conll as read_conll
 from keras_bert_zoo.data.glue import GLUE as GLUE
 from keras_bert_zoo.data.glue import read_glue as read_glue
 from keras_bert_zoo.data.glue import write_submission as write_submission

@@ -1,9 +1,12 @@
 """What a user trains: `keras.Model` subclasses."""
 
 from keras_bert_zoo.models.backbone import BertBackbone as BertBackbone
+from keras_bert_zoo.models.feature_token_classifier import BertFeatureTokenClassifier as BertFeatureTokenClassifier
 from keras_bert_zoo.models.masked_lm import BertMaskedLM as BertMaskedLM
 from keras_bert_zoo.models.next_sentence import BertNextSentencePredictor as BertNextSentencePredictor
 from keras_bert_zoo.models.preprocessor import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models.pretrainer import BertPretrainer as BertPretrainer
 from keras_bert_zoo.models.text_classifier import BertTextClassifier as BertTextClassifier
 from keras_bert_zoo.models.text_regressor import BertTextRegressor as BertTextRegressor
+from keras_bert_zoo.models.token_classifier import BertTokenClassifier as BertTokenClassifier
+from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor as BertWordPreprocessor

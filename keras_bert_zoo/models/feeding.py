@@ -1,7 +1,7 @@
 """`fit`, `evaluate` and `predict` on raw text: from what the user gave to what Keras is fed."""
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -31,6 +31,7 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
 
     backbone: Any
     preprocessor: Any
+    batches_class: ClassVar[type[LengthSortedBatches]] = LengthSortedBatches
 
     def check_inputs(self, inputs: Any) -> None:
         self.backbone.check_inputs(inputs)
@@ -226,7 +227,7 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
     ) -> LengthSortedBatches:
         if batch_size is not None:
             check_positive_int(batch_size=batch_size)
-        return LengthSortedBatches(
+        return self.batches_class(
             examples,
             targets,
             weight,

@@ -54,7 +54,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
         if targets is None:
             return (inputs,)
         encoded = tf.numpy_function(make_targets, [element[1]], targets.dtype, stateful=False)
-        return (inputs, tf.ensure_shape(encoded, (None, *targets.shape[1:])), *element[2:])
+        return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *element[2:])
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 

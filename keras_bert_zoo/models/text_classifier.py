@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+from keras_bert_zoo.layers.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -17,7 +17,7 @@ from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertTextClassifier(Task):
+class BertTextClassifier(HasClasses, Task):
     """BERT with a linear layer on one vector a text, the pooled output.
 
     Args:
@@ -62,7 +62,7 @@ class BertTextClassifier(Task):
         **kwargs: Any,
     ) -> None:
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
-        num_classes = _checked_classes(num_classes, class_names, multi_label)
+        num_classes = checked_classes(num_classes, class_names, fewest=1 if multi_label else 2)
         check_rate(dropout=dropout)
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
         pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(pool(backbone, pooling))
@@ -101,14 +101,6 @@ class BertTextClassifier(Task):
             kwargs.setdefault("weighted_metrics", [_default_metric(self.multi_label)])
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        names = self.class_names
-        try:
-            return super().fit(*args, **kwargs)
-        except ValueError:  # Names that were learned from refused data go with it.
-            self.class_names = names
-            raise
-
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
         """The classes of each text and their probabilities, most probable first.
 
@@ -129,34 +121,7 @@ class BertTextClassifier(Task):
             raise ValueError(
                 f"`y` must have the shape ({count},), one label an example. Received: y.shape={labels.shape}"
             )
-        if labels.dtype.kind in "OUS":
-            names = [_text(label) for label in labels.tolist()]
-            if all(isinstance(name, str) for name in names):
-                return self._encode_names(names, learn)
-        if labels.dtype.kind not in "iub":
-            raise ValueError(f"`y` must hold integers or class names. Received: y.dtype={labels.dtype}")
-        if labels.min() < 0 or labels.max() >= self.num_classes:
-            outside = labels[(labels < 0) | (labels >= self.num_classes)][0]
-            raise ValueError(f"`y` must be in [0, {self.num_classes}). Received: y with {outside}")
-        return labels.astype("int32")
-
-    def _encode_names(self, labels: list[str], learn: bool) -> np.ndarray:
-        names = self.class_names
-        if names is None:
-            names = sorted(set(labels))
-            if not learn:
-                raise ValueError(f"`y` must hold integers, as the classes have no names. Received: y with {names[0]!r}")
-            if len(names) != self.num_classes:
-                raise ValueError(
-                    f"`y` must hold {self.num_classes} different names, or pass class_names. "
-                    f"Received: {len(names)} names"
-                )
-        numbers = {name: i for i, name in enumerate(names)}
-        unknown = next((label for label in labels if label not in numbers), None)
-        if unknown is not None:
-            raise ValueError(f"`y` must hold names of {names}. Received: y with {unknown!r}")
-        self.class_names = names
-        return np.array([numbers[label] for label in labels], dtype="int32")
+        return self.number_classes(labels, learn)
 
     def _encode_label_sets(self, y: Any, count: int) -> np.ndarray:
         rows = y if isinstance(y, (list, tuple)) else []
@@ -187,16 +152,7 @@ class BertTextClassifier(Task):
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
         if self.multi_label:
             raise ValueError("`class_weight` needs one class an example. Received: multi_label=True")
-        weights = np.ones(self.num_classes, dtype="float32")
-        if not isinstance(class_weight, dict):
-            raise ValueError(f"`class_weight` must be a dict. Received: class_weight={class_weight!r}")
-        names = self.class_names or []
-        for key, weight in class_weight.items():
-            number = names.index(key) if key in names else key
-            if not isinstance(number, (int, np.integer)) or not 0 <= number < self.num_classes:
-                raise ValueError(f"`class_weight` must have classes as keys. Received: class_weight with {key!r}")
-            weights[number] = weight
-        return weights[targets]
+        return self.class_weights(class_weight)[targets]
 
     def head_config(self) -> dict[str, Any]:
         return {
@@ -215,47 +171,8 @@ class BertTextClassifier(Task):
             )
         super().save_to_preset(path)
 
-    @classmethod
-    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        asked = arguments.get("num_classes") or len(arguments.get("class_names") or ())
-        saved = dict(checkpoint.head) if checkpoint.class_name == "BertTextClassifier" else {}
-        if not asked and not saved:
-            raise ValueError("`num_classes` or `class_names` must be given: the preset has no classification head")
-        if asked and saved and asked != saved["num_classes"]:
-            saved = {}  # Another head: the preset's is reported as unused.
-        if "class_names" in arguments:
-            saved.pop("num_classes", None)
-        return {**saved, **arguments}
-
-    def continues(self, checkpoint: Checkpoint) -> bool:
-        names = checkpoint.head.get("class_names")
-        return names is None or self.class_names is None or names == self.class_names
-
-
-def _checked_classes(num_classes: int | None, class_names: Sequence[str] | None, multi_label: bool) -> int:
-    if class_names is not None:
-        if isinstance(class_names, str):
-            raise ValueError(f"`class_names` must be a list of strings. Received: class_names={class_names!r}")
-        if len(set(class_names)) != len(class_names) or not all(isinstance(name, str) for name in class_names):
-            raise ValueError(f"`class_names` must be different strings. Received: class_names={class_names}")
-        if num_classes not in (None, len(class_names)):
-            raise ValueError(
-                "`num_classes` must be the number of `class_names`. "
-                f"Received: num_classes={num_classes}, {len(class_names)} class_names"
-            )
-        num_classes = len(class_names)
-    check_positive_int(num_classes=num_classes)
-    assert num_classes is not None
-    if num_classes < 2 and not multi_label:
-        raise ValueError(f"`num_classes` must be at least 2 without multi_label. Received: num_classes={num_classes}")
-    return num_classes
-
 
 def _default_metric(multi_label: bool) -> keras.metrics.Metric:
     if multi_label:  # A logit of 0 is a probability of one half.
         return keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
     return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-
-
-def _text(label: Any) -> Any:
-    return label.decode("utf-8") if isinstance(label, bytes) else label

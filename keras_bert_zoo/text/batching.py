@@ -97,13 +97,18 @@ class LengthSortedBatches(keras.utils.PyDataset):
         longest = max(int(self.lengths[indices].max()), 1)
         return padded_length(longest, self.static_lengths)
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def _draw(self, index: int) -> tuple[np.ndarray, int]:
+        """The examples of a batch, and how many of them are no copies."""
         if index == 0:  # A pass over the data begins; its order is that of the epoch.
             self._order = self._ordered(self.epoch)
         indices = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         real = len(indices)
         if self._fills:
             indices = np.resize(indices, math.ceil(real / self.multiple_of) * self.multiple_of)
+        return indices, real
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        indices, real = self._draw(index)
         batch: tuple[Any, ...] = (self.examples.take(indices, self._padded_length(indices)),)
         if self.targets is not None:
             batch += (self.targets[indices],)
@@ -120,12 +125,16 @@ class LengthSortedBatches(keras.utils.PyDataset):
         """Rows that came out batch by batch, back in the order of the examples."""
         return outputs[np.argsort(self._order)]
 
+    def _free_dimensions(self, array: np.ndarray) -> int:
+        """How many dimensions differ from batch to batch."""
+        return 2 if array.ndim == 2 and array.dtype == "int32" else 1
+
     def to_tf(self) -> Any:
         """The same batches as a `tf.data.Dataset` with unknown batch size and length, which keeps the step count."""
         import tensorflow as tf
 
         def spec(array: np.ndarray) -> Any:
-            free = 2 if array.ndim == 2 and array.dtype == "int32" else 1
+            free = self._free_dimensions(array)
             return tf.TensorSpec((None,) * free + array.shape[free:], array.dtype)
 
         signature = keras.tree.map_structure(spec, self[0])

@@ -1,0 +1,113 @@
+"""What all tasks share whose answers are classes: their names, their numbers, their weights."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers.checks import check_positive_int
+
+
+class HasClasses:
+    """For a task with `num_classes` classes, which may have names."""
+
+    num_classes: int
+    class_names: list[str] | None
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        names = self.class_names
+        try:
+            return super().fit(*args, **kwargs)  # type: ignore[misc]
+        except ValueError:  # Names that were learned from refused data go with it.
+            self.class_names = names
+            raise
+
+    def number_classes(self, labels: np.ndarray, learn: bool = False) -> np.ndarray:
+        """Names or numbers as int32 numbers in range; with `learn`, names become those of the classes."""
+        if labels.dtype.kind in "OUS":
+            names = [_text(label) for label in labels.tolist()]
+            if all(isinstance(name, str) for name in names):
+                return self._number_names(names, learn)
+        if labels.dtype.kind not in "iub":
+            raise ValueError(f"`y` must hold integers or class names. Received: y.dtype={labels.dtype}")
+        if labels.min() < 0 or labels.max() >= self.num_classes:
+            outside = labels[(labels < 0) | (labels >= self.num_classes)][0]
+            raise ValueError(f"`y` must be in [0, {self.num_classes}). Received: y with {outside}")
+        return labels.astype("int32")
+
+    def _number_names(self, labels: list[str], learn: bool) -> np.ndarray:
+        names = self.class_names
+        if names is None:
+            names = sorted(set(labels))
+            if not learn:
+                raise ValueError(f"`y` must hold integers, as the classes have no names. Received: y with {names[0]!r}")
+            if len(names) != self.num_classes:
+                raise ValueError(
+                    f"`y` must hold {self.num_classes} different names, or pass class_names. "
+                    f"Received: {len(names)} names"
+                )
+        numbers = {name: i for i, name in enumerate(names)}
+        unknown = next((label for label in labels if label not in numbers), None)
+        if unknown is not None:
+            raise ValueError(f"`y` must hold names of {names}. Received: y with {unknown!r}")
+        self.class_names = names
+        return np.array([numbers[label] for label in labels], dtype="int32")
+
+    def class_weights(self, class_weight: dict[Any, float]) -> np.ndarray:
+        """float32 `[num_classes]`, 1 for a class that is not named."""
+        weights = np.ones(self.num_classes, dtype="float32")
+        if not isinstance(class_weight, dict):
+            raise ValueError(f"`class_weight` must be a dict. Received: class_weight={class_weight!r}")
+        names = self.class_names or []
+        for key, weight in class_weight.items():
+            number = names.index(key) if key in names else key
+            if not isinstance(number, (int, np.integer)) or not 0 <= number < self.num_classes:
+                raise ValueError(f"`class_weight` must have classes as keys. Received: class_weight with {key!r}")
+            weights[number] = weight
+        return weights
+
+    @classmethod
+    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked = arguments.get("num_classes") or len(arguments.get("class_names") or ())
+        saved = dict(checkpoint.head) if cls._is_own(checkpoint) else {}
+        if not asked and not saved:
+            raise ValueError("`num_classes` or `class_names` must be given: the preset has no classification head")
+        if asked and saved and asked != saved["num_classes"]:
+            saved = {}  # Another head: the preset's is reported as unused.
+        if "class_names" in arguments:
+            saved.pop("num_classes", None)
+        return {**saved, **arguments}
+
+    def continues(self, checkpoint: Checkpoint) -> bool:
+        names = checkpoint.head.get("class_names")
+        return self._is_own(checkpoint) and (names is None or self.class_names is None or names == self.class_names)
+
+    @classmethod
+    def _is_own(cls, checkpoint: Checkpoint) -> bool:
+        """Whether the preset's head is one of this task: those of texts and of tokens are called the same."""
+        return checkpoint.class_name in {parent.__name__ for parent in cls.__mro__}
+
+
+def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, fewest: int = 2) -> int:
+    """The number of classes, once it fits the names."""
+    if class_names is not None:
+        if isinstance(class_names, str):
+            raise ValueError(f"`class_names` must be a list of strings. Received: class_names={class_names!r}")
+        if len(set(class_names)) != len(class_names) or not all(isinstance(name, str) for name in class_names):
+            raise ValueError(f"`class_names` must be different strings. Received: class_names={class_names}")
+        if num_classes not in (None, len(class_names)):
+            raise ValueError(
+                "`num_classes` must be the number of `class_names`. "
+                f"Received: num_classes={num_classes}, {len(class_names)} class_names"
+            )
+        num_classes = len(class_names)
+    check_positive_int(num_classes=num_classes)
+    assert num_classes is not None
+    if num_classes < fewest:
+        raise ValueError(f"`num_classes` must be at least 2 without multi_label. Received: num_classes={num_classes}")
+    return num_classes
+
+
+def _text(label: Any) -> Any:
+    return label.decode("utf-8") if isinstance(label, bytes) else label

@@ -1,0 +1,275 @@
+"""A class for each word: named entities and their like (Devlin et al. 2019, section 5.3)."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
+from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.classes import HasClasses, checked_classes
+from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
+from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
+from keras_bert_zoo.text.packing import Examples, PaddedArrays
+from keras_bert_zoo.text.windows import IGNORED, WordWindows
+from keras_bert_zoo.text.words import flat_tags, is_words
+from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+
+
+class Entity(NamedTuple):
+    """What `tag` finds.
+
+    Attributes:
+        text: The words of it; of a raw text the characters.
+        label: Its label, such as `"PER"`.
+        start: Its first character in a raw text, else its first word in the sentence.
+        end: The character, or the word, after its last.
+        score: Mean probability of its words' tags.
+    """
+
+    text: str
+    label: str
+    start: int
+    end: int
+    score: float
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertTokenClassifier(HasClasses, TokenTask):
+    """BERT with a linear layer on each word's first token; the others have no label.
+
+    `x` is a list of
+
+    - sentences, each a list of words; `y` has a class for each word, by name or number;
+    - documents, each a list of sentences, which then see each other: as much document context as fits (section 5.3);
+    - texts, whose words are found; `y` has a list of `(start, end, label)` in characters for each text.
+
+    What is longer than the preprocessor's `sequence_length` comes in windows that overlap by half. Each word is trained
+    and predicted once, in the window where it has most context. `batch_size` counts windows.
+
+    Ready arrays have `[examples, length]` targets, -100 where a token has no label, and may stream. The loss is the
+    mean over the labelled words of a batch; `evaluate` gives the one over all of them.
+
+    Args:
+        backbone: The encoder; it needs no pooler.
+        num_classes: Number of classes; not needed with `class_names`.
+        class_names: Name of each class, in the order of the logits, such as `["O", "B-PER", "I-PER"]`; `fit` on names
+            without this takes them in sorted order.
+        dropout: Dropout rate before the linear layer.
+        preprocessor: What turns words into arrays; None takes ready arrays only.
+
+    Returns:
+        float32 logits `[batch, length, num_classes]`.
+
+    Example:
+
+    ```python
+    train, dev = read_conll("eng.train"), read_conll("eng.testa")
+    tagger = BertTokenClassifier.from_preset("bert_base_cased", num_classes=9)
+    scores = kbz.metrics.ValidationScores(lambda tagger: tagger.evaluate_entities(*dev.by_document()))
+    tagger.fit(*train.by_document(), epochs=3, callbacks=[scores])
+    tagger.tag("George Washington went to Washington .")    # [Entity("George Washington", "PER", 0, 17, 0.99), …]
+    ```
+    """
+
+    preprocessor_class = BertWordPreprocessor
+    head_layers: ClassVar[tuple[str, ...]] = ("classifier",)
+    needs_pooler = False
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        num_classes: int | None = None,
+        class_names: Sequence[str] | None = None,
+        dropout: float = 0.1,
+        preprocessor: BertWordPreprocessor | None = None,
+        name: str = "bert_token_classifier",
+        **kwargs: Any,
+    ) -> None:
+        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        num_classes = checked_classes(num_classes, class_names)
+        check_rate(dropout=dropout)
+        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        hidden = keras.layers.Dropout(dropout, name="classifier_dropout")(self.features(backbone))
+        # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
+        logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="classifier")(
+            hidden
+        )
+        self.num_classes = num_classes
+        self.class_names = None if class_names is None else list(class_names)
+        self.dropout = dropout
+        super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
+
+    def features(self, backbone: BertBackbone) -> Any:
+        """What the linear layer stands on, `[batch, length, width]`."""
+        return backbone(backbone.input)["sequence_output"]
+
+    def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
+        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
+
+        That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
+        and accuracy. The weights of the batches make Keras' losses means over words.
+        """
+        if optimizer == "auto":
+            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
+        if loss == "auto":
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if metrics == "auto":
+            metrics = None
+            kwargs.setdefault("weighted_metrics", [LabelledAccuracy()])
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """As `keras.Model.predict`, on words too; see the class.
+
+        Returns:
+            Of words a list with float32 logits `[words, num_classes]` for each sentence, or for documents a list of
+            such lists; of ready arrays `[examples, length, num_classes]`, zeros at trailing padding.
+        """
+        options: dict[str, Any] = {"verbose": verbose, "callbacks": callbacks}
+        if not self._is_columns(x):
+            return super().predict(x, steps=steps, **options)
+        if steps is not None:
+            check_positive_int(steps=steps)
+            count = steps * (batch_size or 32)
+            x = {name: array[:count] for name, array in x.items()} if isinstance(x, dict) else x[:count]
+        examples = self._examples(x)
+        if not isinstance(examples, WordWindows):
+            logits = np.zeros((*np.shape(x["token_ids"]), self.num_classes), "float32")
+            for rows, part in self.outputs_by_length(examples, batch_size, **options):
+                width = min(part.shape[1], logits.shape[1])
+                logits[rows, :width] = part[:, :width]
+            return logits
+        return examples.words.split(self._word_logits(examples, batch_size, **options))
+
+    def _word_logits(self, examples: WordWindows, batch_size: int | None, **options: Any) -> np.ndarray:
+        """`[words of all examples, num_classes]`"""
+        logits = np.empty((len(examples.word_windows), self.num_classes), "float32")
+        for rows, part in self.outputs_by_length(examples, batch_size, **options):
+            words = np.flatnonzero(np.isin(examples.word_windows, rows))
+            logits[words] = part[np.searchsorted(rows, examples.word_windows[words]), examples.word_positions[words]]
+        return logits
+
+    def tag(self, x: Any, batch_size: int | None = None) -> list[Any]:
+        """The entities in raw text or in words.
+
+        Args:
+            x: A text, or a list of texts, sentences or documents, as in the class.
+            batch_size: Windows a batch.
+
+        Returns:
+            For each text or sentence a list of `Entity`; for documents a list of such lists; for a single text its own.
+        """
+        names = self._tag_names()
+        single = isinstance(x, str)
+        examples = self._word_examples([x] if single else x)
+        logits = self._word_logits(examples, batch_size, verbose=0)
+        probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+        words = examples.words
+        flat_words = [word for example in words.examples for word in example]
+        best = [names[i] for i in probabilities.argmax(-1)]
+        found = []
+        start = 0
+        for number, tags in enumerate(words.by_sentence(best)):
+            sure, sentence = probabilities[start : start + len(tags)].max(-1), flat_words[start : start + len(tags)]
+            start += len(tags)
+            entities = []
+            for label, first, last in find_entities(tags):
+                score = float(sure[first:last].mean())
+                if words.offsets is None or words.texts is None:
+                    entities.append(Entity(" ".join(sentence[first:last]), label, first, last, score))
+                else:
+                    begin, end = words.offsets[number][first][0], words.offsets[number][last - 1][1]
+                    entities.append(Entity(words.texts[number][begin:end], label, begin, end, score))
+            found.append(entities)
+        if words.sentences is None:
+            return found[0] if single else found
+        sentences = iter(found)
+        return [[next(sentences) for _ in document] for document in words.sentences]
+
+    def evaluate_entities(self, x: Any, y: Any, batch_size: int | None = None) -> dict[str, float]:
+        """Precision, recall and F1 of whole entities, as conlleval: `keras_bert_zoo.metrics.entity_scores`.
+
+        `x` and `y` are words and tags as for `fit`; `metrics.ValidationScores` puts it into the logs of `fit`.
+        """
+        names = self._tag_names()
+        examples = self._word_examples(x)
+        words = examples.words
+        true = [names[i] for i in self.number_classes(np.asarray(flat_tags(words, y)))]
+        best = [names[i] for i in self._word_logits(examples, batch_size, verbose=0).argmax(-1)]
+        return entity_scores(words.by_sentence(true), words.by_sentence(best))
+
+    def _word_examples(self, x: Any) -> WordWindows:
+        examples = self._examples(x)
+        if not isinstance(examples, WordWindows):
+            raise ValueError(f"`x` must be words or texts. Received: x of type {type(x).__name__}")
+        return examples
+
+    def _tag_names(self) -> list[str]:
+        names = self.class_names
+        if names is None or not all(map(is_tag, names)):
+            raise ValueError(f"Entities need `class_names` such as O, B-PER, I-PER. Received: class_names={names}")
+        return names
+
+    # --- From what the user gave to what Keras is fed
+
+    def _is_columns(self, x: Any) -> bool:
+        if isinstance(x, tuple):
+            raise ValueError("`x` must be a list of sentences, documents or texts. Received: a tuple")
+        return isinstance(x, dict) or is_words(x) or super()._is_columns(x)
+
+    def _targets(
+        self, examples: Examples, y: Any, sample_weight: Any = None, learn: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        if isinstance(examples, PaddedArrays):
+            targets, sample_weight = super()._targets(examples, y, sample_weight, learn)
+            if targets.shape != examples.arrays["token_ids"].shape:
+                raise ValueError(
+                    f"`y` must have the shape {examples.arrays['token_ids'].shape}, as `token_ids`. "
+                    f"Received: y.shape={targets.shape}"
+                )
+            padding = np.arange(targets.shape[1]) >= examples.lengths[:, None]
+            if (targets[padding] != IGNORED).any():
+                raise ValueError(f"`y` must be {IGNORED} at padding. Received: y with a label there")
+            return targets, sample_weight
+        assert isinstance(examples, WordWindows)
+        if y is None:
+            raise ValueError("`y` must be given. Received: y=None")
+        count = len(examples.words.examples)
+        if sample_weight is not None:
+            sample_weight = np.asarray(sample_weight, dtype="float32")
+            if sample_weight.shape != (count,):
+                raise ValueError(
+                    f"`sample_weight` must have the shape ({count},). "
+                    f"Received: sample_weight.shape={sample_weight.shape}"
+                )
+            sample_weight = sample_weight[examples.examples]
+        labels = self.number_classes(np.asarray(flat_tags(examples.words, y)), learn)
+        return examples.lay(labels), sample_weight
+
+    def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
+        labels = np.asarray(y)
+        if labels.ndim != 2 or len(labels) != count:
+            raise ValueError(
+                f"`y` must have the shape ({count}, length) for ready arrays. Received: y.shape={labels.shape}"
+            )
+        labelled = labels != IGNORED
+        encoded = np.full(labels.shape, IGNORED, "int32")
+        if labelled.any():
+            encoded[labelled] = self.number_classes(labels[labelled])
+        return encoded
+
+    def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
+        return np.where(targets == IGNORED, 0, self.class_weights(class_weight)[np.maximum(targets, 0)])
+
+    def head_config(self) -> dict[str, Any]:
+        return {"num_classes": self.num_classes, "class_names": self.class_names, "dropout": self.dropout}

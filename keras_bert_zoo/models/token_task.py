@@ -1,0 +1,82 @@
+"""What tasks share that answer for each token: targets and weights at tokens, predictions of any length."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.models.feeding import replicas
+from keras_bert_zoo.models.streaming import is_tf_dataset
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.text.batching import padded_length, static_lengths
+from keras_bert_zoo.text.packing import Examples
+from keras_bert_zoo.text.token_batches import TokenBatches
+from keras_bert_zoo.text.windows import IGNORED
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class LabelledAccuracy(keras.metrics.Mean):
+    """Share of the labelled tokens that are right; those of weight 0 have no label, the others count as one."""
+
+    def __init__(self, name: str = "accuracy", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
+        counted = None if sample_weight is None else ops.reshape(ops.convert_to_tensor(sample_weight) > 0, (-1,))
+        # Flat, as Keras takes the mean of a row first, padding and all.
+        super().update_state(ops.reshape(hits, (-1,)), sample_weight=counted)
+
+
+class TokenTask(Task):
+    """A task whose targets and outputs are `[examples, length, …]`, of any length."""
+
+    batches_class = TokenBatches
+
+    def outputs_by_length(
+        self, examples: Examples, batch_size: int | None = None, **options: Any
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Numbers of examples, and their outputs `[those examples, length, …]`: a pass for each of a few lengths.
+
+        Keras joins the outputs of all batches, so that those of a pass must be of one length.
+        """
+        few = static_lengths(self.backbone.architecture["max_sequence_length"])
+        lengths = np.array([padded_length(max(int(length), 1), few) for length in examples.lengths])
+        if batch_size is not None:
+            check_positive_int(batch_size=batch_size)
+        for length in np.unique(lengths):
+            rows = np.flatnonzero(lengths == length)
+            batches = self.batches_class(
+                examples,
+                batch_size=batch_size or 32,
+                rows=rows,
+                static_lengths=(int(length),),
+                multiple_of=replicas(self),
+            )
+            yield rows, batches.restore_order(super().predict(batches, **options))
+
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        if not is_tf_dataset(x):
+            return super()._streamed(x, y, sample_weight)
+        spec = x.element_spec
+        if not isinstance(spec[0] if isinstance(spec, tuple) else spec, dict):
+            raise ValueError(f"`x` must be a data set of ready arrays, or words at hand. Received: element_spec={spec}")
+        return super()._streamed(x, y, sample_weight).map(_weighed)
+
+
+def _weighed(inputs: Any, targets: Any = None, given: Any = None) -> Any:
+    """A batch of a `tf.data.Dataset` with the weights that `TokenBatches` gives in training."""
+    import tensorflow as tf
+
+    if targets is None:
+        return (inputs,)
+    labelled = tf.not_equal(targets, IGNORED)
+    count = tf.reduce_sum(tf.cast(labelled, "int32"))
+    weights = tf.cast(labelled, "float32") * tf.cast(tf.size(targets) / tf.maximum(count, 1), "float32")
+    if given is not None:
+        given = tf.cast(given, "float32")
+        weights *= given[:, None] if given.shape.rank == 1 else given
+    return inputs, tf.where(labelled, targets, 0), weights

@@ -1,0 +1,33 @@
+"""What turns words into the arrays that a tagger takes."""
+
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.text.windows import WordWindows, pack_words
+from keras_bert_zoo.text.words import read_words
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertWordPreprocessor(BertPreprocessor):
+    """Words to `[CLS] words [SEP]`, in as many windows as they need.
+
+    Args:
+        tokenizer: The tokenizer; it is given each word on its own.
+        sequence_length: Longest window in tokens, special tokens counted. What is longer comes in windows that overlap
+            by half, so that nothing is cut.
+
+    Example:
+
+    ```python
+    preprocessor = BertWordPreprocessor(BertTokenizer("vocab.txt"), sequence_length=128)
+    preprocessor([["EU", "rejects", "German", "call"]])         # dict of int32 arrays [windows, longest]
+    preprocessor([[["EU", "rejects"], ["Peter", "Blackburn"]]]) # a document: its sentences in one window
+    preprocessor(["EU rejects German call"])                    # a text, whose words are found
+    ```
+    """
+
+    def pack(self, x: Any) -> WordWindows:  # type: ignore[override]
+        """Tokenise without padding."""
+        return pack_words(self.tokenizer, read_words(x), self.sequence_length)

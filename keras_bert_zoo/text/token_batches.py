@@ -1,0 +1,53 @@
+"""Batches whose targets stand at single tokens."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.text.batching import LengthSortedBatches
+from keras_bert_zoo.text.windows import IGNORED
+
+
+class TokenBatches(LengthSortedBatches):
+    """Length-sorted batches with one target a token.
+
+    `targets` is int `[examples, longest]`, `IGNORED` at tokens without a label, and `sample_weight` `[examples]`, or
+    with a weight a token `[examples, longest]`.
+
+    The weights of a batch make the mean over all its tokens, padding among them, the mean over its labelled tokens.
+    Where it does not train, Keras' mean over the batches, weighted by their rows, is the one over all labelled tokens.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.targets is not None and not self.training:
+            rows, size = len(self.rows), self.batch_size
+            batches = [size] * (rows // size) + [rows % size] * (rows % size > 0)
+            fed = sum(math.ceil(batch / self.multiple_of) * self.multiple_of for batch in batches)
+            self._rows_per_label = fed / max(int((self.targets[self.rows] != IGNORED).sum()), 1)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        indices, real = self._draw(index)
+        inputs = self.examples.take(indices, self._padded_length(indices))
+        if self.targets is None:
+            return (inputs,)
+        length = inputs["token_ids"].shape[1]
+        targets = _fit(self.targets[indices], length, IGNORED)
+        labelled = targets != IGNORED
+        labelled[real:] = False
+        scale = labelled.size / max(int(labelled.sum()), 1) if self.training else length * self._rows_per_label
+        weights = labelled * scale
+        if self.sample_weight is not None:
+            given = self.sample_weight[indices]
+            weights = weights * (given[:, None] if given.ndim == 1 else _fit(given, length, 0))
+        return inputs, np.where(labelled, targets, 0).astype("int32"), weights.astype("float32")
+
+    def _free_dimensions(self, array: np.ndarray) -> int:
+        return 2
+
+
+def _fit(rows: np.ndarray, length: int, fill: int) -> np.ndarray:
+    """Rows cut or filled to `length`."""
+    kept = rows[:, :length]
+    return np.pad(kept, ((0, 0), (0, length - kept.shape[1])), constant_values=fill)

@@ -1,0 +1,118 @@
+"""`[CLS] words [SEP]` in as many windows as they need, each word with one place where its label stands."""
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from keras_bert_zoo.text.packing import Arrays
+from keras_bert_zoo.text.tokenizer import BertTokenizer
+from keras_bert_zoo.text.words import Words
+
+# What transformers and PyTorch's cross-entropy give tokens that have no label.
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class WordWindows:
+    """Examples in windows of tokens; one that fits is one window, else they overlap by half.
+
+    Attributes:
+        words: The words.
+        token_ids: int32 `[tokens of all words]`.
+        starts: int64 `[windows]`, the first token of each.
+        lengths: int64 `[windows]`, tokens each, special ones counted.
+        examples: int64 `[windows]`, the example that each is of.
+        word_windows: int64 `[words of all examples]`, the window in which the word has most context.
+        word_positions: int64 `[words of all examples]`, where its first token stands there.
+        special_ids: Those of `[CLS]`, `[SEP]` and `[PAD]`.
+    """
+
+    words: Words
+    token_ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    examples: np.ndarray
+    word_windows: np.ndarray
+    word_positions: np.ndarray
+    special_ids: tuple[int, int, int]
+
+    def take(self, indices: np.ndarray, length: int) -> Arrays:
+        """`token_ids`, `segment_ids` and `padding_mask`, int32 `[len(indices), length]`."""
+        steps, lengths = np.arange(length), self.lengths[indices, None]
+        source = np.clip(self.starts[indices, None] + steps - 1, 0, len(self.token_ids) - 1)
+        begin, end, pad = self.special_ids
+        ids = np.select([steps == 0, steps < lengths - 1, steps < lengths], [begin, self.token_ids[source], end], pad)
+        mask = (steps < lengths).astype("int32")
+        return {"token_ids": ids.astype("int32"), "segment_ids": np.zeros_like(mask), "padding_mask": mask}
+
+    def lay(self, labels: np.ndarray) -> np.ndarray:
+        """One label a word as int32 `[windows, longest]`: at the word's first token, else `IGNORED`."""
+        rows = np.full((len(self.lengths), self.lengths.max(initial=0)), IGNORED, dtype="int32")
+        rows[self.word_windows, self.word_positions] = labels
+        return rows
+
+
+def pack_words(tokenizer: BertTokenizer, words: Words, sequence_length: int) -> WordWindows:
+    """Tokenise each word on its own and lay windows of at most `sequence_length` tokens.
+
+    A word of which the tokenizer leaves nothing is `[UNK]`, as every word has a label. Of a word that fills a window
+    alone the tokens that fit are kept: the first is the one that counts.
+    """
+    budget = sequence_length - 2
+    token_ids, counts = tokenizer.encode_batch(chain.from_iterable(words.examples))
+    token_ids = np.insert(token_ids, (np.cumsum(counts) - counts)[counts == 0], tokenizer.unk_token_id)
+    counts = np.maximum(counts, 1)
+    token_ids = token_ids[np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) < budget]
+    bounds = np.concatenate([[0], np.cumsum(np.minimum(counts, budget))])
+    spans: list[tuple[int, int]] = []
+    examples: list[int] = []
+    word_windows = np.zeros(len(counts), "int64")
+    begin = 0
+    for i, example in enumerate(words.examples):
+        if example:
+            own = bounds[begin : begin + len(example) + 1]
+            new = _windows(own, budget)
+            word_windows[begin : begin + len(example)] = len(spans) + _most_context(own, new)
+            spans += [(begin + first, begin + last) for first, last in new]
+            examples += [i] * len(new)
+            begin += len(example)
+    firsts, lasts = np.array(spans, "int64").reshape(-1, 2).T
+    starts = bounds[firsts]
+    return WordWindows(
+        words,
+        token_ids,
+        starts,
+        bounds[lasts] - starts + 2,
+        np.array(examples, "int64"),
+        word_windows,
+        bounds[:-1] - starts[word_windows] + 1 if len(counts) else word_windows,
+        (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
+    )
+
+
+def _windows(bounds: np.ndarray, budget: int) -> list[tuple[int, int]]:
+    """First word, and the word after the last, of each window; `bounds` is where each word begins, and the end."""
+    count = len(bounds) - 1
+    if bounds[-1] - bounds[0] <= budget:
+        return [(0, count)]
+    windows: list[tuple[int, int]] = []
+    first = 0
+    while True:
+        last = int(np.searchsorted(bounds, bounds[first] + budget, side="right")) - 1
+        if last == count:  # As full as the others.
+            return [*windows, (int(np.searchsorted(bounds, bounds[-1] - budget)), count)]
+        windows.append((first, last))
+        first = min(last, max(first + 1, int(np.searchsorted(bounds, bounds[first] + budget // 2))))
+
+
+def _most_context(bounds: np.ndarray, windows: list[tuple[int, int]]) -> np.ndarray:
+    """For each word the window where the smaller of its contexts, left and right, is largest; the first of equals."""
+    best = np.full(len(bounds) - 1, -1)
+    chosen = np.zeros(len(bounds) - 1, "int64")
+    for number, (first, last) in enumerate(windows):
+        context = np.minimum(bounds[first:last] - bounds[first], bounds[last] - bounds[first + 1 : last + 1])
+        better = context > best[first:last]
+        best[first:last][better] = context[better]
+        chosen[first:last][better] = number
+    return chosen

@@ -1,0 +1,172 @@
+"""Words as a tagger takes them, whatever they came as: sentences, documents of sentences, or raw text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, code_points
+from keras_bert_zoo.text.texts import split_texts
+
+_EXPECTED = (
+    "`x` must be a list of sentences, each a list of words, a list of documents, each a list of sentences, or texts"
+)
+_SPACES, _PUNCTUATION, _CHINESE = (frozenset(map(chr, code_points(name))) for name in (SPACES, PUNCTUATION, CHINESE))
+_APOSTROPHES = "'’"
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of all examples.
+
+    Attributes:
+        examples: The words of each; those of a document's sentences are one after another.
+        sentences: For documents the number of words of each sentence, else None.
+        offsets: For raw text where each word begins and ends in it, else None.
+        texts: The raw texts, else None.
+    """
+
+    examples: list[list[str]]
+    sentences: list[list[int]] | None = None
+    offsets: list[list[Span]] | None = None
+    texts: list[str] | None = None
+
+    def split(self, rows: Any) -> list[Any]:
+        """Something with a row a word, parted as the words came: by sentences, or by documents and sentences."""
+        parts = _cut(rows, [len(example) for example in self.examples])
+        if self.sentences is None:
+            return parts
+        return [_cut(part, lengths) for part, lengths in zip(parts, self.sentences, strict=True)]
+
+    def by_sentence(self, rows: Any) -> list[Any]:
+        """The same parted by sentences only."""
+        parts = self.split(rows)
+        return parts if self.sentences is None else list(chain.from_iterable(parts))
+
+
+def is_words(x: Any) -> bool:
+    """Whether `x` is meant as words or raw text at hand: any sequence that is no tuple."""
+    return isinstance(x, str) or _is_list(x)
+
+
+def read_words(x: Any) -> Words:
+    """Sentences, documents or texts as `Words`.
+
+    Raises:
+        ValueError: `x` is something else, or mixes them.
+    """
+    if not _is_list(x):
+        raise ValueError(f"{_EXPECTED}. Received: x of type {type(x).__name__}")
+    first: Any = next((row for row in x if isinstance(row, (str, bytes)) or not _is_list(row) or len(row)), [])
+    if isinstance(first, (str, bytes)):
+        texts, _ = split_texts(list(x))
+        offsets = [split_text(text) for text in texts]
+        examples = [[text[a:b] for a, b in spans] for text, spans in zip(texts, offsets, strict=True)]
+        return Words(examples, offsets=offsets, texts=texts)
+    for i, row in enumerate(x):
+        if not _is_list(row):
+            raise ValueError(f"{_EXPECTED}. Received: x[{i}] of type {type(row).__name__}")
+    if len(first) and _is_list(first[0]):
+        sentences = [[_sentence(words, f"x[{i}][{j}]") for j, words in enumerate(row)] for i, row in enumerate(x)]
+        examples = [list(chain.from_iterable(document)) for document in sentences]
+        return Words(examples, [[len(words) for words in document] for document in sentences])
+    return Words([_sentence(row, f"x[{i}]") for i, row in enumerate(x)])
+
+
+def split_text(text: str) -> list[Span]:
+    """Where the words of a text begin and end.
+
+    White space parts words, punctuation at a word's edges stands alone, and so does a CJK character; an apostrophe
+    begins a word (`Clinton's` -> `Clinton`, `'s`). What is inside a word stays: `U.S.` -> `U.S`, `.`.
+    """
+    spans: list[Span] = []
+    start = 0
+    for i, character in enumerate((*text, " ")):
+        if character in _SPACES or character in _CHINESE:
+            spans += _trimmed(text, start, i)
+            start = i + 1
+            if character in _CHINESE:
+                spans.append((i, i + 1))
+    return spans
+
+
+def _trimmed(text: str, start: int, end: int) -> list[Span]:
+    """A run of characters without white space as words."""
+    a, b = start, end
+    while a < b and text[a] in _PUNCTUATION:
+        a += 1
+    while b > a and text[b - 1] in _PUNCTUATION:
+        b -= 1
+    cuts = [a, *(i for i in range(a, b) if text[i] in _APOSTROPHES), b]
+    alone = [*range(start, a + 1)], [*range(b, end + 1)]
+    return [span for points in (alone[0], cuts, alone[1]) for span in pairwise(points) if span[0] < span[1]]
+
+
+def flat_tags(words: Words, y: Any) -> list[Any]:
+    """The tags of all words, one after another, from `y` as it belongs to the words.
+
+    Raises:
+        ValueError: `y` is not of the words' form.
+    """
+    rows = _tag_rows(y, len(words.examples), "y")
+    if words.offsets is not None:
+        return list(chain.from_iterable(_tags_of_spans(words, i, row) for i, row in enumerate(rows)))
+    flat: list[Any] = []
+    for i, row in enumerate(rows):
+        if words.sentences is None:
+            flat += _tag_rows(row, len(words.examples[i]), f"y[{i}]")
+        else:
+            for j, tags in enumerate(_tag_rows(row, len(words.sentences[i]), f"y[{i}]")):
+                flat += _tag_rows(tags, words.sentences[i][j], f"y[{i}][{j}]")
+    return flat
+
+
+def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
+    """`(start, end, label)` in characters as a BIO tag a word."""
+    assert words.offsets is not None
+    offsets = words.offsets[i]
+    starts, ends = ({bounds[side]: k for k, bounds in enumerate(offsets)} for side in (0, 1))
+    tags = ["O"] * len(offsets)
+    for span in spans if _is_list(spans) else [spans]:
+        if not isinstance(span, (list, tuple)) or len(span) != 3 or not isinstance(span[2], str):
+            raise ValueError(f"`y` must hold (start, end, label) for texts. Received: y[{i}] with {span!r}")
+        first, last = starts.get(span[0]), ends.get(span[1])
+        if first is None or last is None or last < first:
+            raise ValueError(
+                "`y` must hold spans of whole words (keras_bert_zoo.text.words.split_text). "
+                f"Received: y[{i}] with {tuple(span)!r}"
+            )
+        if any(tag != "O" for tag in tags[first : last + 1]):
+            raise ValueError(f"`y` must hold spans apart from each other. Received: y[{i}] with {tuple(span)!r}")
+        tags[first : last + 1] = [f"B-{span[2]}", *[f"I-{span[2]}"] * (last - first)]
+    return tags
+
+
+def _sentence(row: Any, name: str) -> list[str]:
+    if not _is_list(row):
+        raise ValueError(f"{_EXPECTED}. Received: {name} of type {type(row).__name__}")
+    if len(row) and _is_list(row[0]):
+        raise ValueError(f"{_EXPECTED}. Received: {name}[0] of type {type(row[0]).__name__}")
+    return split_texts(list(row), name)[0] if len(row) else []
+
+
+def _tag_rows(y: Any, count: int, name: str) -> list[Any]:
+    if not _is_list(y):
+        raise ValueError(f"`y` must have the form of `x`, a tag a word. Received: {name} of type {type(y).__name__}")
+    if len(y) != count:
+        raise ValueError(f"`y` must have the form of `x`, a tag a word. Received: {name} with {len(y)} for {count}")
+    return list(y)
+
+
+def _is_list(x: Any) -> bool:
+    if isinstance(x, (str, bytes, dict, tuple)):
+        return False
+    return isinstance(x, Sequence) or hasattr(x, "to_numpy") or (isinstance(x, np.ndarray) and x.ndim > 0)
+
+
+def _cut(rows: Any, lengths: list[int]) -> list[Any]:
+    return [rows[start:end] for start, end in pairwise((0, *accumulate(lengths)))]

@@ -1,0 +1,131 @@
+"""The columns of CoNLL, and the entities in tags, against hand-worked cases and the shared task's own figures."""
+
+from collections import Counter
+
+import keras
+import pytest
+
+from keras_bert_zoo.data import read_conll
+from keras_bert_zoo.metrics import entity_scores, entity_scores_by_label, find_entities, to_bio
+
+if keras.backend.backend() != "torch":
+    pytest.skip("files and tags know no backend: once is enough", allow_module_level=True)
+
+FILE = """\
+-DOCSTART- -X- O O
+
+U.N. NNP I-NP I-ORG
+official NN I-NP O
+Ekeus NNP I-NP I-PER
+Smith NNP I-NP B-PER
+
+Peter NNP I-NP I-PER
+-DOCSTART- -X- O O
+\t
+1996-08-22\tCD\tI-NP\tO
+EU NNP I-NP I-ORG
+German JJ I-NP I-MISC
+"""
+
+
+def test_reads_words_tags_and_documents(tmp_path):
+    path = tmp_path / "train"
+    path.write_text(FILE)
+    sentences = read_conll(path)
+    assert sentences.words == [["U.N.", "official", "Ekeus", "Smith"], ["Peter"], ["1996-08-22", "EU", "German"]]
+    assert sentences.tags == [["B-ORG", "O", "B-PER", "B-PER"], ["B-PER"], ["O", "B-ORG", "B-MISC"]]
+    assert sentences.documents == [0, 0, 1]
+    words, tags = sentences.by_document()
+    assert words == [sentences.words[:2], sentences.words[2:]]
+    assert tags == [sentences.tags[:2], sentences.tags[2:]]
+    path.write_text("\ufeffÅsa B-PER\r\nNilsson\u00a0x I-PER\r\n\r\nhej O")  # A no-break space parts no columns.
+    assert read_conll(path) == ([["Åsa", "Nilsson\u00a0x"], ["hej"]], [["B-PER", "I-PER"], ["O"]], [0, 0])
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("a b O\nc O\n", ", line 2 must have 3 columns, as before. Received: 'c O'"),
+        ("a\n", ", line 1 must have a word and its tag. Received: 'a'"),
+        ("a O\n\nb PER\n", ", line 3 must end in O, or B- or I- with a label. Received: 'b PER'"),
+        ("a I-\n", ", line 1 must end in O"),
+        ("\n-DOCSTART- O\n", " must hold a sentence. Received: none"),
+        (b"a O\n\xff O\n", " must be UTF-8 text (invalid start byte in line 2)"),
+        (None, " must be a text file"),
+    ],
+)
+def test_says_which_line_is_wrong(text, words, tmp_path):
+    path = tmp_path / "train"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError) as error:
+        read_conll(path)
+    assert f"{path}{words}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "part, documents, tokens, entities",
+    [
+        ("eng.train", 946, 203621, {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}),
+        ("eng.testa", 216, 51362, {"LOC": 1837, "MISC": 922, "ORG": 1341, "PER": 1842}),
+    ],
+)
+def test_official_files(part, documents, tokens, entities, data):
+    """Tables 1 and 2 of Tjong Kim Sang and De Meulder (2003)."""
+    sentences = read_conll(data / "conll2003" / part)
+    assert len(sentences.by_document()[0]) == documents
+    assert sum(map(len, sentences.words)) == tokens
+    found = Counter(label for tags in sentences.tags for label, _, _ in find_entities(tags))
+    assert found == entities
+
+
+@pytest.mark.parametrize(
+    "tags, entities",
+    [
+        ("O O", []),
+        ("B-A I-A O B-A", [("A", 0, 2), ("A", 3, 4)]),
+        ("I-A I-A O I-A", [("A", 0, 2), ("A", 3, 4)]),  # IOB1
+        ("I-A B-A I-A", [("A", 0, 1), ("A", 1, 3)]),
+        ("B-A I-B I-B", [("A", 0, 1), ("B", 1, 3)]),
+        ("B-A E-A I-A S-B S-B", [("A", 0, 2), ("A", 2, 3), ("B", 3, 4), ("B", 4, 5)]),
+        ("O E-A O", [("A", 1, 2)]),
+        ("B-A-B I-A-B I-A", [("A-B", 0, 2), ("A", 2, 3)]),
+    ],
+)
+def test_entities_begin_and_end_as_in_conlleval(tags, entities):
+    tags = tags.split()
+    assert find_entities(tags) == entities
+    bio = to_bio(tags)
+    assert find_entities(bio) == entities
+    assert to_bio(bio) == bio
+    assert all(bio[start][0] == "B" and set(bio[start + 1 : end]) <= {f"I-{x}"} for x, start, end in entities)
+
+
+def test_scores_are_of_whole_entities():
+    """By hand: 5 true, 4 found, 2 right (LOC in the first sentence, PER in the second)."""
+    true = ["B-PER I-PER O B-LOC", "B-ORG B-ORG O B-PER"]
+    found = ["B-PER O O I-LOC", "B-ORG I-ORG O B-PER"]
+    true, found = ([row.split() for row in rows] for rows in (true, found))
+    assert entity_scores(true, found) == {"precision": 2 / 4, "recall": 2 / 5, "f1": 4 / 9}
+    assert entity_scores_by_label(true, found) == {
+        "LOC": {"precision": 1, "recall": 1, "f1": 1},
+        "ORG": {"precision": 0, "recall": 0, "f1": 0},
+        "PER": {"precision": 1 / 2, "recall": 1 / 2, "f1": 1 / 2},
+    }
+    assert entity_scores([["O"]], [["O"]]) == {"precision": 0, "recall": 0, "f1": 0}
+    # The same entity in two sentences is two.
+    assert entity_scores([["B-A"], ["B-A"]], [["B-A"], ["O"]])["recall"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "true, predicted, words",
+    [
+        ([["O"]], [], "`predicted` must have 1 sentences, as `true`. Received: 0"),
+        ([["O"]], [["O", "O"]], "Received: predicted[0] with 2 tags, true[0] with 1"),
+        ([["O"]], [["PER"]], "Received: tags[0]='PER'"),
+    ],
+)
+def test_bad_tags(true, predicted, words):
+    with pytest.raises(ValueError) as error:
+        entity_scores(true, predicted)
+    assert words in str(error.value)

@@ -1,0 +1,342 @@
+"""The tagger: words, documents and texts in, one class a word out, against transformers and each word on its own."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.checkpoints.files import read_json
+from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
+from keras_bert_zoo.text.token_batches import TokenBatches
+from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
+
+NAMES = ["B-PER", "I-PER", "O"]
+# "longer" is two tokens; "zz" none that is known; a zero-width space none at all.
+SENTENCES = [["a", "longer", "film"], ["bad"], ["the", "plot", "zz", "\u200b", "dullest", "."], [], ["so", "slow"]]
+TAGS = [["O", "B-PER", "I-PER"], ["O"], ["B-PER", "O", "O", "I-PER", "B-PER", "O"], [], ["B-PER", "I-PER"]]
+
+
+@pytest.fixture
+def tagger(tokenizer):
+    preprocessor = kbz.BertWordPreprocessor(tokenizer, sequence_length=16)
+    model = kbz.BertTokenClassifier(
+        kbz.BertBackbone(**TINY, pooler=False), class_names=NAMES, preprocessor=preprocessor
+    )
+    return randomise(model)
+
+
+def pieces(tagger, words):
+    return [tagger.preprocessor.tokenizer.encode(word).token_ids[1:-1] or [1] for word in words]
+
+
+def logits_of(tagger, words):
+    """A sentence on its own, without padding: the logits at each word's first token."""
+    tokens = pieces(tagger, words)
+    ids = np.array([[2, *(token for word in tokens for token in word), 3]], "int32")
+    starts = np.cumsum([1, *map(len, tokens)])[:-1]
+    inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": np.ones_like(ids)}
+    return numpy(tagger(inputs))[0, starts.astype(int)]
+
+
+def losses_of(logits, labels):
+    logits = logits.astype("float64")
+    return np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
+
+
+def test_predictions_are_of_first_tokens_in_the_order_given(tagger):
+    expected = [logits_of(tagger, words) for words in SENTENCES]
+    for batch_size in (1, None):
+        predicted = tagger.predict(SENTENCES, batch_size, verbose=0)
+        assert [len(rows) for rows in predicted] == [3, 1, 6, 0, 2]
+        for x, y in zip(predicted, expected, strict=True):
+            np.testing.assert_allclose(x, y, atol=2e-6)
+    assert [len(rows) for rows in tagger.predict(SENTENCES, 2, verbose=0, steps=1)] == [3, 1]
+
+
+def test_sentences_of_a_document_see_each_other(tagger):
+    documents = [SENTENCES[:2], [["it", "is"]]]
+    predicted = tagger.predict(documents, verbose=0)
+    joined = logits_of(tagger, [*SENTENCES[0], *SENTENCES[1]])
+    assert [[len(rows) for rows in document] for document in predicted] == [[3, 1], [2]]
+    np.testing.assert_allclose(np.concatenate(predicted[0]), joined, atol=2e-6)
+    np.testing.assert_allclose(predicted[1][0], logits_of(tagger, ["it", "is"]), atol=2e-6)
+    assert np.abs(joined[3] - logits_of(tagger, SENTENCES[1])).max() > 1e-3
+
+
+def test_long_sentences_come_in_windows(tagger):
+    """By hand: 40 words of one token in windows of 14, half overlapping; each word where its contexts are largest."""
+    words = [WORDS[5 + i % 11] for i in range(40)]
+    windows = tagger.preprocessor.pack([["bad"], words])
+    assert windows.lengths.tolist() == [3, 16, 16, 16, 16, 16]
+    assert windows.starts.tolist() == [0, 1, 8, 15, 22, 27]
+    expected = np.empty((40, 3))
+    for first, begin, end in [(0, 0, 11), (7, 11, 18), (14, 18, 25), (21, 25, 31), (26, 31, 40)]:
+        logits = logits_of(tagger, words[first : first + 14])
+        expected[begin:end] = logits[begin - first : end - first]
+    np.testing.assert_allclose(tagger.predict([words], verbose=0)[0], expected, atol=2e-6)
+    # A word that fills a window, and more, stands alone and is still labelled.
+    huge = ["a", "longest" + "est" * 30, "film"]
+    assert [len(rows) for rows in tagger.predict([huge], verbose=0)] == [3]
+    assert tagger.preprocessor.pack([huge]).lengths.max() == 16
+
+
+def test_loss_is_the_mean_over_words(tagger):
+    labels = [NAMES.index(tag) for tags in TAGS for tag in tags]
+    logits = np.concatenate([logits_of(tagger, words) for words in SENTENCES])
+    losses = losses_of(logits, labels)
+    for batch_size in (1, 2, 8):
+        scores = tagger.evaluate(SENTENCES, TAGS, batch_size, verbose=0, return_dict=True)
+        assert scores["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+        assert scores["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == labels))
+    still = randomise(
+        kbz.BertTokenClassifier(
+            kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0, pooler=False),
+            class_names=NAMES,
+            dropout=0.0,
+            preprocessor=tagger.preprocessor,
+        )
+    )
+    still.compile(keras.optimizers.SGD(0.0))
+    numbers = [[NAMES.index(tag) for tag in tags] for tags in TAGS]
+    weights = np.repeat([1.0, 0, 2, 1, 1], [3, 1, 6, 0, 2])
+    for y, options, expected in [
+        (numbers, {}, losses),
+        (TAGS, {"class_weight": {"O": 0.5, 1: 3.0}}, losses * np.array([1, 3, 0.5])[labels]),
+        (TAGS, {"sample_weight": [1.0, 0, 2, 1, 1]}, losses * weights),
+    ]:
+        history = still.fit(SENTENCES, y, verbose=0, **options).history
+        assert history["loss"][0] == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+def test_copies_that_fill_a_batch_do_not_count(tagger):
+    """Three windows in batches of two on two devices: the last is filled with a copy."""
+    examples = tagger.preprocessor.pack(SENTENCES[:3])
+    targets = examples.lay(np.arange(10) % 3)
+    options = {"batch_size": 2, "multiple_of": 2}
+    scored = TokenBatches(examples, targets, **options)
+    rows = sum((weights.sum(1) / weights.shape[1]).sum() for _, _, weights in scored)
+    assert rows == pytest.approx(sum(len(weights) for _, _, weights in scored))  # A loss of 1 a word has the mean 1.
+    (_, _, full), (_, _, filled) = TokenBatches(examples, targets, training=True, **options)
+    assert full.mean() == pytest.approx(1)
+    assert filled.mean() == pytest.approx(1)
+    assert not filled[1].any()
+
+
+EASY = [["a", "film"], ["warm", "film"], ["bad", "cast"], ["the", "longer", "plot"]]
+EASY_TAGS = [["O", "B-PER"], ["I-PER", "B-PER"], ["O", "B-PER"], ["O", "I-PER", "B-PER"]]
+
+
+def test_fit_learns_and_scores_entities(tokenizer, tmp_path):
+    backbone = kbz.BertBackbone(
+        **{**TINY, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0, pooler=False
+    )
+    preprocessor = kbz.BertWordPreprocessor(tokenizer, sequence_length=16)
+    tagger = kbz.BertTokenClassifier(backbone, num_classes=3, preprocessor=preprocessor)
+    tagger.compile(kbz.AdamW(5e-3, bias_correction=True))
+    tagger.fit(EASY, EASY_TAGS, batch_size=4, epochs=20, verbose=0)
+    assert tagger.class_names == NAMES
+    scores = kbz.metrics.ValidationScores(lambda model: model.evaluate_entities([EASY], [EASY_TAGS]))
+    history = tagger.fit(EASY, EASY_TAGS, verbose=0, validation_data=(EASY, EASY_TAGS), callbacks=[scores]).history
+    assert [history[f"val_{name}"] for name in ("accuracy", "precision", "recall", "f1")] == [[1]] * 4
+    text = "warm  film"
+    (one, two) = tagger.tag(text)
+    assert (one[:4], two[:4]) == (("warm", "PER", 0, 4), ("film", "PER", 6, 10))
+    tagger.save_to_preset(tmp_path / "preset")
+    loaded = kbz.BertTokenClassifier.from_preset(tmp_path / "preset")
+    assert loaded.class_names == NAMES
+    assert loaded.tag(text) == tagger.tag(text)
+
+
+def test_tags_have_places(tagger, monkeypatch):
+    """What is found where, by logits that the test gives: entities never go from one sentence into the next."""
+    x = {"B": [9.0, 0, 0], "I": [0, 9.0, 0], "O": [0, 0, 9.0]}
+    monkeypatch.setattr(tagger, "_word_logits", lambda examples, *a, **k: np.array([x[c] for c in given], "float32"))
+    score = pytest.approx(1 / (1 + 2 * np.exp(-9)))
+    given = "OBIIOI"  # ( Bill O 'Brien , he
+    assert tagger.tag("(Bill O'Brien, he") == [
+        ("Bill O'Brien", "PER", 1, 13, score),
+        ("he", "PER", 15, 17, score),
+    ]
+    words = [[["Ann", "Lee"], ["Smith", "."]], [["x", "y"]]]
+    given = "BIIOOB"
+    assert tagger.tag(words) == [
+        [[("Ann Lee", "PER", 0, 2, score)], [("Smith", "PER", 0, 1, score)]],
+        [[("y", "PER", 1, 2, score)]],
+    ]
+    true = [[["B-PER", "I-PER"], ["B-PER", "O"]], [["O", "B-PER"]]]
+    assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 1, "f1": 1}
+
+
+def test_spans_of_texts_are_tags(tagger):
+    text = "so (Ann O'Lee), bad!"
+    by_span = tagger.evaluate([text, ""], [[(4, 13, "PER")], []], verbose=0)
+    words = [["so", "(", "Ann", "O", "'Lee", ")", ",", "bad", "!"]]
+    by_word = tagger.evaluate(words, [["O", "O", "B-PER", "I-PER", "I-PER", "O", "O", "O", "O"]], verbose=0)
+    np.testing.assert_allclose(by_span, by_word, rtol=1e-6)
+
+
+def test_ready_arrays_and_streams(tagger):
+    tf = pytest.importorskip("tensorflow")
+    arrays, windows = tagger.preprocessor(SENTENCES), tagger.preprocessor.pack(SENTENCES)
+    targets = windows.lay(np.array([NAMES.index(tag) for tags in TAGS for tag in tags]))
+    expected = tagger.evaluate(SENTENCES, TAGS, verbose=0)
+    np.testing.assert_allclose(tagger.evaluate(arrays, targets, verbose=0), expected, rtol=1e-5)
+    stream = tf.data.Dataset.from_tensor_slices((arrays, targets)).batch(4)
+    np.testing.assert_allclose(tagger.evaluate(stream, verbose=0), expected, rtol=1e-5)
+    logits = tagger.predict(arrays, verbose=0)
+    np.testing.assert_allclose(logits, tagger.predict(stream.map(lambda x, y: x), verbose=0), atol=2e-6)
+    np.testing.assert_allclose(
+        logits[windows.word_windows, windows.word_positions],
+        np.concatenate(tagger.predict(SENTENCES, verbose=0)),
+        atol=2e-6,
+    )
+    assert len(tagger.fit(stream, verbose=0).history["loss"]) == 1
+    with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or words at hand"):
+        tagger.fit(tf.data.Dataset.from_tensor_slices((["a"], [[0]])).batch(1), verbose=0)
+
+
+def test_saves(tokenizer, tmp_path):
+    def build():
+        return kbz.BertTokenClassifier(
+            kbz.BertBackbone(**TINY, pooler=False),
+            class_names=NAMES,
+            dropout=0.2,
+            preprocessor=kbz.BertWordPreprocessor(tokenizer, sequence_length=12),
+        )
+
+    loaded = check_saving(build, random_inputs(), tmp_path)
+    assert loaded.head_config() == {"num_classes": 3, "class_names": NAMES, "dropout": 0.2}
+    assert loaded.preprocessor.pack([["bad"] * 20]).lengths.max() == 12
+
+
+@pytest.fixture
+def reference(tmp_path):
+    """transformers' tagger with random weights, biases too, saved where ours reads it."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
+        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.3,
+        id2label=dict(enumerate(NAMES)), label2id={name: i for i, name in enumerate(NAMES)},
+    )  # fmt: skip
+    model = transformers.BertForTokenClassification(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return model.eval()
+
+
+def test_transformers_heads_come_and_go(reference, tmp_path):
+    import torch
+    import transformers
+
+    inputs = random_inputs(vocabulary_size=len(WORDS))
+
+    def logits(model):
+        with torch.no_grad():
+            return model(*(torch.tensor(inputs[name]).long() for name in THEIR_ORDER)).logits.numpy()
+
+    expected = logits(reference)
+    tagger = kbz.BertTokenClassifier.from_preset(tmp_path / "theirs")
+    assert (tagger.load_report.fresh, tagger.load_report.unused) == ((), ())
+    assert tagger.head_config() == {"num_classes": 3, "class_names": NAMES, "dropout": pytest.approx(0.3)}
+    np.testing.assert_allclose(numpy(tagger(inputs)), expected, atol=1e-5)
+    tagger.save_to_preset(tmp_path / "ours")
+    saved, info = transformers.AutoModelForTokenClassification.from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not info["missing_keys"] | info["unexpected_keys"]
+    assert (type(saved).__name__, saved.config.id2label) == ("BertForTokenClassification", dict(enumerate(NAMES)))
+    np.testing.assert_allclose(logits(saved.eval()), expected, atol=1e-5)
+    assert read_json(tmp_path / "ours" / "config.json")["classifier_dropout"] == pytest.approx(0.3)
+    # A head of texts is none of tokens, and the other way about, though the tensors are called the same.
+    other = kbz.BertTextClassifier.from_preset(tmp_path / "ours", num_classes=3)
+    assert "classifier/kernel" in other.load_report.fresh
+    assert "classifier/kernel" in other.load_report.unused
+    other.save_to_preset(tmp_path / "texts")
+    with pytest.raises(ValueError, match="the preset has no classification head"):
+        kbz.BertTokenClassifier.from_preset(tmp_path / "texts")
+
+
+THEIR_ORDER = ("token_ids", "padding_mask", "segment_ids")
+
+
+def test_loss_and_gradients_are_those_of_transformers(reference, tmp_path):
+    import torch
+
+    tagger = kbz.BertTokenClassifier.from_preset(tmp_path / "theirs", dropout=0.0)
+    windows = tagger.preprocessor.pack(SENTENCES)
+    labels = windows.lay(np.array([NAMES.index(tag) for tags in TAGS for tag in tags]))
+    ((inputs, targets, weights),) = TokenBatches(windows, labels, training=True)
+    tensors = [torch.tensor(inputs[name]).long() for name in THEIR_ORDER]
+    loss = reference(*tensors, labels=torch.tensor(labels).long()).loss
+    loss.backward()
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    arrays = [keras.ops.convert_to_tensor(array) for array in (targets, weights)]
+    ours = gradients(tagger, inputs, lambda logits: entropy(arrays[0], logits, arrays[1]))
+    value = float(numpy(entropy(arrays[0], tagger(inputs), arrays[1])))
+    assert value == pytest.approx(float(loss.detach()), abs=1e-5)
+    theirs = {name: parameter.grad.numpy() for name, parameter in reference.named_parameters()}
+    ours = split_tensors(ours, "bert.")
+    assert set(ours) == set(theirs)
+    ours["bert.embeddings.word_embeddings.weight"][0] = 0  # PyTorch leaves the gradient of padding out.
+    for name, expected in theirs.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_tokens_are_those_of_transformers(tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    theirs = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    sentences = [words for words in SENTENCES if words and "\u200b" not in words]
+    encoded = theirs(sentences, is_split_into_words=True)
+    windows = kbz.BertWordPreprocessor(tokenizer).pack(sentences)
+    for i, ids in enumerate(encoded["input_ids"]):
+        batch = windows.take(np.array([i]), len(ids) + 1)
+        assert batch["token_ids"][0].tolist() == [*ids, 0]
+        assert batch["padding_mask"][0].sum() == len(ids)
+        numbers = encoded.word_ids(i)
+        firsts = [k for k, word in enumerate(numbers) if word is not None and word != numbers[k - 1]]
+        assert windows.word_positions[windows.word_windows == i].tolist() == firsts
+
+
+BAD = [
+    ((("a", "b"), TAGS), "`x` must be a list of sentences, documents or texts. Received: a tuple"),
+    (([["a"], "b"], TAGS), "`x` must be a list of sentences, each a list of words"),
+    (([["a"], [["b"]]], TAGS), "`x` must be a list of sentences, each a list of words"),
+    (([["a", None]], [["O", "O"]]), "`x[0]` must hold strings. Received: x[0][1]=None of type NoneType"),
+    (([[["a"], "b"]], TAGS), "Received: x[0][1] of type str"),
+    (([[], []], [[], []]), "`x` must hold at least one example"),
+    ((SENTENCES, TAGS[:4]), "`y` must have the form of `x`, a tag a word. Received: y with 4 for 5"),
+    (([["a", "b"]], [["O"]]), "Received: y[0] with 1 for 2"),
+    (([[["a"], ["b"]]], [[["O"], []]]), "Received: y[0][1] with 0 for 1"),
+    (([["a"]], ["O"]), "Received: y[0] of type str"),
+    (([["a"]], [["B-LOC"]]), "`y` must hold names of ['B-PER', 'I-PER', 'O']. Received: y with 'B-LOC'"),
+    (([["a"]], [[3]]), "`y` must be in [0, 3). Received: y with 3"),
+    (([["a"]], None), "`y` must be given"),
+    ((["a film"], [[(0, 3, "PER")]]), "`y` must hold spans of whole words"),
+    ((["a film"], [[(0, 6, "PER"), (2, 6, "PER")]]), "`y` must hold spans apart from each other"),
+    ((["a film"], [[(0, "PER")]]), "`y` must hold (start, end, label) for texts. Received: y[0] with (0, 'PER')"),
+    ((random_inputs(), np.zeros(3, int)), "`y` must have the shape (3, length) for ready arrays"),
+    ((random_inputs(), np.zeros((3, 5), int)), "`y` must have the shape (3, 9), as `token_ids`"),
+    ((random_inputs(), np.zeros((3, 9), int)), "`y` must be -100 at padding"),
+]
+
+
+def test_bad_data_leaves_the_model_usable(tagger):
+    before = [numpy(weight) for weight in tagger.weights]
+    for arguments, words in BAD:
+        for run in (tagger.fit, tagger.evaluate):
+            with pytest.raises(ValueError) as error:
+                run(*arguments, verbose=0)
+            assert words in str(error.value)
+            assert len(str(error.value)) < 300
+    with pytest.raises(ValueError, match=r"`sample_weight` must have the shape \(5,\)"):
+        tagger.fit(SENTENCES, TAGS, sample_weight=[1.0], verbose=0)
+    for weight, value in zip(tagger.weights, before, strict=True):
+        np.testing.assert_array_equal(numpy(weight), value)
+    unnamed = kbz.BertTokenClassifier(tagger.backbone, 3, preprocessor=tagger.preprocessor)
+    with pytest.raises(ValueError, match="Entities need `class_names` such as O, B-PER"):
+        unnamed.tag("a film")
