@@ -129,7 +129,7 @@ def test_many_steps_an_execution_are_the_same_steps(data):
 
 @pytest.mark.parametrize(
     "options, masking",
-    [({}, None), ({}, Masking(5, rate=0.5)), ({}, Masking(2, whole_words=True)), ({"fix_masks": True}, None)],
+    [({}, None), ({}, Masking(16, rate=0.95)), ({}, Masking(2, whole_words=True)), ({"fix_masks": True}, None)],
     ids=["drawn", "all that may be masked", "whole words", "fixed"],
 )
 @pytest.mark.parametrize("pairs", [True, False])
