@@ -1,0 +1,282 @@
+"""The paper's ablations (Devlin et al. 2019, sections 5.1, 5.2 and C.2), each on a budget of about ten CPU minutes.
+
+    keras-bert-zoo vocab --size 8000 --out vocab.txt NOVELS/*.txt
+    KBZ_DATA=DATA KERAS_BACKEND=tensorflow python benchmarks/ablations.py --novels NOVELS --vocab vocab.txt --work WORK
+    python benchmarks/ablations.py --table
+
+`NOVELS` are text files, a book each, of which the three shortest are held out; `DATA` holds `glue/MRPC` and
+`glue/SST-2`. Every row sees as many tokens of the same books and is then fine-tuned on the first 6,400 sentences of
+SST-2 and on MRPC with three seeds. It may be interrupted: a pre-training goes on, and rows that are in
+`results/ablations.jsonl` are left out. `--rows ltr ltr_bilstm` runs these only; `--trial` does a few steps of each row
+and keeps no result.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import curves
+from finetune_scores import cpu, read_task
+
+RESULTS = Path(__file__).parent / "results" / "ablations.jsonl"
+CURVES = Path(__file__).parent / "results" / "curves"
+
+BASE: dict[str, Any] = {
+    "preset": "bert_tiny",  # 2 x 128: what ten CPU minutes can take past the frequencies of words.
+    "batch_size": 32,  # On few tokens many small steps get further than few large ones.
+    "learning_rate": 1e-3,  # Ten times the paper's, which is for a model six times as wide.
+    "warmup": 0.05,
+    "dropout": 0.0,  # Nothing is seen twice (Geiping and Goldstein 2022, section 4.3).
+}
+TOKENS = 8_000_000  # Half of the books' once: some 2,000 steps, which take the base nearly ten minutes of one core.
+POINTS = 10  # A curve has.
+LENGTH = 128  # The paper's for 90 % of its steps.
+FINE_TUNING = {"batch_size": 32, "peak": 3e-4, "epochs": {"sst2": 2, "mrpc": 3}}  # Of the small models' grid.
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A row.
+
+    Attributes:
+        why: What it shows.
+        run: What differs from `BASE`.
+        pairs: Whether pre-trained on next-sentence pairs, else on packed sentences.
+        pooling: What stands for a text in fine-tuning.
+        like: The row whose pre-training it shares.
+    """
+
+    why: str
+    run: dict[str, Any] = field(default_factory=dict)
+    pairs: bool = True
+    pooling: str = "first"
+    like: str | None = None
+
+
+def masks(mask: float, random: float) -> Ablation:
+    return Ablation(f"C.2: {mask:.0%} [MASK], {1 - mask - random:.0%} same, {random:.0%} random", {
+        "masking": {"mask": mask, "random": random}})  # fmt: skip
+
+
+def size(layers: int, width: int, heads: int) -> Ablation:
+    return Ablation(f"5.2: {layers} layers, {width} wide, {heads} heads", {"architecture": {
+        "num_layers": layers, "hidden_dim": width, "num_heads": heads, "intermediate_dim": 4 * width}})  # fmt: skip
+
+
+LEFT = {"architecture": {"causal": True}}
+ABLATIONS = {
+    "base": Ablation("5.1: masked tokens and next sentence"),
+    "no_nsp": Ablation("5.1: masked tokens alone", pairs=False),
+    # [CLS] has seen nothing there, so the last token stands for the text.
+    "ltr": Ablation("5.1: each next token, in fine-tuning left to right, too", LEFT, pairs=False, pooling="last"),
+    "ltr_bilstm": Ablation("5.1: the same + BiLSTM", LEFT, pairs=False, pooling="bilstm", like="ltr"),
+    # The paper's first row, 80/10/10, is the base.
+    "mask_100_0_0": masks(1.0, 0.0),
+    "mask_80_0_20": masks(0.8, 0.2),
+    "mask_80_20_0": masks(0.8, 0.0),
+    "mask_0_20_80": masks(0.0, 0.8),
+    "mask_0_0_100": masks(0.0, 1.0),
+    "whole_words": Ablation("all pieces of a word together", {"masking": {"whole_words": True}}),
+    "layers_1": size(1, 128, 2),
+    "layers_4": size(4, 128, 2),
+    "heads_1": size(2, 128, 1),
+    "width_64": size(2, 64, 1),
+    "width_256": size(2, 256, 4),
+}
+
+
+# --- One row
+
+
+def prepare_data(novels: Path, vocabulary: Path, work: Path) -> None:
+    """Two data sets for all rows, and their held-out book."""
+    import keras_bert_zoo as kbz
+
+    files = sorted(novels.glob("*.txt"), key=lambda path: (path.stat().st_size, path.name))
+    books = {False: sorted(files[3:]), True: sorted(files[:3])}
+    tokenizer = kbz.BertTokenizer(vocabulary)
+    for pairs in (True, False):
+        for held_out in (False, True):
+            folder = work / data_name(pairs, held_out)
+            if not folder.exists():
+                options: dict[str, Any] = {"layout": "prose", "sequence_length": LENGTH, "next_sentence": pairs}
+                kbz.pretraining.prepare(books[held_out], folder, tokenizer, **options)
+
+
+def data_name(pairs: bool, held_out: bool) -> str:
+    return ("pairs" if pairs else "packed") + ("_held_out" if held_out else "")
+
+
+def configuration(name: str, work: Path, trial: bool) -> Any:
+    from keras_bert_zoo.pretraining import PretrainingBatches, Run
+
+    row = ABLATIONS[name]
+    run = {**BASE, **row.run}
+    data, held_out = (str(work / data_name(row.pairs, part)) for part in (False, True))
+    every = round(TOKENS / PretrainingBatches(data).mean_length / run["batch_size"] / POINTS)
+    steps, every = (4, 4) if trial else (every * POINTS, every)
+    return Run(data, validation=held_out, steps=steps, save_every=every, **run)
+
+
+def run_row(name: str, work: Path, data: Path, trial: bool) -> dict[str, Any]:
+    import keras
+
+    from keras_bert_zoo.pretraining import PretrainingBatches, pretrain
+
+    row, run = ABLATIONS[name], configuration(name, work, trial)
+    folder = work / ("trial" if trial else "runs") / (row.like or name)
+    pretrain(run, folder, verbose=2)
+    curve = curves.read(folder)
+    tokens = run.steps * run.batch_size * PretrainingBatches(run.data, run.batch_size).mean_length
+    record: dict[str, Any] = {
+        "row": name,
+        "why": row.why,
+        "run": {key: value for key, value in asdict(run).items() if key not in ("data", "validation")},
+        "pairs": row.pairs,
+        "pooling": row.pooling,
+        "tokens": round(tokens),
+        "pretraining_minutes": round(
+            tokens * statistics.mean(1 / point["tokens_per_second"] for point in curve) / 60, 2
+        ),
+        "perplexity": round(math.exp(curve[-1]["val_mlm_loss"]), 2),
+        "accuracy": round(curve[-1]["val_mlm_accuracy"], 4),
+    }
+    start = time.perf_counter()
+    for task in FINE_TUNING["epochs"]:
+        seeds, examples = (SEEDS[:1], 64) if trial else (SEEDS, None)
+        record[task] = [fine_tune(folder / "preset", task, row.pooling, data, seed, examples) for seed in seeds]
+    record["fine_tuning_minutes"] = round((time.perf_counter() - start) / 60, 2)
+    record["backend"] = keras.backend.backend()
+    record["machine"] = f"{cpu()}, {os.cpu_count()} cores"
+    record["versions"] = f"Python {platform.python_version()}, Keras {keras.__version__}"
+    return record
+
+
+def fine_tune(preset: Path, task: str, pooling: str, data: Path, seed: int, examples: int | None) -> float:
+    """Accuracy on the development set after training on the first examples, or all."""
+    import keras
+    import numpy as np
+
+    import keras_bert_zoo as kbz
+
+    keras.utils.set_random_seed(seed)
+    classifier = kbz.BertTextClassifier.from_preset(preset, num_classes=2, pooling=pooling, sequence_length=LENGTH)
+    classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(FINE_TUNING["peak"])))
+    x, y = read_task(task, "train", data)
+    x, y = tuple(column[:examples] for column in x) if task == "mrpc" else x[:examples], y[:examples]
+    classifier.fit(x, y, batch_size=FINE_TUNING["batch_size"], epochs=FINE_TUNING["epochs"][task], verbose=2)
+    x, y = read_task(task, "dev", data)
+    return round(float((classifier.predict(x, verbose=0).argmax(-1) == np.array(y)).mean()), 4)
+
+
+# --- The paper beside it
+
+TABLES: dict[str, tuple[tuple[str, ...], dict[str, tuple[float | None, ...]]]] = {
+    "Pre-training tasks (section 5.1, table 5)": (
+        ("MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD F1"),
+        {
+            "base": (84.4, 88.4, 86.7, 92.7, 88.5),
+            "no_nsp": (83.9, 84.9, 86.5, 92.6, 87.9),
+            "ltr": (82.1, 84.3, 77.5, 92.1, 77.8),
+            "ltr_bilstm": (82.1, 84.1, 75.7, 91.6, 84.9),
+        },
+    ),
+    "Masking (section C.2, table 8)": (
+        ("MNLI", "NER, fine-tuned", "NER, features"),
+        {
+            "base": (84.2, 95.4, 94.9),
+            "mask_100_0_0": (84.3, 94.9, 94.0),
+            "mask_80_0_20": (84.1, 95.2, 94.6),
+            "mask_80_20_0": (84.4, 95.2, 94.7),
+            "mask_0_20_80": (83.7, 94.8, 94.6),
+            "mask_0_0_100": (83.6, 94.9, 94.6),
+        },
+    ),
+    # Of BERT-large, uncased, in google-research/bert's README.
+    "Whole words": (("SQuAD 1.1 F1", "MultiNLI"), {"base": (91.0, 86.05), "whole_words": (92.8, 87.07)}),
+    "Sizes (section 5.2, table 6)": (
+        (),
+        dict.fromkeys(("layers_1", "base", "layers_4", "heads_1", "width_64", "width_256"), ()),
+    ),
+}
+# Layers, width, heads: perplexity of masked tokens, MNLI-m, MRPC, SST-2.
+PAPER_SIZES = {
+    (3, 768, 12): (5.84, 77.9, 79.8, 88.4),
+    (6, 768, 3): (5.24, 80.6, 82.2, 90.7),
+    (6, 768, 12): (4.68, 81.9, 84.8, 91.3),
+    (12, 768, 12): (3.99, 84.4, 86.7, 92.9),
+    (12, 1024, 16): (3.54, 85.7, 86.9, 93.3),
+    (24, 1024, 16): (3.23, 86.6, 87.8, 93.7),
+}
+
+
+def table() -> str:
+    """Markdown; of the seeds the mean, and the lowest and the highest in brackets."""
+    records = {record["row"]: record for record in read_records()}
+    lines = []
+    for title, (columns, rows) in TABLES.items():
+        heads = ["row", "held-out perplexity", "accuracy", "SST-2", "MRPC", *(f"paper: {name}" for name in columns)]
+        lines += [f"### {title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        for name, paper in rows.items():
+            cells = ours(records[name]) if name in records else ["-"] * 4
+            what = ABLATIONS[name].why.split(": ")[-1]
+            lines.append(f"| {' | '.join([what, *cells, *map(str, paper)])} |")
+        lines.append("")
+    lines += ["| paper: layers x width, heads | perplexity | MNLI-m | MRPC | SST-2 |", "|---|---|---|---|---|"]
+    for (layers, width, heads), scores in PAPER_SIZES.items():
+        lines.append(f"| {layers} x {width}, {heads} | {' | '.join(map(str, scores))} |")
+    return "\n".join(lines)
+
+
+def ours(record: dict[str, Any]) -> list[str]:
+    scores = [[100 * score for score in record[task]] for task in ("sst2", "mrpc")]
+    return [
+        f"{record['perplexity']:.1f}",
+        f"{record['accuracy']:.3f}",
+        *(f"{statistics.mean(score):.1f} ({min(score):.1f} to {max(score):.1f})" for score in scores),
+    ]
+
+
+def read_records() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.is_file() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--novels", type=Path, help="folder of text files, a book each")
+    parser.add_argument("--vocab", type=Path, help="the vocab.txt")
+    parser.add_argument("--work", type=Path, help="folder of data sets and runs, kept between calls")
+    parser.add_argument("--rows", nargs="+", choices=ABLATIONS, default=list(ABLATIONS), metavar="ROW")
+    parser.add_argument("--trial", action="store_true", help="a few steps of each row, to see that all of it works")
+    parser.add_argument("--table", action="store_true", help="print the results so far")
+    options = parser.parse_args()
+    if options.table:
+        print(table())
+        return
+    if "KBZ_DATA" not in os.environ or None in (options.novels, options.vocab, options.work):
+        sys.exit("Needs --novels, --vocab, --work and the data folder in KBZ_DATA; see --help.")
+    prepare_data(options.novels, options.vocab, options.work)
+    for name in options.rows:
+        if not options.trial and any(record["row"] == name for record in read_records()):
+            continue
+        print(f"== {name}: {ABLATIONS[name].why}", flush=True)
+        record = run_row(name, options.work, Path(os.environ["KBZ_DATA"]), options.trial)
+        print(json.dumps(record), flush=True)
+        if not options.trial:
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            CURVES.mkdir(exist_ok=True)
+            curves.keep(options.work / "runs" / (ABLATIONS[name].like or name), CURVES / f"{name}.csv")
+
+
+if __name__ == "__main__":
+    main()
