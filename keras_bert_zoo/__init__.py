@@ -10,11 +10,17 @@ from keras_bert_zoo.layers import SelfAttention as SelfAttention
 from keras_bert_zoo.layers import VocabularyBias as VocabularyBias
 from keras_bert_zoo.models import BertBackbone as BertBackbone
 from keras_bert_zoo.models import BertMaskedLM as BertMaskedLM
+from keras_bert_zoo.models import BertMultipleChoice as BertMultipleChoice
+from keras_bert_zoo.models import BertMultipleChoicePreprocessor as BertMultipleChoicePreprocessor
 from keras_bert_zoo.models import BertNextSentencePredictor as BertNextSentencePredictor
 from keras_bert_zoo.models import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models import BertPretrainer as BertPretrainer
 from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
+from keras_bert_zoo.models import BertTextEmbedder as BertTextEmbedder
 from keras_bert_zoo.models import BertTextRegressor as BertTextRegressor
+from keras_bert_zoo.models import Features as Features
+from keras_bert_zoo.models import extract_features as extract_features
+from keras_bert_zoo.models import write_features as write_features
 from keras_bert_zoo.presets import preset_names as preset_names
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer
 from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary

@@ -125,7 +125,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
         import tensorflow as tf
 
         def spec(array: np.ndarray) -> Any:
-            free = 2 if array.ndim == 2 and array.dtype == "int32" else 1
+            free = array.ndim if array.dtype == "int32" else 1
             return tf.TensorSpec((None,) * free + array.shape[free:], array.dtype)
 
         signature = keras.tree.map_structure(spec, self[0])
