@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,20 @@ class LazyArrays(Mapping[str, np.ndarray]):
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
 
+class Module(NamedTuple):
+    """One of the steps that sentence-transformers puts one after another.
+
+    Attributes:
+        kind: The name of its class.
+        path: Its folder, `""` for the directory itself.
+        config: Its configuration.
+    """
+
+    kind: str
+    path: str
+    config: dict[str, Any]
+
+
 @dataclass
 class Checkpoint:
     """A model as data.
@@ -57,6 +71,7 @@ class Checkpoint:
         vocabulary: Tokens in the order of their ids, or None.
         tokenizer: `BertTokenizer`'s other arguments.
         sequence_length: Longest input in tokens the preprocessor makes, or None.
+        modules: What a directory of sentence-transformers' lists; empty where it is none.
     """
 
     class_name: str
@@ -67,3 +82,4 @@ class Checkpoint:
     vocabulary: list[str] | None = None
     tokenizer: dict[str, Any] = field(default_factory=dict)
     sequence_length: int | None = None
+    modules: tuple[Module, ...] = ()

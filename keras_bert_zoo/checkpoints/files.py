@@ -62,8 +62,8 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
     return value
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """A JSON object, indented, with a final newline; all of it or nothing."""
+def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
+    """A JSON object or list, indented, with a final newline; all of it or nothing."""
     beside = path.with_name(f".{path.name}.part")
     beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(beside, path)

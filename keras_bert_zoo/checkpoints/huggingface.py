@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert_zoo.checkpoints import sentence_transformers
 from keras_bert_zoo.checkpoints.bert_config import read_backbone, write_backbone
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
 from keras_bert_zoo.checkpoints.files import read_json, typed, write_json
@@ -21,20 +22,22 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
 
 CONFIG, PRESET = "config.json", "preset.json"
-OPTIONAL = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON)
+OPTIONAL = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, *sentence_transformers.OPTIONAL)
 _FORMAT = 1
 
 # What `read` asks for, so that nothing else need be fetched: fnmatch patterns, single files first.
-SETTINGS = (CONFIG, VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, PRESET)
+SETTINGS = (CONFIG, VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, PRESET, *sentence_transformers.SETTINGS)
 _NUMBER = "[0-9]" * 5
 SAFETENSORS_FILES = (SAFETENSORS, SAFETENSORS + INDEX, f"model-{_NUMBER}-of-{_NUMBER}.safetensors")
 PYTORCH_FILES = (PYTORCH, PYTORCH + INDEX, f"pytorch_model-{_NUMBER}-of-{_NUMBER}.bin")
 
 _ARCHITECTURES = {
     "BertBackbone": "BertModel",
+    "BertTextEmbedder": "BertModel",
     "BertTextClassifier": "BertForSequenceClassification",
     "BertTextRegressor": "BertForSequenceClassification",
     "BertTokenClassifier": "BertForTokenClassification",
+    "BertMultipleChoice": "BertForMultipleChoice",
     "BertMaskedLM": "BertForMaskedLM",
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
@@ -88,6 +91,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
+        modules=sentence_transformers.read_modules(directory),
     )
 
 
@@ -115,7 +119,7 @@ def _is_regression(path: Path, config: dict[str, Any]) -> bool:
 
 def _read_head(path: Path, config: dict[str, Any], class_name: str) -> dict[str, Any]:
     """The arguments of the head, empty where we know none."""
-    if class_name not in (*_WITH_CLASSES, "BertTextRegressor"):
+    if class_name not in (*_WITH_CLASSES, "BertTextRegressor", "BertMultipleChoice"):
         return {}
     dropout = typed(path, config, "classifier_dropout", float, None)
     dropout = typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout
@@ -157,9 +161,11 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
         "pad_token_id": 0 if checkpoint.vocabulary is None else checkpoint.vocabulary.index("[PAD]"),
         "dtype": "float32",
     }
-    if checkpoint.head:
+    if checkpoint.class_name == "BertTextEmbedder":
+        sentence_transformers.write_modules(directory, checkpoint)
+    elif checkpoint.head:
         config |= _write_head(checkpoint.class_name, checkpoint.head)
-    prefix = "" if checkpoint.class_name == "BertBackbone" else BACKBONE_PREFIX
+    prefix = "" if architecture == "BertModel" else BACKBONE_PREFIX
     tensors = split_tensors(checkpoint.arrays, prefix)
     save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
     write_json(directory / CONFIG, config)
@@ -179,6 +185,8 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def _write_head(class_name: str, head: dict[str, Any]) -> dict[str, Any]:
+    if class_name == "BertMultipleChoice":  # As many logits as a question has choices.
+        return {"classifier_dropout": head["dropout"]}
     names, problem = ["LABEL_0"], {"problem_type": "regression"}
     if class_name in _WITH_CLASSES:
         names, problem = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])], {}

@@ -59,6 +59,10 @@ _REGRESSOR = [
     Template("regressor/kernel", ("classifier.weight",), transposed=True),
     Template("regressor/bias", ("classifier.bias",)),
 ]
+_MULTIPLE_CHOICE = [
+    Template("scorer/kernel", ("classifier.weight",), transposed=True),
+    Template("scorer/bias", ("classifier.bias",)),
+]
 _MASKED_LM = [
     Template("mlm_head/dense/kernel", ("cls.predictions.transform.dense.weight",), transposed=True),
     Template("mlm_head/dense/bias", ("cls.predictions.transform.dense.bias",)),
@@ -70,12 +74,14 @@ _NEXT_SENTENCE = [
     Template("nsp/kernel", ("cls.seq_relationship.weight",), transposed=True),
     Template("nsp/bias", ("cls.seq_relationship.bias",)),
 ]
-# Each of our classes with the tensors of its head: regressors and token classifiers call theirs as text classifiers do.
+# Each of our classes with the tensors of its head: several call theirs as text classifiers do.
 HEADS: dict[str, list[Template]] = {
     "BertBackbone": [],
+    "BertTextEmbedder": [],
     "BertTextClassifier": _CLASSIFIER,
     "BertTextRegressor": _REGRESSOR,
     "BertTokenClassifier": _CLASSIFIER,
+    "BertMultipleChoice": _MULTIPLE_CHOICE,
     "BertMaskedLM": _MASKED_LM,
     "BertNextSentencePredictor": _NEXT_SENTENCE,
     "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,

@@ -182,7 +182,7 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
     def _examples(self, x: Any) -> Examples:
         if isinstance(x, dict):
             arrays = {name: np.asarray(array) for name, array in x.items()}
-            self.backbone.check_inputs(arrays)
+            self.check_inputs(arrays)
             examples: Examples = PaddedArrays(arrays)
         elif self.preprocessor is None:
             raise ValueError(

@@ -8,11 +8,12 @@ import numpy as np
 INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 
 
-def check_structure(inputs: Any, max_sequence_length: int) -> None:
-    """The three inputs must be there, two-dimensional, of one shape and not too long.
+def check_structure(inputs: Any, max_sequence_length: int, axes: tuple[str, ...] = ("batch", "length")) -> None:
+    """The three inputs must be there, of one shape along `axes` and not too long.
 
     Works on anything with a shape: arrays, tensors and symbolic tensors.
     """
+    expected = f"[{', '.join(axes)}]"
     if not isinstance(inputs, dict) or set(inputs) != set(INPUT_NAMES):
         received = sorted(map(str, inputs)) if isinstance(inputs, dict) else type(inputs).__name__
         raise ValueError(f"Inputs must be a dict of {', '.join(INPUT_NAMES)}. Received: {received}")
@@ -20,14 +21,14 @@ def check_structure(inputs: Any, max_sequence_length: int) -> None:
     for name in INPUT_NAMES:
         if getattr(inputs[name], "shape", None) is None:
             received = type(inputs[name]).__name__
-            raise ValueError(f"`{name}` must be an integer array [batch, length]. Received: {name} of type {received}")
+            raise ValueError(f"`{name}` must be an integer array {expected}. Received: {name} of type {received}")
         shapes[name] = tuple(inputs[name].shape)
-        if len(shapes[name]) != 2:
-            raise ValueError(f"`{name}` must have the shape [batch, length]. Received: {name}.shape={shapes[name]}")
+        if len(shapes[name]) != len(axes):
+            raise ValueError(f"`{name}` must have the shape {expected}. Received: {name}.shape={shapes[name]}")
     if any(None not in shape and None not in shapes["token_ids"] and shape != shapes["token_ids"]
            for shape in shapes.values()):  # fmt: skip
         raise ValueError(f"All inputs must have one shape. Received: {shapes}")
-    length = shapes["token_ids"][1]
+    length = shapes["token_ids"][-1]
     if length == 0:
         raise ValueError(f"`token_ids` must hold a token a row. Received: token_ids.shape={shapes['token_ids']}")
     if length is not None and length > max_sequence_length:

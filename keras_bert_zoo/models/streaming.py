@@ -26,7 +26,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     ready = isinstance(parts[0], dict)
     columns = parts[0] if isinstance(parts[0], tuple) else (parts[0],)
     if ready:
-        task.backbone.check_inputs(parts[0])
+        task.check_inputs(parts[0])
     elif len(columns) > 2 or any(getattr(c, "dtype", None) != tf.string or c.shape.rank != 1 for c in columns):
         raise ValueError(
             "`x` must be a data set of batches whose inputs are strings [batch], a pair of those, or a dict of "
@@ -46,7 +46,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
         raise ValueError("`x` must hold at least one batch. Received: an empty data set")
     first = first if isinstance(first, tuple) else (first,)
     if ready:
-        task.backbone.check_inputs(first[0])
+        task.check_inputs(first[0])
     targets = make_targets(first[1]) if len(first) > 1 else None
 
     def convert(*element: Any) -> tuple[Any, ...]:
@@ -63,12 +63,13 @@ def _check_arrays(task: Any) -> Callable[[Any], Any]:
     import tensorflow as tf
 
     def check(*columns: np.ndarray) -> list[np.ndarray]:
-        task.backbone.check_inputs(dict(zip(INPUT_NAMES, columns, strict=True)))
+        task.check_inputs(dict(zip(INPUT_NAMES, columns, strict=True)))
         return [column.astype("int32") for column in columns]
 
     def checked(x: Any) -> Any:
         arrays = tf.numpy_function(check, [x[name] for name in INPUT_NAMES], [tf.int32] * 3, stateful=False)
-        return {name: tf.ensure_shape(array, (None, None)) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
+        shape = (None,) * x[INPUT_NAMES[0]].shape.rank
+        return {name: tf.ensure_shape(array, shape) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
 
     return checked
 

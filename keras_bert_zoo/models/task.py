@@ -54,6 +54,11 @@ class Task(FedModel):
         return {}
 
     @classmethod
+    def read_preset(cls, preset: str | os.PathLike[str], load_weights: bool) -> Checkpoint:
+        """The preset as this task takes it."""
+        return load_preset(preset, load_weights)
+
+    @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
         """The constructor's arguments for the head, from the caller's and the preset's."""
         return arguments
@@ -90,7 +95,7 @@ class Task(FedModel):
         Raises:
             ValueError: Nothing was found, a field cannot be honoured, or a weight is missing or has another shape.
         """
-        checkpoint = load_preset(preset, load_weights)
+        checkpoint = cls.read_preset(preset, load_weights)
         head = cls.head_arguments(checkpoint, arguments)
         backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:

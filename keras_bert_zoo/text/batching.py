@@ -127,7 +127,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
 
     def _free_dimensions(self, array: np.ndarray) -> int:
         """How many dimensions differ from batch to batch."""
-        return 2 if array.ndim == 2 and array.dtype == "int32" else 1
+        return array.ndim if array.dtype == "int32" else 1
 
     def to_tf(self) -> Any:
         """The same batches as a `tf.data.Dataset` with unknown batch size and length, which keeps the step count."""

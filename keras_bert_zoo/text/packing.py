@@ -58,20 +58,20 @@ class PackedTexts:
 
 @dataclass(frozen=True)
 class PaddedArrays:
-    """Ready arrays, each int `[examples, width]`; trailing padding is cut when a batch is taken."""
+    """Ready arrays, each int `[examples, …, width]`; trailing padding is cut when a batch is taken."""
 
     arrays: Arrays
 
     @property
     def lengths(self) -> np.ndarray:
         mask = self.arrays["padding_mask"]
-        return np.max(np.where(mask != 0, np.arange(1, mask.shape[1] + 1), 0), axis=1)
+        return np.max(np.where(mask != 0, np.arange(1, mask.shape[-1] + 1), 0), axis=tuple(range(1, mask.ndim)))
 
     def take(self, indices: np.ndarray, length: int) -> Arrays:
         batch = {}
         for name, array in self.arrays.items():
-            rows = array[indices, :length].astype("int32")
-            batch[name] = np.pad(rows, ((0, 0), (0, length - rows.shape[1])))
+            rows = array[indices, ..., :length].astype("int32")
+            batch[name] = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, length - rows.shape[-1])])
         return batch
 
 

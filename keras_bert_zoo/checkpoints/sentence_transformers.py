@@ -1,0 +1,145 @@
+"""What sentence-transformers adds to a Hugging Face directory: `modules.json` and a configuration for each module.
+
+Its versions name the same modules and fields differently; both forms are read, and the older is written, which all its
+versions open.
+"""
+
+import dataclasses
+import re
+import reprlib
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Module
+from keras_bert_zoo.checkpoints.files import SETTINGS_BYTES, check_size, parse_json, read_json, typed, write_json
+
+MODULES, PROMPTS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
+SETTINGS = (MODULES, PROMPTS, TRANSFORMER, "[0-9]_*/config.json")
+OPTIONAL = (MODULES, PROMPTS, TRANSFORMER, POOLING, NORMALIZE)
+
+_CLASS = re.compile(r"sentence_transformers\.(?:\w+\.)+(\w+)")
+_PLAIN_NAME = re.compile(r"\w[\w-]{0,200}")
+# Each way of pooling with its name in the older form.
+_POOLING = {
+    "mean": "pooling_mode_mean_tokens",
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+_SUPPORTED = ("mean", "cls", "max")
+
+
+def read_modules(directory: Path) -> tuple[Module, ...]:
+    """What `modules.json` lists, in its order, each with its configuration; nothing where there is no such file.
+
+    Nothing is judged here, as only an embedder asks for it.
+    """
+    path = directory / MODULES
+    if not path.is_file():
+        return ()
+    check_size(path, SETTINGS_BYTES)
+    entries = parse_json(path, path.read_bytes(), "a JSON list of modules")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{path} must hold a JSON list of modules. Received: {reprlib.repr(entries)}")
+    modules = []
+    for number, entry in enumerate(entries):
+        kind, place = typed(path, entry, "type", str, ""), typed(path, entry, "path", str, "")
+        # A list of modules leads to its own folders, nowhere else.
+        if place and not _PLAIN_NAME.fullmatch(place):
+            raise ValueError(f"{path}: `path` must be a plain folder name. Received: {place[:80]!r}")
+        settings = directory / place / ("config.json" if number else TRANSFORMER)
+        modules.append(Module(kind, place, read_json(settings) if settings.is_file() else {}))
+    if modules and (directory / PROMPTS).is_file():
+        modules[0].config["default_prompt"] = _default_prompt(directory / PROMPTS)
+    return tuple(modules)
+
+
+def _default_prompt(path: Path) -> str:
+    config = read_json(path)
+    name = typed(path, config, "default_prompt_name", str, None)
+    return "" if name is None else str(typed(path, config, "prompts", dict, {}).get(name, ""))
+
+
+def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint of sentence-transformers' with what its modules say; a module that we have not is a `ValueError`."""
+    kinds = [_class_name(module.kind) for module in checkpoint.modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        known = ["Transformer", "Pooling", "Normalize"]
+        wrong = next((module.kind for module, kind in zip(checkpoint.modules, kinds, strict=True)
+                      if kind not in known), ", ".join(kinds))  # fmt: skip
+        raise ValueError(f"{MODULES} must list a Transformer, a Pooling and perhaps a Normalize. Received: {wrong}")
+    transformer, pooling = checkpoint.modules[:2]
+    if transformer.path:
+        raise ValueError(f"{MODULES}: the Transformer's `path` must be ''. Received: {transformer.path!r}")
+    _check_normalize(checkpoint.modules[2:])
+    config = transformer.config
+    place = Path(TRANSFORMER)
+    _check_transformer(place, config)
+    length = typed(place, config, "max_seq_length", int, checkpoint.sequence_length)
+    tokenizer = dict(checkpoint.tokenizer)
+    if typed(place, config, "do_lower_case", bool, False) and not tokenizer["lowercase"]:
+        # Theirs are lower-cased before the tokenizer, which then strips no accents where it did not.
+        tokenizer |= {"lowercase": True, "strip_accents": bool(tokenizer["strip_accents"])}
+    return dataclasses.replace(
+        checkpoint,
+        class_name="BertTextEmbedder",
+        head={"pooling": _read_pooling(pooling.config), "normalize": len(checkpoint.modules) == 3},
+        tokenizer=tokenizer,
+        sequence_length=None if length is None else min(length, checkpoint.backbone["max_sequence_length"]),
+    )
+
+
+def _class_name(kind: str) -> str:
+    """The class of one of their modules; a module of somebody else's has none."""
+    match = _CLASS.fullmatch(kind)
+    return match[1] if match else ""
+
+
+def _check_transformer(place: Path, config: dict[str, Any]) -> None:
+    if config.get("default_prompt"):
+        received = reprlib.repr(config["default_prompt"])
+        raise ValueError(f"{PROMPTS}: `default_prompt_name` must name no prompt. Received: {received}")
+    task = config.get("transformer_task", "feature-extraction")
+    modality = typed(place, config, "modality_config", dict, {}).get("text", {})
+    outputs = modality.get("method_output_name", "last_hidden_state") if isinstance(modality, dict) else modality
+    for name, value, only in (("transformer_task", task, "feature-extraction"),
+                              ("method_output_name", outputs, "last_hidden_state")):  # fmt: skip
+        if value != only:
+            raise ValueError(f"{TRANSFORMER}: `{name}` must be {only!r}. Received: {reprlib.repr(value)}")
+
+
+def _check_normalize(modules: tuple[Module, ...]) -> None:
+    for module in modules:
+        for name in ("module_input_name", "module_output_name"):
+            value = module.config.get(name) or "sentence_embedding"
+            if value != "sentence_embedding":
+                raise ValueError(f"{NORMALIZE}: `{name}` must be 'sentence_embedding'. Received: {reprlib.repr(value)}")
+
+
+def _read_pooling(config: dict[str, Any]) -> str:
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for mode, name in _POOLING.items() if config.get(name)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in _SUPPORTED:
+        raise ValueError(f"{POOLING}: the pooling must be one of {_SUPPORTED}. Received: {reprlib.repr(modes)}")
+    return str(modes[0])
+
+
+def write_modules(directory: Path, checkpoint: Checkpoint) -> None:
+    """Write what makes a Hugging Face directory one of sentence-transformers'."""
+    head, width = checkpoint.head, checkpoint.backbone["hidden_dim"]
+    folders = {"Transformer": "", "Pooling": POOLING} | ({"Normalize": NORMALIZE} if head["normalize"] else {})
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(folders.items())
+    ]
+    for path in filter(None, folders.values()):
+        (directory / path).mkdir()
+    write_json(directory / MODULES, modules)
+    write_json(directory / TRANSFORMER, {"max_seq_length": checkpoint.sequence_length, "do_lower_case": False})
+    modes = {name: mode == head["pooling"] for mode, name in _POOLING.items()}
+    write_json(directory / POOLING / "config.json", {"word_embedding_dimension": width, **modes})

@@ -1,0 +1,63 @@
+"""Questions with several choices through an encoder that takes one text a row."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+NO_CHOICE = -1e9
+"""The logit of a choice that is not there: its probability is exactly 0, and no gradient is NaN, as it is with -inf."""
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class FoldChoices(keras.layers.Layer):
+    """Gives each choice a row of its own.
+
+    Call arguments:
+        token_ids, segment_ids, padding_mask: int32 `[questions, choices, length]`.
+
+    Returns:
+        The three as a dict, `[questions * choices, length]`. Of a choice that is not there the first token is shown, as
+        attention to nothing is NaN on some backends.
+    """
+
+    def build(self, *shapes: Any) -> None:
+        self.built = True
+
+    def call(self, token_ids: Any, segment_ids: Any, padding_mask: Any) -> dict[str, Any]:
+        length = ops.shape(token_ids)[2]
+        first = ops.cast(ops.arange(length) == 0, padding_mask.dtype)
+        arrays = {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "padding_mask": ops.maximum(padding_mask, first),
+        }
+        return {name: ops.reshape(array, (-1, length)) for name, array in arrays.items()}
+
+    def compute_output_spec(self, token_ids: Any, segment_ids: Any, padding_mask: Any) -> dict[str, Any]:
+        names = ("token_ids", "segment_ids", "padding_mask")
+        return {name: keras.KerasTensor((None, token_ids.shape[2]), dtype="int32") for name in names}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class UnfoldChoices(keras.layers.Layer):
+    """A row a question again.
+
+    Call arguments:
+        scores: `[questions * choices, 1]`.
+        padding_mask: int32 `[questions, choices, length]`; all 0 where there is no choice.
+
+    Returns:
+        `[questions, choices]`, `NO_CHOICE` where there is none.
+    """
+
+    def build(self, *shapes: Any) -> None:
+        self.built = True
+
+    def call(self, scores: Any, padding_mask: Any) -> Any:
+        there = ops.max(padding_mask, axis=-1) > 0
+        scores = ops.reshape(scores, ops.shape(there))
+        return ops.where(there, scores, ops.cast(NO_CHOICE, scores.dtype))
+
+    def compute_output_spec(self, scores: Any, padding_mask: Any) -> Any:
+        return keras.KerasTensor(padding_mask.shape[:2], dtype=self.compute_dtype)

@@ -1,0 +1,29 @@
+"""What turns questions with choices into the arrays that a model takes."""
+
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.text.choices import PackedChoices, pack_choices
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertMultipleChoicePreprocessor(BertPreprocessor):
+    """Contexts and choices to `[CLS] context [SEP] choice [SEP]`, a row a choice.
+
+    Args:
+        tokenizer: The tokenizer.
+        sequence_length: Longest row in tokens, special tokens counted. Of longer pairs the longer text is cut.
+
+    Example:
+
+    ```python
+    preprocessor = BertMultipleChoicePreprocessor(BertTokenizer("vocab.txt"), sequence_length=128)
+    preprocessor((["A man walks in."], [["He sits down.", "He flies."]]))   # dict of int32 arrays [1, 2, longest]
+    ```
+    """
+
+    def pack(self, x: Any) -> PackedChoices:  # type: ignore[override]
+        """Tokenise without padding."""
+        return pack_choices(self.tokenizer, x, self.sequence_length)

@@ -1,0 +1,189 @@
+"""Features of chosen layers for each token or word (Devlin et al. 2019, section 5.3), as they are asked for.
+
+google-research/bert's extract_features.py gives the same of tokens.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.text.batching import LengthSortedBatches
+from keras_bert_zoo.text.packing import PackedTexts, pack_texts
+from keras_bert_zoo.text.texts import split_texts
+from keras_bert_zoo.text.tokenizer import BertTokenizer
+
+# So many batches are sorted by length together, and no more texts' features are in memory at once.
+_BATCHES_SORTED_TOGETHER = 8
+
+
+class Features(NamedTuple):
+    """The features of one text.
+
+    Attributes:
+        tokens: The tokens, special tokens among them, or the words.
+        layers: Which layers, as they were asked for.
+        values: float32 `[layers, tokens, hidden_dim]`.
+    """
+
+    tokens: list[str]
+    layers: tuple[int, ...]
+    values: np.ndarray
+
+
+def extract_features(
+    task: Task,
+    texts: Iterable[Any],
+    layers: Sequence[int] = (-1, -2, -3, -4),
+    words: str | None = None,
+    batch_size: int = 32,
+) -> Iterator[Features]:
+    """Features of any number of texts in their order; memory does not grow with the number.
+
+    Args:
+        task: Any task with a preprocessor; its head is not asked. What exceeds the preprocessor's length is cut.
+        texts: Strings, or pairs `(first, second)`; with `words` strings, whose words stand between white space, or
+            lists of words.
+        layers: 0 is the embeddings, 1 the first block's output, -1 the last one's.
+        words: `"first"` gives the features of each word's first token, `"mean"` the mean of all its tokens; None gives
+            those of each token.
+        batch_size: Texts computed at once.
+
+    Raises:
+        ValueError: An argument is not as described; of a text when its turn comes.
+
+    Example:
+
+    ```python
+    embedder = BertTextEmbedder.from_preset("bert_base_cased")
+    for tokens, layers, values in extract_features(embedder, [["EU", "rejects", "call"]], words="first"):
+        values.shape                                                    # (4, 3, 768)
+    write_features("features.jsonl", extract_features(embedder, read_lines("input.txt")))
+    ```
+    """
+    if getattr(task, "preprocessor", None) is None:
+        raise ValueError(f"`task` must be one with a preprocessor. Received: task of type {type(task).__name__}")
+    if isinstance(texts, (str, bytes, tuple, dict)):
+        raise ValueError(f"`texts` must be texts one after another. Received: texts of type {type(texts).__name__}")
+    count = task.backbone.architecture["num_layers"] + 1
+    numbers = all(isinstance(layer, int) and -count <= layer < count for layer in layers)
+    if not numbers or not len(layers):
+        raise ValueError(f"`layers` must be numbers in [-{count}, {count}). Received: layers={layers!r}")
+    if words not in (None, "first", "mean"):
+        raise ValueError(f'`words` must be "first", "mean" or None. Received: words={words!r}')
+    check_positive_int(batch_size=batch_size)
+    return _extract(task, iter(texts), tuple(layers), words, batch_size)
+
+
+def _extract(
+    task: Task, texts: Iterator[Any], layers: tuple[int, ...], words: str | None, batch_size: int
+) -> Iterator[Features]:
+    model = _ChosenLayers(task.backbone.extractor(), layers)
+    tokenizer, longest = task.preprocessor.tokenizer, task.preprocessor.sequence_length
+    while chunk := list(islice(texts, batch_size * _BATCHES_SORTED_TOGETHER)):
+        if words is None:
+            packed, spans = _pack_tokens(tokenizer, chunk, longest), None
+        else:
+            packed, spans = _pack_words(tokenizer, [_words(text) for text in chunk], longest)
+        batches = LengthSortedBatches(packed, None, batch_size=batch_size, static_lengths=task.static_lengths)
+        rows = [row for (inputs,) in batches for row in model.predict_on_batch(inputs)]
+        order = batches.restore_order(np.arange(len(chunk)))
+        ids = np.split(packed.token_ids, np.cumsum(packed.lengths)[:-1])
+        for i, text in enumerate(chunk):
+            values = rows[order[i]][:, : packed.lengths[i]]
+            if spans is None:
+                yield Features([tokenizer.id_to_token(int(token)) for token in ids[i]], layers, values.copy())
+            else:
+                starts = spans[i]
+                yield Features(_words(text)[: len(starts)], layers, _align(values, starts, words))
+
+
+def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -> None:
+    """Write features as JSON lines in the layout of google-research/bert; all of it or nothing."""
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.part")
+    with beside.open("w", encoding="utf-8") as file:
+        for number, (tokens, layers, values) in enumerate(features):
+            rounded = np.round(values.astype("float64"), 6).tolist()
+            rows = [
+                {
+                    "token": token,
+                    "layers": [{"index": layer, "values": rounded[j][i]} for j, layer in enumerate(layers)],
+                }
+                for i, token in enumerate(tokens)
+            ]
+            # "linex" is how the original spells it, and what its readers look for.
+            file.write(json.dumps({"linex_index": number, "features": rows}) + "\n")
+    os.replace(beside, target)
+
+
+class _ChosenLayers(keras.Model):
+    """The layers asked for, stacked, so that the others never leave the device."""
+
+    def __init__(self, extractor: keras.Model, layers: tuple[int, ...]) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.chosen = layers
+
+    def build(self, input_shape: Any = None) -> None:
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        states = self.extractor(inputs, training=False)["hidden_states"]
+        return ops.cast(ops.stack([states[layer] for layer in self.chosen], axis=1), "float32")
+
+
+def _pack_tokens(tokenizer: BertTokenizer, chunk: list[Any], longest: int) -> PackedTexts:
+    pairs = [isinstance(text, tuple) and len(text) == 2 for text in chunk]
+    if not any(pairs):
+        return pack_texts(tokenizer, split_texts(chunk, "texts")[0], None, longest)
+    if not all(pairs):
+        raise ValueError("`texts` must be all strings or all pairs. Received: both")
+    first, second = split_texts(tuple(map(list, zip(*chunk, strict=True))), "texts")
+    return pack_texts(tokenizer, first, second, longest)
+
+
+def _words(text: Any) -> list[str]:
+    if isinstance(text, str):
+        return text.split()
+    if not isinstance(text, (list, np.ndarray)):
+        raise ValueError(f"`texts` must hold strings or lists of words. Received: one of type {type(text).__name__}")
+    return split_texts(list(text), "texts")[0] if len(text) else []
+
+
+def _pack_words(tokenizer: BertTokenizer, rows: list[list[str]], longest: int) -> tuple[PackedTexts, list[np.ndarray]]:
+    """Each word tokenised on its own, and for each text where the words begin that are not cut."""
+    ids, lengths = tokenizer.encode_batch([word for row in rows for word in row])
+    # A word that has no token, such as a control character, is an unknown one: each word has its features.
+    ids = np.insert(ids, (np.cumsum(lengths) - lengths)[lengths == 0], tokenizer.unk_token_id)
+    lengths = np.maximum(lengths, 1)
+    ends = np.cumsum([len(row) for row in rows])
+    tokens, spans = [], []
+    for taken, text in zip(np.split(lengths, ends[:-1]), np.split(ids, _token_ends(lengths, ends)[:-1]), strict=True):
+        kept = text[: longest - 2]
+        starts = np.cumsum(taken) - taken
+        spans.append(starts[starts < len(kept)])
+        tokens.append(np.concatenate([[tokenizer.cls_token_id], kept, [tokenizer.sep_token_id]]))
+    sizes = np.array([len(row) for row in tokens])
+    return PackedTexts(np.concatenate(tokens).astype("int32"), sizes, sizes, tokenizer.pad_token_id), spans
+
+
+def _token_ends(lengths: np.ndarray, word_ends: np.ndarray) -> np.ndarray:
+    """Where texts end in tokens that end at these words."""
+    return np.concatenate([[0], np.cumsum(lengths)])[word_ends]
+
+
+def _align(values: np.ndarray, starts: np.ndarray, words: str | None) -> np.ndarray:
+    """`[layers, tokens, hidden_dim]` to `[layers, words, hidden_dim]`."""
+    values = values[:, 1:-1]  # Without [CLS] and [SEP].
+    if words == "first" or not len(starts):
+        return values[:, starts]
+    return np.add.reduceat(values, starts, axis=1) / np.diff([*starts, values.shape[1]])[:, None].astype("float32")

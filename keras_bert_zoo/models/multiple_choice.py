@@ -1,0 +1,151 @@
+"""The right one of several texts: SWAG, DREAM and their like (Devlin et al. 2019, section 4.4)."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers.checks import check_rate
+from keras_bert_zoo.layers.choices import NO_CHOICE, FoldChoices, UnfoldChoices
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
+from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
+from keras_bert_zoo.models.inputs import INPUT_NAMES, check_structure, check_values, is_numpy
+from keras_bert_zoo.models.streaming import is_tf_dataset
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.text.choices import PackedChoices
+from keras_bert_zoo.text.packing import Examples
+from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertMultipleChoice(Task):
+    """BERT with one vector that scores the pooled output of each choice; a softmax over a question's choices.
+
+    Questions may differ in the number of their choices.
+
+    Args:
+        backbone: The encoder; it must have a pooler and two segment types.
+        dropout: Dropout rate of the pooled output.
+        preprocessor: What turns contexts and choices into arrays; None takes ready arrays only.
+
+    Inputs:
+        `(contexts, choices)`, a list of strings and a list of lists of strings; or a dict of `token_ids`, `segment_ids`
+        and `padding_mask`, int32 `[questions, choices, length]`, the mask all 0 where a question has fewer choices.
+
+    Returns:
+        float32 logits `[questions, choices]`, -1e9 where a question has fewer choices than another.
+
+    Example:
+
+    ```python
+    chooser = BertMultipleChoice.from_preset("bert_base")
+    chooser.fit((contexts, choices), answers)                           # numbers of the right choices
+    chooser.choose((["She opened the door."], [["It was raining.", "Seven."]]))
+    ```
+    """
+
+    preprocessor_class = BertMultipleChoicePreprocessor
+    head_layers = ("scorer",)
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        dropout: float = 0.1,
+        preprocessor: BertMultipleChoicePreprocessor | None = None,
+        name: str = "bert_multiple_choice",
+        **kwargs: Any,
+    ) -> None:
+        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_rate(dropout=dropout)
+        check_pooler(backbone)
+        inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in INPUT_NAMES}
+        rows = FoldChoices(name="fold_choices")(**inputs)
+        pooled = keras.layers.Dropout(dropout, name="scorer_dropout")(backbone(rows)["pooled_output"])
+        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        (head,) = self.head_layers
+        scores = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(pooled)
+        logits = UnfoldChoices(dtype="float32", name="unfold_choices")(scores, inputs["padding_mask"])
+        self.dropout = dropout
+        super().__init__(backbone, preprocessor, inputs, logits, name, **kwargs)
+
+    def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
+        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, section 4.4).
+
+        That is AdamW with a peak of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
+        and accuracy.
+        """
+        if optimizer == "auto":
+            optimizer = AdamW(WarmupPolynomialDecay(2e-5))
+        if loss == "auto":
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if metrics == "auto":
+            metrics = None
+            # Weighted, so that the copies which fill a batch under a distribution do not count.
+            kwargs.setdefault("weighted_metrics", [keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def fit(
+        self, x: Any = None, y: Any = None, batch_size: int | None = 16, epochs: int = 3, *args: Any, **kwargs: Any
+    ) -> Any:
+        """As `keras.Model.fit`, on contexts and choices too; 16 questions a batch and 3 epochs are the paper's."""
+        return super().fit(x, y, batch_size, epochs, *args, **kwargs)
+
+    def choose(self, x: Any, batch_size: int | None = None) -> list[tuple[int, list[float]]]:
+        """The number of each question's best choice, from 0 on, and the probabilities of its choices."""
+        logits = self.predict(x, batch_size=batch_size, verbose=0)
+        rows = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+        return [(int(row.argmax()), row[there].tolist()) for row, there in zip(rows, logits > NO_CHOICE, strict=True)]
+
+    def check_inputs(self, inputs: Any) -> None:
+        architecture = self.backbone.architecture
+        check_structure(inputs, architecture["max_sequence_length"], ("questions", "choices", "length"))
+        if is_numpy(inputs):
+            check_values(inputs, architecture["vocabulary_size"], architecture["num_segments"])
+
+    def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
+        numbers = np.asarray(y)
+        if numbers.shape != (count,):
+            raise ValueError(
+                f"`y` must have the shape ({count},), one choice a question. Received: y.shape={numbers.shape}"
+            )
+        if numbers.dtype.kind not in "iu":
+            raise ValueError(f"`y` must hold the numbers of the choices. Received: y.dtype={numbers.dtype}")
+        if numbers.min() < 0:
+            raise ValueError(f"`y` must hold the numbers of the choices, from 0 on. Received: y with {numbers.min()}")
+        return numbers.astype("int32")
+
+    def _targets(self, examples: Examples, *args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        targets, weight = super()._targets(examples, *args, **kwargs)
+        counts = _count_choices(examples)
+        wrong = np.flatnonzero(targets >= counts)
+        if len(wrong):
+            i = wrong[0]
+            raise ValueError(
+                "`y` must hold the number of one of the question's choices. "
+                f"Received: y[{i}]={targets[i]} of {counts[i]} choices"
+            )
+        return targets, weight
+
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        if is_tf_dataset(x):
+            spec = x.element_spec
+            if not isinstance(spec[0] if isinstance(spec, tuple) else spec, dict):
+                raise ValueError(
+                    f"`x` must be a data set of ready arrays, or contexts and choices at hand. "
+                    f"Received: element_spec={spec}"
+                )
+        return super()._streamed(x, y, sample_weight)
+
+    def head_config(self) -> dict[str, Any]:
+        return {"dropout": self.dropout}
+
+    @classmethod
+    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {**(checkpoint.head if checkpoint.class_name == "BertMultipleChoice" else {}), **arguments}
+
+
+def _count_choices(examples: Any) -> np.ndarray:
+    if isinstance(examples, PackedChoices):
+        return examples.counts
+    return (examples.arrays["padding_mask"] != 0).any(-1).sum(-1)

@@ -1,0 +1,101 @@
+"""A vector for a text, near those of texts that mean the same (Reimers & Gurevych 2019)."""
+
+import os
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
+from keras_bert_zoo.layers.pooling import TokenPooling
+from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertTextEmbedder(Task):
+    """BERT with its tokens' vectors pooled into one.
+
+    `from_preset` takes pooling, normalisation, length and case from a directory of sentence-transformers', which opens
+    what `save_to_preset` writes; from other presets only what its arguments do not say is the default. Vectors of an
+    encoder that was not trained for it are poor ones.
+
+    Args:
+        backbone: The encoder.
+        pooling: `"mean"`, `"cls"` (the first token's vector, not the pooler's output) or `"max"`.
+        normalize: Whether vectors have the length 1, so that their product is the cosine.
+        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+
+    Returns:
+        float32 `[batch, hidden_dim]`.
+
+    Example:
+
+    ```python
+    embedder = BertTextEmbedder.from_preset("hf://sentence-transformers/all-MiniLM-L6-v2")
+    vectors = embedder.embed(["A cat sits outside.", "The new film is so great."])
+    vectors @ vectors.T                                                 # cosines
+    embedder.fit(texts, vectors_of_another_model)                       # learn to give another's vectors
+    ```
+    """
+
+    preprocessor_class = BertPreprocessor
+    head_layers = ()
+    needs_pooler = False
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        pooling: str = "mean",
+        normalize: bool = False,
+        preprocessor: BertPreprocessor | None = None,
+        name: str = "bert_text_embedder",
+        **kwargs: Any,
+    ) -> None:
+        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        hidden = backbone(backbone.input)["sequence_output"]
+        pooled = TokenPooling(pooling, dtype="float32", name="pooling")(hidden, backbone.input["padding_mask"])
+        if normalize:
+            pooled = keras.layers.UnitNormalization(dtype="float32", name="normalize")(pooled)
+        self.pooling = pooling
+        self.normalize = normalize
+        super().__init__(backbone, preprocessor, backbone.input, pooled, name, **kwargs)
+
+    def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
+        """As `keras.Model.compile`; what is left out is Reimers & Gurevych's (2020, section 3) for another's vectors.
+
+        That is AdamW with a peak of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`, and the mean
+        squared error.
+        """
+        if optimizer == "auto":
+            optimizer = AdamW(WarmupPolynomialDecay(2e-5))
+        if loss == "auto":
+            loss = keras.losses.MeanSquaredError()
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def embed(self, x: Any, batch_size: int | None = None) -> np.ndarray:
+        """The vectors of texts in their order, float32 `[texts, hidden_dim]`."""
+        return self.predict(x, batch_size=batch_size, verbose=0)
+
+    def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
+        vectors, shape = np.asarray(y), (count, self.backbone.architecture["hidden_dim"])
+        if vectors.shape != shape:
+            raise ValueError(f"`y` must have the shape {shape}, a vector a text. Received: y.shape={vectors.shape}")
+        if vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
+            raise ValueError(f"`y` must hold finite floating-point numbers. Received: y.dtype={vectors.dtype}")
+        return vectors.astype("float32")
+
+    def head_config(self) -> dict[str, Any]:
+        return {"pooling": self.pooling, "normalize": self.normalize}
+
+    @classmethod
+    def read_preset(cls, preset: str | os.PathLike[str], load_weights: bool) -> Checkpoint:
+        checkpoint = super().read_preset(preset, load_weights)
+        return as_embedder(checkpoint) if checkpoint.modules else checkpoint
+
+    @classmethod
+    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {**(checkpoint.head if checkpoint.class_name == "BertTextEmbedder" else {}), **arguments}
