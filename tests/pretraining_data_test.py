@@ -1,7 +1,9 @@
 """Pre-training examples: the pairs, the masks and the data set on disk, against the rules of the paper."""
 
 import filecmp
+import importlib
 import json
+import os
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.pretraining import examples as ex
+from keras_bert_zoo.pretraining import workers as on_cores
 from keras_bert_zoo.pretraining.corpus import CorpusReport, read_blocks, read_documents
 from keras_bert_zoo.pretraining.recipe import maskable
 from keras_bert_zoo.pretraining.sentences import split_sentences
@@ -338,6 +341,33 @@ def test_the_same_bytes_whatever_the_number_of_workers(data, tmp_path):
     assert abs((now == targets["mlm"][real]).mean() - 0.1) < 0.005
     special = [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
     assert not np.isin(targets["mlm"][real], special).any()
+
+
+@pytest.mark.parametrize("jax, backend", [(True, "numpy"), (False, "torch")])
+def test_processes_start_what_there_is(monkeypatch, jax, backend):
+    """Keras' NumPy backend, which is quick to start, imports JAX."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setattr(on_cores.importlib.util, "find_spec", lambda name: name if jax else None)
+    before = dict(os.environ)
+    with on_cores._light_processes(1):
+        assert os.environ["KERAS_BACKEND"] == backend
+    assert dict(os.environ) == before
+
+
+def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatch):
+    module = importlib.import_module("keras_bert_zoo.pretraining.prepare")  # The package has the function by that name.
+    chosen = []
+
+    def in_order(blocks, work, workers):
+        chosen.append(workers)
+        return map(work, blocks)
+
+    monkeypatch.setattr(module, "in_order", in_order)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for name, size in (("little", 2**24), ("much", 1)):
+        monkeypatch.setattr(module, "_WORTH_PROCESSES", size)
+        prepare([corpus], tmp_path / name, tokenizer, verbose=False)
+    assert chosen == [1, 8]
 
 
 def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):

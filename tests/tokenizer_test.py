@@ -1,6 +1,7 @@
 """The tokenizer against hand-worked cases and transformers' BertTokenizer."""
 
 import pickle
+import random
 
 import keras
 import pytest
@@ -38,6 +39,31 @@ def test_a_batch_end_to_end(tokenizer):
     assert ids_of(tokenizer, texts) == [tokenizer.encode(text).token_ids[1:-1] for text in texts]
     assert token_ids.tolist() == [5, 8, 15, 17, 6, 1, 5, 4, 8]
     assert ids_of(tokenizer, []) == []
+
+
+def test_a_batch_looks_at_parts_of_words_as_at_whole_texts(tokenizer):
+    """Each text is what the engine makes of it as one piece, also where parts begin with marks or look special."""
+    pieces = ["[MASK]", "[", "MASK]", "[UNK]", "film", "good", "!", ".", "_", "`", "~", "{", "^", "\\", "]", "@", ":"]
+    pieces += [
+        "\u0301",
+        "\u0338",
+        "≠",
+        "\u00ad",
+        "\x00",
+        "\x1c",
+        "\u2028",
+        " ",
+        "\u3000",
+        "中",
+        "É",
+        "“",
+        "’",
+        "##est",
+        "9",
+    ]
+    rng = random.Random(0)
+    texts = ["".join(rng.choices(pieces, k=rng.randrange(1, 10))) for _ in range(5000)]
+    assert ids_of(tokenizer, texts) == [tokenizer.encode(text).token_ids[1:-1] for text in texts]
 
 
 def test_special_tokens_in_a_text_stay_whole(tokenizer):

@@ -73,7 +73,7 @@ def prepare(
             have started.
         verbose: Show progress.
         beam: Options of an Apache Beam pipeline, such as `["--runner=FlinkRunner"]`, to run as one, on a cluster; see
-            `keras_bert_zoo.pretraining.beam`.
+            `keras_bert_zoo.pretraining.beam`. Workers and progress are the runner's then.
 
     Example:
 
