@@ -13,6 +13,8 @@ from keras_bert_zoo.models import BertMaskedLM as BertMaskedLM
 from keras_bert_zoo.models import BertNextSentencePredictor as BertNextSentencePredictor
 from keras_bert_zoo.models import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models import BertPretrainer as BertPretrainer
+from keras_bert_zoo.models import BertQuestionAnswerer as BertQuestionAnswerer
+from keras_bert_zoo.models import BertQuestionPreprocessor as BertQuestionPreprocessor
 from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
 from keras_bert_zoo.presets import preset_names as preset_names
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer

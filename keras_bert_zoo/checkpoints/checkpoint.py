@@ -57,6 +57,7 @@ class Checkpoint:
         vocabulary: Tokens in the order of their ids, or None.
         tokenizer: `BertTokenizer`'s other arguments.
         sequence_length: Longest input in tokens the preprocessor makes, or None.
+        settings: What else the task keeps, such as a threshold; other people's formats have no place for it.
     """
 
     class_name: str
@@ -67,3 +68,4 @@ class Checkpoint:
     vocabulary: list[str] | None = None
     tokenizer: dict[str, Any] = field(default_factory=dict)
     sequence_length: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)

@@ -33,6 +33,7 @@ PYTORCH_FILES = (PYTORCH, PYTORCH + INDEX, f"pytorch_model-{_NUMBER}-of-{_NUMBER
 _ARCHITECTURES = {
     "BertBackbone": "BertModel",
     "BertTextClassifier": "BertForSequenceClassification",
+    "BertQuestionAnswerer": "BertForQuestionAnswering",
     "BertMaskedLM": "BertForMaskedLM",
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
@@ -84,6 +85,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
+        settings=typed(directory / PRESET, preset, "settings", dict, {}),
     )
 
 
@@ -152,5 +154,6 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
             "causal": backbone["causal"],
             "pooler": backbone["pooler"],
             "sequence_length": checkpoint.sequence_length,
+            **({"settings": checkpoint.settings} if checkpoint.settings else {}),
         },
     )

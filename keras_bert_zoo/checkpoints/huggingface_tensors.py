@@ -55,6 +55,10 @@ _CLASSIFIER = [
     Template("classifier/kernel", ("classifier.weight",), transposed=True),
     Template("classifier/bias", ("classifier.bias",)),
 ]
+_SPANS = [
+    Template("spans/kernel", ("qa_outputs.weight",), transposed=True),
+    Template("spans/bias", ("qa_outputs.bias",)),
+]
 _MASKED_LM = [
     Template("mlm_head/dense/kernel", ("cls.predictions.transform.dense.weight",), transposed=True),
     Template("mlm_head/dense/bias", ("cls.predictions.transform.dense.bias",)),
@@ -70,6 +74,7 @@ _NEXT_SENTENCE = [
 HEADS: dict[str, list[Template]] = {
     "BertBackbone": [],
     "BertTextClassifier": _CLASSIFIER,
+    "BertQuestionAnswerer": _SPANS,
     "BertMaskedLM": _MASKED_LM,
     "BertNextSentencePredictor": _NEXT_SENTENCE,
     "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,
