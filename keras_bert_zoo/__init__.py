@@ -18,6 +18,8 @@ from keras_bert_zoo.models import BertMultipleChoicePreprocessor as BertMultiple
 from keras_bert_zoo.models import BertNextSentencePredictor as BertNextSentencePredictor
 from keras_bert_zoo.models import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models import BertPretrainer as BertPretrainer
+from keras_bert_zoo.models import BertQuestionAnswerer as BertQuestionAnswerer
+from keras_bert_zoo.models import BertQuestionPreprocessor as BertQuestionPreprocessor
 from keras_bert_zoo.models import BertTextClassifier as BertTextClassifier
 from keras_bert_zoo.models import BertTextEmbedder as BertTextEmbedder
 from keras_bert_zoo.models import BertTextRegressor as BertTextRegressor

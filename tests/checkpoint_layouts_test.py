@@ -118,7 +118,7 @@ def test_other_heads_of_a_tensorflow1_checkpoint_are_said(bert, tmp_path):
     layouts.write_tensorflow1(bert, tmp_path / "bert")
     reader = tf.train.load_checkpoint(str(tmp_path / "bert" / "bert_model.ckpt"))
     tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    tensors |= {"cls/predictions/output_bias": np.zeros(40, "float32"), "cls/squad/output_weights": np.ones((2, 8))}
+    tensors |= {"cls/predictions/output_bias": np.zeros(40, "float32"), "cls/other/output_weights": np.ones((2, 8))}
     tf.raw_ops.SaveV2(
         prefix=str(tmp_path / "bert" / "bert_model.ckpt"),
         tensor_names=list(tensors),
@@ -126,7 +126,7 @@ def test_other_heads_of_a_tensorflow1_checkpoint_are_said(bert, tmp_path):
         tensors=[tf.constant(value) for value in tensors.values()],
     )
     backbone = kbz.BertBackbone.from_preset(tmp_path / "bert")
-    assert backbone.load_report.unused == ("mlm_bias/bias", "cls/squad/output_weights")
+    assert backbone.load_report.unused == ("mlm_bias/bias", "cls/other/output_weights")
     (tmp_path / "bert" / "model.ckpt-100.index").write_bytes(b"")
     with pytest.raises(ValueError, match=r"one file \*.index. Received: \['bert_model.ckpt.index', 'model.ckpt-100.in"):
         kbz.BertBackbone.from_preset(tmp_path / "bert")

@@ -129,7 +129,9 @@ def _tensorflow_name(name: str) -> str:
     """The renamings of transformers' own script for the way back, convert_bert_pytorch_checkpoint_to_original_tf.py."""
     if name.startswith("classifier."):  # The name that run_classifier.py gives its head.
         return {"classifier.weight": "output_weights", "classifier.bias": "output_bias"}[name]
-    own_names = {  # Of run_pretraining.py.
+    own_names = {  # Of run_squad.py and run_pretraining.py.
+        "qa_outputs.weight": "cls/squad/output_weights",
+        "qa_outputs.bias": "cls/squad/output_bias",
         "cls.predictions.bias": "cls/predictions/output_bias",
         "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
         "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",

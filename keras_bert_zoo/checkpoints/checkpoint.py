@@ -72,6 +72,7 @@ class Checkpoint:
         tokenizer: `BertTokenizer`'s other arguments.
         sequence_length: Longest input in tokens the preprocessor makes, or None.
         modules: What a directory of sentence-transformers' lists; empty where it is none.
+        settings: What else the task keeps, such as a threshold; other people's formats have no place for it.
     """
 
     class_name: str
@@ -83,3 +84,4 @@ class Checkpoint:
     tokenizer: dict[str, Any] = field(default_factory=dict)
     sequence_length: int | None = None
     modules: tuple[Module, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)

@@ -38,6 +38,7 @@ _ARCHITECTURES = {
     "BertTextRegressor": "BertForSequenceClassification",
     "BertTokenClassifier": "BertForTokenClassification",
     "BertMultipleChoice": "BertForMultipleChoice",
+    "BertQuestionAnswerer": "BertForQuestionAnswering",
     "BertMaskedLM": "BertForMaskedLM",
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
@@ -92,6 +93,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         tokenizer=tokenizer,
         sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
         modules=sentence_transformers.read_modules(directory),
+        settings=typed(directory / PRESET, preset, "settings", dict, {}),
     )
 
 
@@ -180,6 +182,7 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
             "class": checkpoint.class_name,
             "pooler": backbone["pooler"],
             "sequence_length": checkpoint.sequence_length,
+            **({"settings": checkpoint.settings} if checkpoint.settings else {}),
         },
     )
 

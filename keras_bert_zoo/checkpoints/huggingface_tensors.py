@@ -63,6 +63,10 @@ _MULTIPLE_CHOICE = [
     Template("scorer/kernel", ("classifier.weight",), transposed=True),
     Template("scorer/bias", ("classifier.bias",)),
 ]
+_SPANS = [
+    Template("spans/kernel", ("qa_outputs.weight",), transposed=True),
+    Template("spans/bias", ("qa_outputs.bias",)),
+]
 _MASKED_LM = [
     Template("mlm_head/dense/kernel", ("cls.predictions.transform.dense.weight",), transposed=True),
     Template("mlm_head/dense/bias", ("cls.predictions.transform.dense.bias",)),
@@ -82,6 +86,7 @@ HEADS: dict[str, list[Template]] = {
     "BertTextRegressor": _REGRESSOR,
     "BertTokenClassifier": _CLASSIFIER,
     "BertMultipleChoice": _MULTIPLE_CHOICE,
+    "BertQuestionAnswerer": _SPANS,
     "BertMaskedLM": _MASKED_LM,
     "BertNextSentencePredictor": _NEXT_SENTENCE,
     "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,

@@ -24,6 +24,11 @@ _HEAD = [
     Template("classifier/bias", ("output_bias",)),
 ]
 _HEAD_DROPOUT = 0.1
+# That of run_squad.py.
+_SPANS = [
+    Template("spans/kernel", ("cls/squad/output_weights",), transposed=True),
+    Template("spans/bias", ("cls/squad/output_bias",)),
+]
 # The heads of run_pretraining.py, which every released checkpoint has.
 _PRETRAINING = [
     *(
@@ -86,6 +91,8 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
 def _class_name(head: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     if head:
         return "BertTextClassifier"
+    if all(template.ours in arrays for template in _SPANS):
+        return "BertQuestionAnswerer"
     return "BertPretrainer" if all(template.ours in arrays for template in _PRETRAINING) else "BertBackbone"
 
 
@@ -102,7 +109,7 @@ def _is_uncased(directory: Path) -> bool:
 
 def _read_arrays(directory: Path) -> tuple[LazyArrays, tuple[str, ...]]:
     tensors = {name: tensor for name, tensor in _read_tensors(directory).items() if not _OPTIMIZER.fullmatch(name)}
-    return join_tensors(tensors, [*map(_renamed, BACKBONE), *_HEAD, *_PRETRAINING])
+    return join_tensors(tensors, [*map(_renamed, BACKBONE), *_HEAD, *_SPANS, *_PRETRAINING])
 
 
 def _renamed(template: Template) -> Template:

@@ -10,6 +10,7 @@ from keras_bert_zoo.data.plain import read_texts as read_texts
 from keras_bert_zoo.data.squad import Answer as Answer
 from keras_bert_zoo.data.squad import SquadColumns as SquadColumns
 from keras_bert_zoo.data.squad import read_squad as read_squad
+from keras_bert_zoo.data.squad_files import write_squad_predictions as write_squad_predictions
 from keras_bert_zoo.data.swag import read_dream as read_dream
 from keras_bert_zoo.data.swag import read_swag as read_swag
 from keras_bert_zoo.data.xnli import read_xnli as read_xnli

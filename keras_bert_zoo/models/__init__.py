@@ -11,6 +11,8 @@ from keras_bert_zoo.models.multiple_choice import BertMultipleChoice as BertMult
 from keras_bert_zoo.models.next_sentence import BertNextSentencePredictor as BertNextSentencePredictor
 from keras_bert_zoo.models.preprocessor import BertPreprocessor as BertPreprocessor
 from keras_bert_zoo.models.pretrainer import BertPretrainer as BertPretrainer
+from keras_bert_zoo.models.question_answerer import BertQuestionAnswerer as BertQuestionAnswerer
+from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor as BertQuestionPreprocessor
 from keras_bert_zoo.models.text_classifier import BertTextClassifier as BertTextClassifier
 from keras_bert_zoo.models.text_embedder import BertTextEmbedder as BertTextEmbedder
 from keras_bert_zoo.models.text_regressor import BertTextRegressor as BertTextRegressor

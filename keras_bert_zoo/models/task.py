@@ -63,6 +63,19 @@ class Task(FedModel):
         """The constructor's arguments for the head, from the caller's and the preset's."""
         return arguments
 
+    def settings(self) -> dict[str, Any]:
+        """What a preset keeps of the task beside the head, as JSON values; only our own presets have it."""
+        return {}
+
+    @classmethod
+    def build_preprocessor(cls, checkpoint: Checkpoint, sequence_length: int | None) -> Any:
+        """The preprocessor of a preset that has a vocabulary."""
+        assert checkpoint.vocabulary is not None
+        return cls.preprocessor_class(
+            BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),
+            sequence_length or checkpoint.sequence_length or checkpoint.backbone["max_sequence_length"],
+        )
+
     def continues(self, checkpoint: Checkpoint) -> bool:
         """Whether the preset's head means what this task's head means."""
         return True
@@ -99,10 +112,7 @@ class Task(FedModel):
         head = cls.head_arguments(checkpoint, arguments)
         backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:
-            head["preprocessor"] = cls.preprocessor_class(
-                BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),
-                sequence_length or checkpoint.sequence_length or checkpoint.backbone["max_sequence_length"],
-            )
+            head["preprocessor"] = cls.build_preprocessor(checkpoint, sequence_length)
         elif sequence_length is not None:
             raise ValueError(
                 "`sequence_length` needs a preset with a vocabulary, else it is the preprocessor's. "
@@ -127,6 +137,7 @@ class Task(FedModel):
             vocabulary=None if tokenizer is None else tokenizer.vocabulary,
             tokenizer={} if tokenizer is None else tokenizer.options(),
             sequence_length=None if self.preprocessor is None else self.preprocessor.sequence_length,
+            settings=self.settings(),
         )
         save_preset(path, checkpoint)
 

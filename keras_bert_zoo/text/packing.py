@@ -105,12 +105,12 @@ def pack_texts(
     starts = np.cumsum(lengths) - lengths
     token_ids = np.full(lengths.sum(), tokenizer.sep_token_id, dtype="int32")
     token_ids[starts] = tokenizer.cls_token_id
-    _lay(token_ids, starts + 1, first_ids, first_lengths, first_kept)
-    _lay(token_ids, starts + 2 + first_kept, second_ids, second_lengths, second_kept)
+    lay(token_ids, starts + 1, first_ids, np.cumsum(first_lengths) - first_lengths, first_kept)
+    lay(token_ids, starts + 2 + first_kept, second_ids, np.cumsum(second_lengths) - second_lengths, second_kept)
     return PackedTexts(token_ids, lengths, first_kept + 2, tokenizer.pad_token_id)
 
 
-def _lay(to: np.ndarray, starts: np.ndarray, ids: np.ndarray, lengths: np.ndarray, kept: np.ndarray) -> None:
-    """Put the first tokens of each text where it belongs."""
-    steps = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
-    to[np.repeat(starts, kept) + steps] = ids[np.repeat(np.cumsum(lengths) - lengths, kept) + steps]
+def lay(to: np.ndarray, starts: np.ndarray, ids: np.ndarray, sources: np.ndarray, counts: np.ndarray) -> None:
+    """Put runs of `ids`, each from its place in `sources` on, where they belong."""
+    steps = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    to[np.repeat(starts, counts) + steps] = ids[np.repeat(sources, counts) + steps]

@@ -176,6 +176,14 @@ class BertTokenizer:
         flat, lengths = _joined(flat, lengths, part_rows, np.diff(line_ends, prepend=-1))
         return _joined(flat, lengths, word_rows, np.array(counts, dtype="int64"))
 
+    def encode_batch_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `encode_batch`, and int64 `[tokens, 2]`, the characters of its text where each token starts and ends."""
+        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        token_ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), "int32")
+        lengths = np.fromiter(map(len, encodings), "int64", len(encodings))
+        bounds = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+        return token_ids, lengths, np.fromiter(bounds, "int64").reshape(-1, 2)
+
     def in_graph(self) -> Any:
         """The same as TensorFlow operations: an `InGraphTokenizer`, for `tf.data` and exported graphs.
 

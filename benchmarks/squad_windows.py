@@ -1,0 +1,129 @@
+"""Every answer of SQuAD files from characters to tokens of windows and back, scored as the official evaluation does.
+
+    KBZ_DATA=DATA python -m benchmarks.squad_windows --out OUT
+
+Each window is given logits that are certain of the target that `fit` would learn from it, and the answer is what
+`BertQuestionAnswerer` makes of such logits. Prints, and writes to OUT, how many of these answers the official
+evaluation scores 1.0, and lists the others with the reason. Needs no model.
+"""
+
+import argparse
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.metrics import squad_v1_scores
+from keras_bert_zoo.text.answers import search_answers
+
+FILES = ("train-v1.1-subset", "dev-v1.1-part", "dev-v2.0-half")
+VOCABULARIES = {"bert-base-uncased": True, "bert-base-cased": False}
+HEADER = [
+    "vocabulary", "file", "questions", "in several windows", "with an answer", "scored 1.0", "share",
+    "learned at another place than the file's", "answers over 30 tokens",
+]  # fmt: skip
+
+
+def certain_answers(windows, answers):
+    """The text for each question where each window is sure of its target, and of `[CLS]` less than of an answer."""
+    logits = []
+    for (start, end), length in zip(windows.targets(answers), windows.lengths, strict=True):
+        own = np.zeros((2, length), "float32")
+        own[0, start] += 10 if start else 1
+        own[1, end] += 10 if end else 1
+        logits.append(own)
+    # No limit of 30 tokens here: it is a choice of the recipe, and the table counts whom it costs an answer.
+    return [found.best(0.0).text for found in search_answers(windows, logits, with_null=True, max_answer_tokens=384)]
+
+
+def reason(windows, question, answer):
+    """Why an answer did not come back."""
+    first, last = windows.answer_tokens(question, answer.text, answer.start)
+    rows = list(windows.windows_of(question))
+    ends = windows.starts[rows] + windows.counts[rows]
+    if not ((windows.starts[rows] <= first) & (ends > last)).any():
+        return "no window holds it all"
+    offsets = windows.context_offsets(question)
+    cut = offsets[first, 0] < answer.start or offsets[last, 1] > answer.start + len(answer.text)
+    return "the file's answer cuts a word" if cut else "other"
+
+
+def check(columns, tokenizer):
+    """Numbers for the table, and the answers that did not come back."""
+    windows = kbz.BertQuestionPreprocessor(tokenizer).pack((columns.question, columns.context))
+    texts = certain_answers(windows, columns.answers)
+    right, moved, long, wrong = 0, 0, 0, []
+    for question, (answers, text) in enumerate(zip(columns.answers, texts, strict=True)):
+        if not answers:
+            assert text == "", columns.id[question]
+            continue
+        answer = answers[0]
+        first, last = windows.answer_tokens(question, answer.text, answer.start)
+        moved += (first, last) != windows.token_span(question, answer.start, answer.start + len(answer.text))
+        long += last - first >= 30
+        if squad_v1_scores([answers], [text])["exact_match"] == 100:
+            right += 1
+        else:
+            context = columns.context[question]
+            around = context[max(answer.start - 15, 0) : answer.start + len(answer.text) + 15]
+            wrong.append((reason(windows, question, answer), columns.id[question], answer, around, text))
+    several = int((np.bincount(windows.questions) > 1).sum())
+    return np.array([len(texts), several, sum(map(bool, columns.answers)), right, moved, long]), wrong
+
+
+def row(vocabulary, name, numbers):
+    questions, several, answerable, right, moved, long = map(int, numbers)
+    share = f"{100 * right / answerable:.2f} %"
+    return [
+        vocabulary,
+        name,
+        *(f"{n:,}" for n in (questions, several, answerable, right)),
+        share,
+        str(moved),
+        str(long),
+    ]
+
+
+def markdown(rows):
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write")
+    arguments = parser.parse_args()
+    data = Path(os.environ["KBZ_DATA"])
+    table, lists = [HEADER], []
+    for vocabulary, lowercase in VOCABULARIES.items():
+        tokenizer = kbz.BertTokenizer(data / "vocab" / f"{vocabulary}.vocab.txt", lowercase=lowercase)
+        total = np.zeros(6, int)
+        for name in FILES:
+            numbers, wrong = check(kbz.data.read_squad(data / "squad" / f"{name}.json"), tokenizer)
+            total += numbers
+            table.append(row(vocabulary, name, numbers))
+            reasons = ", ".join(f"{count}: {why}" for why, count in Counter(why for why, *_ in wrong).most_common())
+            lists.append(f"### {name}, {vocabulary}: {reasons or 'none'}")
+            lists += ["\n".join(
+                f"- {identity}: {answer.text!r} in {around!r} came back as {text!r}: {why}"
+                for why, identity, answer, around, text in wrong
+            )] * bool(wrong)  # fmt: skip
+        table.append(row(vocabulary, "all", total))
+    text = "\n\n".join([
+        "# SQuAD answers through the windows",
+        "Command: `KBZ_DATA=DATA python -m benchmarks.squad_windows --out OUT`",
+        "Length 384, stride 128, questions of 64. The first answer of each question, from characters to tokens and "
+        "back, scored by the official evaluation against all answers of the question. Every question without an answer "
+        "came back without one.",
+        markdown(table),
+        "## Those that are not scored 1.0",
+        *lists,
+    ])  # fmt: skip
+    print(text)
+    arguments.out.write_text(text + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

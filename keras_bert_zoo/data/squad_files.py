@@ -1,0 +1,49 @@
+"""The files that SQuAD's official evaluations read, and the n-best file beside them."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_bert_zoo.checkpoints.files import write_json
+from keras_bert_zoo.text.answers import FoundAnswers
+
+
+def write_squad_predictions(
+    directory: str | os.PathLike[str],
+    ids: Sequence[str],
+    found: Sequence[FoundAnswers],
+    null_threshold: float | None = None,
+) -> None:
+    """Write `predictions.json`, `nbest_predictions.json` and, with a threshold, `null_odds.json`.
+
+    They are as google-research/bert's run_squad.py writes them, each all of it or nothing.
+
+    Args:
+        directory: Where to write them; made if need be.
+        ids: Of the questions.
+        found: What `BertQuestionAnswerer.find_answers` found for each.
+        null_threshold: The answerer's.
+
+    Example:
+
+    ```python
+    dev = read_squad("dev-v2.0.json")
+    found = answerer.find_answers((dev.question, dev.context))
+    write_squad_predictions("out", dev.id, found, answerer.null_threshold)
+    # python evaluate-v2.0.py dev-v2.0.json out/predictions.json --na-prob-file out/null_odds.json
+    ```
+    """
+    if len(set(ids)) != len(ids) or len(ids) != len(found):
+        raise ValueError(
+            "`ids` must be different, one for each question. "
+            f"Received: {len(set(ids))} different of {len(ids)}, {len(found)} questions"
+        )
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    answers = dict(zip(ids, found, strict=True))
+    write_json(folder / "predictions.json", {name: one.best(null_threshold).text for name, one in answers.items()})
+    fields = ("text", "probability", "start_logit", "end_logit")
+    n_best = {name: [{f: getattr(span, f) for f in fields} for span in one.n_best] for name, one in answers.items()}
+    write_json(folder / "nbest_predictions.json", n_best)
+    if null_threshold is not None:
+        write_json(folder / "null_odds.json", {name: one.null_odds for name, one in answers.items()})

@@ -1,0 +1,33 @@
+"""Outputs that have a row for each token: Keras joins those of all batches, so that they must be of one length."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.models.feeding import FedModel, replicas
+from keras_bert_zoo.text.batching import LengthSortedBatches, padded_length, static_lengths
+from keras_bert_zoo.text.packing import Examples
+
+
+def outputs_by_length(
+    model: FedModel, examples: Examples, batch_size: int | None = None, **options: Any
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Numbers of examples, and their outputs: a pass of `predict` for each of a few lengths."""
+    if batch_size is not None:
+        check_positive_int(batch_size=batch_size)
+    few = static_lengths(model.backbone.architecture["max_sequence_length"])
+    lengths = np.array([padded_length(max(int(length), 1), few) for length in examples.lengths])
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        batches = LengthSortedBatches(
+            examples,
+            batch_size=batch_size or 32,
+            rows=rows,
+            static_lengths=(int(length),),
+            multiple_of=replicas(model),
+        )
+        fed = batches.to_tf() if keras.backend.backend() == "tensorflow" else batches
+        yield rows, batches.restore_order(keras.Model.predict(model, fed, **options))

@@ -1,0 +1,61 @@
+"""What turns questions and contexts into the arrays that an answerer takes."""
+
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.text import BertTokenizer
+from keras_bert_zoo.text.context_windows import ContextWindows, pack_contexts
+from keras_bert_zoo.text.texts import split_texts
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class BertQuestionPreprocessor(BertPreprocessor):
+    """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in as many windows as a context needs.
+
+    The numbers are those of google-research/bert's run_squad.py.
+
+    Args:
+        tokenizer: The tokenizer.
+        sequence_length: Longest window in tokens, special tokens counted.
+        stride: Tokens from the beginning of a window to that of the next.
+        question_length: Longest question in tokens; of longer ones the rest is cut.
+
+    Example:
+
+    ```python
+    preprocessor = BertQuestionPreprocessor(BertTokenizer("vocab.txt"))
+    preprocessor((["who was rollo ?"], ["a long context …"]))       # dict of int32 arrays [windows, longest]
+    ```
+    """
+
+    def __init__(
+        self, tokenizer: BertTokenizer, sequence_length: int = 384, stride: int = 128, question_length: int = 64
+    ) -> None:
+        super().__init__(tokenizer, sequence_length)
+        check_positive_int(stride=stride, question_length=question_length)
+        if sequence_length < question_length + 4:  # [CLS], [SEP], [SEP] and one token
+            raise ValueError(
+                "`sequence_length` must be at least question_length + 4. "
+                f"Received: sequence_length={sequence_length}, question_length={question_length}"
+            )
+        self.stride = stride
+        self.question_length = question_length
+
+    def pack(self, x: Any) -> ContextWindows:
+        """Tokenise without padding."""
+        questions, contexts = split_texts(x)
+        if contexts is None:
+            raise ValueError("`x` must be pairs, a tuple (questions, contexts). Received: single texts")
+        return pack_contexts(
+            self.tokenizer, questions, contexts, self.sequence_length, self.stride, self.question_length
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "stride": self.stride, "question_length": self.question_length}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BertQuestionPreprocessor":
+        return cls(**{**config, "tokenizer": keras.saving.deserialize_keras_object(config["tokenizer"])})

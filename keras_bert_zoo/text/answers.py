@@ -1,0 +1,143 @@
+"""From the logits of windows to answers: the best spans of a question, each a part of its context."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_bert_zoo.text.context_windows import ContextWindows, most_context
+
+
+class AnswerSpan(NamedTuple):
+    """A span of a context, or `""`, which says that the context has no answer.
+
+    Attributes:
+        text: `context[start:end]`, to the character.
+        start: Its first character.
+        end: The character after its last.
+        probability: Its share among the spans that it was found with.
+        start_logit: Of its first token.
+        end_logit: Of its last token.
+    """
+
+    text: str
+    start: int
+    end: int
+    probability: float
+    start_logit: float
+    end_logit: float
+
+
+class FoundAnswers(NamedTuple):
+    """What was found for a question.
+
+    Attributes:
+        n_best: Spans of different texts, best first; with a null threshold `""` is among them.
+        null_odds: The score of no answer less that of the best span: the higher, the likelier there is none.
+    """
+
+    n_best: list[AnswerSpan]
+    null_odds: float
+
+    def best(self, null_threshold: float | None = None) -> AnswerSpan:
+        """The best span, or `""` if there is none or `null_odds` are above the threshold."""
+        span = next((span for span in self.n_best if span.text), _NOTHING)
+        if null_threshold is not None and self.null_odds > null_threshold:
+            return next((span for span in self.n_best if not span.text), _NOTHING)
+        return span
+
+
+_NOTHING = AnswerSpan("", 0, 0, 0.0, 0.0, 0.0)
+
+
+class _Candidate(NamedTuple):
+    """`start` and `end` are tokens of the context, -1 in the candidate of no answer."""
+
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+def search_answers(
+    windows: ContextWindows,
+    logits: Sequence[np.ndarray],
+    with_null: bool,
+    n_best: int = 20,
+    max_answer_tokens: int = 30,
+) -> list[FoundAnswers]:
+    """The best spans of each question, as google-research/bert's run_squad.py finds them.
+
+    In each window the `n_best` starts are tried with the `n_best` ends. A span begins at a token that has most context
+    in this window; spans of one text count as the best of them.
+
+    Args:
+        windows: The questions.
+        logits: For each window `[2, tokens or more]`, starts and ends.
+        with_null: Whether no answer takes part (SQuAD 2.0).
+        n_best: Number of starts and ends a window, and of spans a question.
+        max_answer_tokens: Longest span in tokens.
+    """
+    found = []
+    for question in range(len(windows.contexts)):
+        rows = windows.windows_of(question)
+        held = most_context(windows.starts[rows.start : rows.stop], windows.counts[rows.start : rows.stop])
+        candidates: list[_Candidate] = []
+        nulls: list[_Candidate] = []
+        for row, most in zip(rows, held, strict=True):
+            own = np.asarray(logits[row], "float64")[:, : windows.lengths[row]]
+            nulls.append(_Candidate(-1, -1, float(own[0, 0]), float(own[1, 0])))
+            candidates += _window_candidates(
+                own, most, int(windows.first_lengths[row]), int(windows.starts[row]), n_best, max_answer_tokens
+            )
+        null = min(nulls, key=lambda candidate: candidate.score)  # The surest of all windows that it has an answer.
+        ranked = sorted([*candidates, *[null] * with_null], key=lambda candidate: -candidate.score)
+        found.append(_ranked_answers(windows, question, ranked, null, with_null, n_best))
+    return found
+
+
+def _window_candidates(
+    logits: np.ndarray, most: np.ndarray, begin: int, shift: int, n_best: int, max_answer_tokens: int
+) -> list[_Candidate]:
+    """Of a window whose context begins at the position `begin`, with the context's token `shift`."""
+    starts, ends = np.argsort(-logits, axis=1, kind="stable")[:, :n_best] - begin
+    starts, ends = ((tokens[(tokens >= 0) & (tokens < len(most))]) for tokens in (starts, ends))
+    starts = starts[most[starts]]
+    first, last = (tokens.ravel() for tokens in np.meshgrid(starts, ends, indexing="ij"))
+    fits = (last >= first) & (last - first < max_answer_tokens)
+    return [
+        _Candidate(shift + int(a), shift + int(b), float(logits[0, begin + a]), float(logits[1, begin + b]))
+        for a, b in zip(first[fits], last[fits], strict=True)
+    ]
+
+
+def _ranked_answers(
+    windows: ContextWindows,
+    question: int,
+    ranked: list[_Candidate],
+    null: _Candidate,
+    with_null: bool,
+    n_best: int,
+) -> FoundAnswers:
+    context, offsets = windows.contexts[question], windows.context_offsets(question)
+    kept: dict[str, tuple[_Candidate, int, int]] = {}
+    for candidate in ranked:
+        if len(kept) == n_best:
+            break
+        a, b = (0, 0) if candidate.start < 0 else (int(offsets[candidate.start, 0]), int(offsets[candidate.end, 1]))
+        kept.setdefault(context[a:b], (candidate, a, b))
+    if with_null:
+        kept.setdefault("", (null, 0, 0))
+    scores = np.array([candidate.score for candidate, _, _ in kept.values()])
+    weights = np.exp(scores - scores.max(initial=-np.inf))
+    spans = [
+        AnswerSpan(text, a, b, float(weight), candidate.start_logit, candidate.end_logit)
+        for (text, (candidate, a, b)), weight in zip(kept.items(), weights / weights.sum(), strict=True)
+    ]
+    # Where no start and end make a span, the original takes one of the score 0.
+    best = next((candidate.score for text, (candidate, _, _) in kept.items() if text), 0.0)
+    return FoundAnswers(spans, null.score - best)
