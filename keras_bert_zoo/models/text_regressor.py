@@ -81,7 +81,7 @@ class BertTextRegressor(Task):
             raise ValueError(f"`y` must hold numbers. Received: y.dtype={numbers.dtype}")
         if not np.isfinite(numbers).all():
             raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(numbers)][0]}")
-        # A row an example, as the outputs: Keras takes the mean over the last axis before it weighs examples.
+        # The outputs' shape, so that no loss or metric has to guess which of the two to expand.
         return numbers.astype("float32")[:, None]
 
     def head_config(self) -> dict[str, Any]:
