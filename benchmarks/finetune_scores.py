@@ -2,9 +2,9 @@
 
     KBZ_DATA=DATA KERAS_BACKEND=tensorflow python benchmarks/finetune_scores.py mrpc --preset PRESET --seeds 0 1 2
 
-`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on. The recipe is the one of the reference
-run in transformers: batch 32, peak 5e-5, 10 % warm-up, AdamW with bias correction and decay 0.01, clip 1, length 128;
-3 epochs, but of SST-2 1 over the first 6,400 sentences. Each run adds a line to
+`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on, and `multiple_choice/dream`. The recipe is
+the one of the reference run in transformers: batch 32, peak 5e-5, 10 % warm-up, AdamW with bias correction and decay
+0.01, clip 1, length 128; 3 epochs, but of SST-2 1 over the first 6,400 sentences. Each run adds a line to
 `results/finetune_scores.jsonl`; `--table` prints all of them.
 """
 
@@ -22,14 +22,24 @@ RESULTS = Path(__file__).parent / "results" / "finetune_scores.jsonl"
 
 
 # Each with its epochs and how many of its examples are trained and evaluated on.
-TASKS = {"mrpc": (3, None), "sst2": (1, 6400), "cola": (3, None), "stsb": (3, None), "rte": (3, None)}
+TASKS = {
+    "mrpc": (3, None),
+    "sst2": (1, 6400),
+    "cola": (3, None),
+    "stsb": (3, None),
+    "rte": (3, None),
+    "dream": (3, None),
+}
 
 
 def read_task(task: str, part: str, data: Path) -> tuple[Any, list[Any]]:
     """Raw text as `fit` takes it, and labels."""
-    from keras_bert_zoo.data import GLUE, read_glue
+    from keras_bert_zoo.data import GLUE, read_dream, read_glue
 
-    x, y, _ = read_glue(task, data / "glue" / GLUE[task].folder / f"{part}.tsv")
+    if task == "dream":
+        x, y, _ = read_dream(data / "multiple_choice" / "dream" / f"{part}.json")
+    else:
+        x, y, _ = read_glue(task, data / "glue" / GLUE[task].folder / f"{part}.tsv")
     first = slice(TASKS[task][1])
     return (x[0][first], x[1][first]) if isinstance(x, tuple) else x[first], y[first]
 
@@ -44,13 +54,19 @@ def run(task: str, preset: Path, data: Path, seed: int) -> dict[str, object]:
     keras.utils.set_random_seed(seed)
     if task == "stsb":
         model = kbz.BertTextRegressor.from_preset(preset, sequence_length=128)
+    elif task == "dream":
+        model = kbz.BertMultipleChoice.from_preset(preset, sequence_length=128)
     else:
         model = kbz.BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=128)
     model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(5e-5), bias_correction=True))
     start = time.perf_counter()
     model.fit(x, y, batch_size=32, epochs=epochs, verbose=2)
     seconds = time.perf_counter() - start
-    scores = kbz.metrics.glue_scores(task, dev_y, model.predict(dev_x, verbose=0))
+    predicted = model.predict(dev_x, verbose=0)
+    if task == "dream":
+        scores = {"accuracy": kbz.metrics.accuracy(dev_y, predicted)}
+    else:
+        scores = kbz.metrics.glue_scores(task, dev_y, predicted)
     return {
         "task": task,
         "backend": keras.backend.backend(),
