@@ -79,7 +79,8 @@ def test_every_public_class_is_registered():
     for name in ("BertBackbone", "BertTextClassifier", "BertTextRegressor", "BertPreprocessor", "BertTokenizer",
                  "AdamW", "Lamb", "LossScaleOptimizer", "WarmupPolynomialDecay", "BertEmbeddings", "EncoderLayer",
                  "SelfAttention", "MaskedLMHead", "VocabularyBias", "BertMaskedLM", "BertPretrainer",
-                 "BertNextSentencePredictor"):  # fmt: skip
+                 "BertNextSentencePredictor", "BertMultipleChoice", "BertMultipleChoicePreprocessor",
+                 "BertTextEmbedder"):  # fmt: skip
         assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is getattr(kbz, name)
 
 
