@@ -2,11 +2,11 @@
 
     KBZ_DATA=DATA KERAS_BACKEND=tensorflow python benchmarks/finetune_scores.py mrpc --preset PRESET --seeds 0 1 2
 
-`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on and `conll2003`. The recipe is the one of
-the reference run in transformers: batch 32, peak 5e-5, 10 % warm-up, AdamW with bias correction and decay 0.01, clip 1,
-length 128; 3 epochs, but of SST-2 1 over the first 6,400 sentences. CoNLL-2003 is read by sentences, its F1 that of
-entities. `--random` keeps the preset's architecture and vocabulary and starts from fresh weights: what pre-training is
-worth. Each run adds a line to `results/finetune_scores.jsonl`; `--table` prints all of them.
+`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on, `conll2003` and `multiple_choice/dream`.
+The recipe is the one of the reference run in transformers: batch 32, peak 5e-5, 10 % warm-up, AdamW with bias correction
+and decay 0.01, clip 1, length 128; 3 epochs, but of SST-2 1 over the first 6,400 sentences. CoNLL-2003 is read by
+sentences, its F1 that of entities. `--random` keeps the preset's architecture and vocabulary and starts from fresh
+weights: what pre-training is worth. Each run adds a line to `results/finetune_scores.jsonl`; `--table` prints all.
 """
 
 import argparse
@@ -30,17 +30,21 @@ TASKS = {
     "stsb": (3, None),
     "rte": (3, None),
     "conll": (3, None),
+    "dream": (3, None),
 }
 
 
 def read_task(task: str, part: str, data: Path) -> tuple[Any, list[Any]]:
     """Raw text or words as `fit` takes them, and labels."""
-    from keras_bert_zoo.data import GLUE, read_conll, read_glue
+    from keras_bert_zoo.data import GLUE, read_conll, read_dream, read_glue
 
     if task == "conll":
         sentences = read_conll(data / "conll2003" / {"train": "eng.train", "dev": "eng.testa"}[part])
         return sentences.words, sentences.tags
-    x, y, _ = read_glue(task, data / "glue" / GLUE[task].folder / f"{part}.tsv")
+    if task == "dream":
+        x, y, _ = read_dream(data / "multiple_choice" / "dream" / f"{part}.json")
+    else:
+        x, y, _ = read_glue(task, data / "glue" / GLUE[task].folder / f"{part}.tsv")
     first = slice(TASKS[task][1])
     return (x[0][first], x[1][first]) if isinstance(x, tuple) else x[first], y[first]
 
@@ -52,6 +56,7 @@ def load(task: str, preset: Path, random: bool) -> Any:
     model_class: Any
     model_class, head = {
         "conll": (kbz.BertTokenClassifier, {"num_classes": 9}),
+        "dream": (kbz.BertMultipleChoice, {}),
         "stsb": (kbz.BertTextRegressor, {}),
     }.get(task, (kbz.BertTextClassifier, {"num_classes": 2}))
     return model_class.from_preset(preset, load_weights=not random, sequence_length=128, **head)
@@ -72,6 +77,8 @@ def run(task: str, preset: Path, data: Path, seed: int, random: bool = False) ->
     seconds = time.perf_counter() - start
     if task == "conll":
         scores = model.evaluate_entities(dev_x, dev_y)
+    elif task == "dream":
+        scores = {"accuracy": kbz.metrics.accuracy(dev_y, model.predict(dev_x, verbose=0))}
     else:
         scores = kbz.metrics.glue_scores(task, dev_y, model.predict(dev_x, verbose=0))
     return {

@@ -79,7 +79,9 @@ def test_every_public_class_is_registered():
     for name in ("BertBackbone", "BertTextClassifier", "BertTextRegressor", "BertPreprocessor", "BertTokenizer",
                  "AdamW", "Lamb", "LossScaleOptimizer", "WarmupPolynomialDecay", "BertEmbeddings", "EncoderLayer",
                  "SelfAttention", "MaskedLMHead", "VocabularyBias", "BertMaskedLM", "BertPretrainer",
-                 "BertNextSentencePredictor", "BertQuestionAnswerer", "BertQuestionPreprocessor"):  # fmt: skip
+                 "BertNextSentencePredictor", "BertQuestionAnswerer", "BertQuestionPreprocessor",
+                 "BertNextSentencePredictor", "BertMultipleChoice", "BertMultipleChoicePreprocessor",
+                 "BertTextEmbedder"):  # fmt: skip
         assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is getattr(kbz, name)
 
 

@@ -129,7 +129,7 @@ class _ChosenLayers(keras.Model):
     """The layers asked for, stacked, so that the others never leave the device."""
 
     def __init__(self, extractor: keras.Model, layers: tuple[int, ...]) -> None:
-        super().__init__()
+        super().__init__(name="chosen_layers")
         self.extractor = extractor
         self.chosen = layers
 
