@@ -75,14 +75,12 @@ print(json.dumps(keras.models.load_model(sys.argv[1]).predict(json.loads(sys.arg
     np.testing.assert_allclose(logits, classifier.predict(TEXTS, verbose=0), atol=1e-6)
 
 
-def test_every_public_class_is_registered():
-    for name in ("BertBackbone", "BertTextClassifier", "BertTextRegressor", "BertPreprocessor", "BertTokenizer",
-                 "AdamW", "Lamb", "LossScaleOptimizer", "WarmupPolynomialDecay", "BertEmbeddings", "EncoderLayer",
-                 "SelfAttention", "MaskedLMHead", "VocabularyBias", "BertMaskedLM", "BertPretrainer",
-                 "BertNextSentencePredictor", "BertQuestionAnswerer", "BertQuestionPreprocessor",
-                 "BertNextSentencePredictor", "BertMultipleChoice", "BertMultipleChoicePreprocessor",
-                 "BertTextEmbedder"):  # fmt: skip
-        assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is getattr(kbz, name)
+def test_every_public_class_with_a_config_is_registered():
+    """Keras imports only its own packages when it loads a file; ours must be known by then."""
+    classes = {name: thing for name, thing in vars(kbz).items() if hasattr(thing, "get_config")}
+    assert len(classes) > 25
+    for name, thing in classes.items():
+        assert keras.saving.get_registered_object(f"keras_bert_zoo>{name}") is thing
 
 
 @pytest.mark.slow
