@@ -136,7 +136,8 @@ def test_several_devices_train_like_one(devices):
     np.testing.assert_allclose(several["logits"], one["logits"], atol=1e-5)
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 4])
 def test_several_devices_tag_like_one(devices):
     """11 sentences in batches of 8, with different numbers of words on each device."""
     one, several = run(TAGGER, 1), run(TAGGER, devices)
