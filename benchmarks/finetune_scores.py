@@ -2,11 +2,12 @@
 
     KBZ_DATA=DATA KERAS_BACKEND=tensorflow python benchmarks/finetune_scores.py mrpc --preset PRESET --seeds 0 1 2
 
-`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on, `conll2003` and `multiple_choice/dream`.
-The recipe is the one of the reference run in transformers: batch 32, peak 5e-5, 10 % warm-up, AdamW with bias
-correction and decay 0.01, clip 1, length 128; 3 epochs, but of SST-2 1 over the first 6,400 sentences. CoNLL-2003 is
-read by sentences, its F1 that of entities. `--random` keeps the preset's architecture and vocabulary and starts from fresh
-weights: what pre-training is worth. Each run adds a line to `results/finetune_scores.jsonl`; `--table` prints all.
+`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on, `conll2003` and
+`multiple_choice/dream`. The recipe is the one of the reference run in transformers: batch 32, peak 5e-5, 10 % warm-
+up, AdamW with bias correction and decay 0.01, clip 1, length 128; 3 epochs, but of SST-2 1 over the first 6,400
+sentences. CoNLL-2003 is read by sentences, its F1 that of entities. `--random` keeps the preset's architecture and
+vocabulary and starts from fresh weights: what pre-training is worth. Each run adds a line to
+`results/finetune_scores.jsonl`; `--table` prints all.
 """
 
 import argparse
