@@ -9,6 +9,7 @@ import numpy as np
 from keras_bert_zoo.layers.checks import check_positive_int, check_rate
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.by_length import outputs_by_length
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
@@ -145,7 +146,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         examples = self._examples(x)
         if not isinstance(examples, WordWindows):
             logits = np.zeros((*np.shape(x["token_ids"]), self.num_classes), "float32")
-            for rows, part in self.outputs_by_length(examples, batch_size, **options):
+            for rows, part in outputs_by_length(self, examples, batch_size, **options):
                 width = min(part.shape[1], logits.shape[1])
                 logits[rows, :width] = part[:, :width]
             return logits
@@ -154,7 +155,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
     def _word_logits(self, examples: WordWindows, batch_size: int | None, **options: Any) -> np.ndarray:
         """`[words of all examples, num_classes]`"""
         logits = np.empty((len(examples.word_windows), self.num_classes), "float32")
-        for rows, part in self.outputs_by_length(examples, batch_size, **options):
+        for rows, part in outputs_by_length(self, examples, batch_size, **options):
             words = np.flatnonzero(np.isin(examples.word_windows, rows))
             logits[words] = part[np.searchsorted(rows, examples.word_windows[words]), examples.word_positions[words]]
         return logits

@@ -1,18 +1,12 @@
-"""What tasks share that answer for each token: targets and weights at tokens, predictions of any length."""
+"""What tasks share that answer for each token: targets and weights at tokens."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_bert_zoo.layers.checks import check_positive_int
-from keras_bert_zoo.models.feeding import replicas
 from keras_bert_zoo.models.streaming import is_tf_dataset
 from keras_bert_zoo.models.task import Task
-from keras_bert_zoo.text.batching import padded_length, static_lengths
-from keras_bert_zoo.text.packing import Examples
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.windows import IGNORED
 
@@ -35,28 +29,6 @@ class TokenTask(Task):
     """A task whose targets and outputs are `[examples, length, …]`, of any length."""
 
     batches_class = TokenBatches
-
-    def outputs_by_length(
-        self, examples: Examples, batch_size: int | None = None, **options: Any
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Numbers of examples, and their outputs `[those examples, length, …]`: a pass for each of a few lengths.
-
-        Keras joins the outputs of all batches, so that those of a pass must be of one length.
-        """
-        few = static_lengths(self.backbone.architecture["max_sequence_length"])
-        lengths = np.array([padded_length(max(int(length), 1), few) for length in examples.lengths])
-        if batch_size is not None:
-            check_positive_int(batch_size=batch_size)
-        for length in np.unique(lengths):
-            rows = np.flatnonzero(lengths == length)
-            batches = self.batches_class(
-                examples,
-                batch_size=batch_size or 32,
-                rows=rows,
-                static_lengths=(int(length),),
-                multiple_of=replicas(self),
-            )
-            yield rows, batches.restore_order(super().predict(batches, **options))
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if not is_tf_dataset(x):
