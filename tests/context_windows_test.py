@@ -88,14 +88,10 @@ def test_most_context_by_hand():
     assert held[1].tolist() == [False, True, True, True, False]  # "the": 0 right of it in A, 1 left in B.
     assert held[2].tolist() == [False, True, True, True, True]  # "and": 1 right of it in B, 0 left in C.
     # Of equals the longer window, then the first.
-    assert [most.tolist() for most in most_context(np.array([0, 1]), np.array([3, 2]))] == [
-        [True, True, True],
-        [False] * 2,
-    ]
-    assert [most.tolist() for most in most_context(np.array([0, 2]), np.array([3, 3]))] == [
-        [True] * 3,
-        [False, True, True],
-    ]
+    longer = most_context(np.array([0, 1]), np.array([2, 3]))
+    assert [most.tolist() for most in longer] == [[True, False], [True, True, True]]
+    first = most_context(np.array([0, 2]), np.array([3, 3]))
+    assert [most.tolist() for most in first] == [[True, True, True], [False, True, True]]
 
 
 def test_places_of_answers(tokenizer):

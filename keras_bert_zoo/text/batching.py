@@ -38,7 +38,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
         static_lengths: Pad to the next of these lengths instead of the longest of the batch.
         shuffle_seed: Order anew each epoch from this seed and the epoch's number; None keeps one order.
         training: Keep unshuffled batches in the order of the rows, which otherwise are sorted, longest first.
-        multiple_of: Fill the last batch up to a multiple of this with copies of its first examples. Copies have the
+        multiple_of: Fill each batch up to a multiple of this with copies of its first examples. Copies have the
             weight 0. In training the others weigh more in turn, so that a loss averaged over the batch stays as it was.
     """
 
@@ -123,7 +123,9 @@ class LengthSortedBatches(keras.utils.PyDataset):
 
     def restore_order(self, outputs: np.ndarray) -> np.ndarray:
         """Rows that came out batch by batch, back in the order of the examples."""
-        return outputs[np.argsort(self._order)]
+        places = np.arange(len(self._order))
+        places += places // self.batch_size * (-self.batch_size % self.multiple_of)  # After the copies of each batch.
+        return outputs[places[np.argsort(self._order)]]
 
     def _free_dimensions(self, array: np.ndarray) -> int:
         """How many dimensions differ from batch to batch."""
