@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BACKEND ?= tensorflow
 BACKENDS ?= tensorflow jax torch
+# Processes that share a backend's tests, file by file. PYTEST="-k name -n 0" and the like go to pytest.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 # The CPU build; newer ones bring CUDA with them.
@@ -14,6 +16,9 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
+# One thread each: PyTorch's would spin against those of the other process.
+RUN_TESTS = OMP_NUM_THREADS=1 KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
 .PHONY: quickstart test test-all test-beam lint clean
 
 # Fine-tune and evaluate a text classifier. DATA=dir (train.tsv, dev.tsv) and PRESET=name-or-dir take real ones.
@@ -22,15 +27,15 @@ quickstart: $(VENV)/.$(BACKEND)
 		$(if $(DATA),--data "$(DATA)") $(if $(PRESET),--preset "$(PRESET)") 2>$(VENV)/quickstart.log \
 		|| { tail -n 20 $(VENV)/quickstart.log; exit 1; }
 
-# Everything but the slow tests, on each backend in a process of its own.
+# Everything but the slow tests, on each backend in processes of its own.
 test: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
-		echo "== $$backend"; KERAS_BACKEND=$$backend $(BIN)/python -m pytest -m "not slow" $(PYTEST) || exit 1; \
+		echo "== $$backend"; $(RUN_TESTS) -m "not slow" $(PYTEST) || exit 1; \
 	done
 
 test-all: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
-		echo "== $$backend"; KERAS_BACKEND=$$backend $(BIN)/python -m pytest $(PYTEST) || exit 1; \
+		echo "== $$backend"; $(RUN_TESTS) $(PYTEST) || exit 1; \
 	done
 	$(MAKE) test-beam
 
