@@ -49,7 +49,7 @@ def test_predictions_are_of_first_tokens_in_the_order_given(tagger):
         predicted = tagger.predict(SENTENCES, batch_size, verbose=0)
         assert [len(rows) for rows in predicted] == [3, 1, 6, 0, 2]
         for x, y in zip(predicted, expected, strict=True):
-            np.testing.assert_allclose(x, y, atol=2e-6)
+            np.testing.assert_allclose(x, y, atol=1e-5)
     assert [len(rows) for rows in tagger.predict(SENTENCES, 2, verbose=0, steps=1)] == [3, 1]
 
 
@@ -58,8 +58,8 @@ def test_sentences_of_a_document_see_each_other(tagger):
     predicted = tagger.predict(documents, verbose=0)
     joined = logits_of(tagger, [*SENTENCES[0], *SENTENCES[1]])
     assert [[len(rows) for rows in document] for document in predicted] == [[3, 1], [2]]
-    np.testing.assert_allclose(np.concatenate(predicted[0]), joined, atol=2e-6)
-    np.testing.assert_allclose(predicted[1][0], logits_of(tagger, ["it", "is"]), atol=2e-6)
+    np.testing.assert_allclose(np.concatenate(predicted[0]), joined, atol=1e-5)
+    np.testing.assert_allclose(predicted[1][0], logits_of(tagger, ["it", "is"]), atol=1e-5)
     assert np.abs(joined[3] - logits_of(tagger, SENTENCES[1])).max() > 1e-3
 
 
@@ -73,7 +73,7 @@ def test_long_sentences_come_in_windows(tagger):
     for first, begin, end in [(0, 0, 11), (7, 11, 18), (14, 18, 25), (21, 25, 31), (26, 31, 40)]:
         logits = logits_of(tagger, words[first : first + 14])
         expected[begin:end] = logits[begin - first : end - first]
-    np.testing.assert_allclose(tagger.predict([words], verbose=0)[0], expected, atol=2e-6)
+    np.testing.assert_allclose(tagger.predict([words], verbose=0)[0], expected, atol=1e-5)
     # A word that fills a window, and more, stands alone and is still labelled.
     huge = ["a", "longest" + "est" * 30, "film"]
     assert [len(rows) for rows in tagger.predict([huge], verbose=0)] == [3]
@@ -184,11 +184,11 @@ def test_ready_arrays_and_streams(tagger):
     stream = tf.data.Dataset.from_tensor_slices((arrays, targets)).batch(4)
     np.testing.assert_allclose(tagger.evaluate(stream, verbose=0), expected, rtol=1e-5)
     logits = tagger.predict(arrays, verbose=0)
-    np.testing.assert_allclose(logits, tagger.predict(stream.map(lambda x, y: x), verbose=0), atol=2e-6)
+    np.testing.assert_allclose(logits, tagger.predict(stream.map(lambda x, y: x), verbose=0), atol=1e-5)
     np.testing.assert_allclose(
         logits[windows.word_windows, windows.word_positions],
         np.concatenate(tagger.predict(SENTENCES, verbose=0)),
-        atol=2e-6,
+        atol=1e-5,
     )
     assert len(tagger.fit(stream, verbose=0).history["loss"]) == 1
     with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or words at hand"):
