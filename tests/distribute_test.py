@@ -101,7 +101,10 @@ def test_a_run_in_a_strategy_is_the_run_without(data, tmp_path, tokenizer):
     kbz.BertPretrainer(backbone, kbz.BertPreprocessor(tokenizer, 16)).save_to_preset(tmp_path / "start")
     weights = []
     for strategy in (None, ONE[BACKEND]):
-        run = Run(str(data(str(strategy))), str(tmp_path / "start"), 2, 8, 1e-2, save_every=1, strategy=strategy)
+        run = Run(
+            str(data(str(strategy))), str(tmp_path / "start"), steps=2, batch_size=8, learning_rate=1e-2, save_every=1,
+            strategy=strategy,
+        )  # fmt: skip
         pretrain(run, tmp_path / f"run {strategy}", verbose=0)
         model = kbz.BertPretrainer.from_preset(tmp_path / f"run {strategy}" / "preset")
         weights.append([numpy(weight) for weight in model.weights])

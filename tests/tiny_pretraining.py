@@ -51,16 +51,17 @@ def assert_same(one, other):
 
 def run(data, start, out, strategy=None, stop=False):
     """A run of 4 steps, or what is left of it; with `stop` it breaks off in the middle."""
-    save = runs._SaveState.on_epoch_end
+    save = runs.SaveState.on_epoch_end
 
     def save_and_stop(*arguments):
         save(*arguments)
         raise KeyboardInterrupt
 
-    runs._SaveState.on_epoch_end = save_and_stop if stop else save
+    runs.SaveState.on_epoch_end = save_and_stop if stop else save
     try:
-        pretrain(Run(data, start, 4, 8, 1e-2, save_every=2, dropout=0.0, strategy=strategy), out, verbose=0)
+        options = {"steps": 4, "batch_size": 8, "learning_rate": 1e-2, "save_every": 2, "dropout": 0.0}
+        pretrain(Run(data, start, strategy=strategy, **options), out, verbose=0)
     except KeyboardInterrupt:
         assert stop
     finally:
-        runs._SaveState.on_epoch_end = save
+        runs.SaveState.on_epoch_end = save

@@ -1,7 +1,7 @@
 """A pre-training run that may be killed at any time and started again."""
 
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Run:
 
     data: str
     preset: str = "bert_tiny"
+    _: KW_ONLY
     architecture: dict[str, Any] | None = None
     masking: dict[str, Any] | None = None
     steps: int = 10_000
