@@ -14,6 +14,7 @@ class HasClasses:
 
     num_classes: int
     class_names: list[str] | None
+    is_own: Any
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         names = self.class_names
@@ -70,7 +71,7 @@ class HasClasses:
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
         asked = arguments.get("num_classes") or len(arguments.get("class_names") or ())
-        saved = dict(checkpoint.head) if cls._is_own(checkpoint) else {}
+        saved = dict(checkpoint.head) if cls.is_own(checkpoint) else {}
         if not asked and not saved:
             raise ValueError("`num_classes` or `class_names` must be given: the preset has no classification head")
         if asked and saved and asked != saved["num_classes"]:
@@ -81,12 +82,7 @@ class HasClasses:
 
     def continues(self, checkpoint: Checkpoint) -> bool:
         names = checkpoint.head.get("class_names")
-        return self._is_own(checkpoint) and (names is None or self.class_names is None or names == self.class_names)
-
-    @classmethod
-    def _is_own(cls, checkpoint: Checkpoint) -> bool:
-        """Whether the preset's head is one of this task: those of texts and of tokens are called the same."""
-        return checkpoint.class_name in {parent.__name__ for parent in cls.__mro__}
+        return self.is_own(checkpoint) and (names is None or self.class_names is None or names == self.class_names)
 
 
 def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, fewest: int = 2) -> int:

@@ -161,10 +161,7 @@ def _words(text: Any) -> list[str]:
 
 def _pack_words(tokenizer: BertTokenizer, rows: list[list[str]], longest: int) -> tuple[PackedTexts, list[np.ndarray]]:
     """Each word tokenised on its own, and for each text where the words begin that are not cut."""
-    ids, lengths = tokenizer.encode_batch([word for row in rows for word in row])
-    # A word that has no token, such as a control character, is an unknown one: each word has its features.
-    ids = np.insert(ids, (np.cumsum(lengths) - lengths)[lengths == 0], tokenizer.unk_token_id)
-    lengths = np.maximum(lengths, 1)
+    ids, lengths = tokenizer.encode_words([word for row in rows for word in row])  # Each word has its features.
     ends = np.cumsum([len(row) for row in rows])
     tokens, spans = [], []
     for taken, text in zip(np.split(lengths, ends[:-1]), np.split(ids, _token_ends(lengths, ends)[:-1]), strict=True):

@@ -206,14 +206,7 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
         count = len(examples.lengths)
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
-        if sample_weight is not None:
-            sample_weight = np.asarray(sample_weight, dtype="float32")
-            if sample_weight.shape != (count,):
-                raise ValueError(
-                    f"`sample_weight` must have the shape ({count},). "
-                    f"Received: sample_weight.shape={sample_weight.shape}"
-                )
-        return self.encode_targets(y, count, learn), sample_weight
+        return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
 
     def _batches(
         self,
@@ -315,6 +308,18 @@ class _FollowEpochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.batches.epoch = epoch
+
+
+def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarray | None:
+    """Weights as float32 `[count]`, where there are any; `what` says in the error what each is of."""
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype="float32")
+    if weights.shape != (count,):
+        raise ValueError(
+            f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
+        )
+    return weights
 
 
 def replicas(model: keras.Model) -> int:

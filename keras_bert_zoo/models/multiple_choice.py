@@ -5,13 +5,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers.checks import check_rate
 from keras_bert_zoo.layers.choices import NO_CHOICE, FoldChoices, UnfoldChoices
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
 from keras_bert_zoo.models.inputs import INPUT_NAMES, check_structure, check_values, is_numpy
-from keras_bert_zoo.models.streaming import is_tf_dataset
+from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.choices import PackedChoices
 from keras_bert_zoo.text.packing import Examples
@@ -129,20 +128,11 @@ class BertMultipleChoice(Task):
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if is_tf_dataset(x):
-            spec = x.element_spec
-            if not isinstance(spec[0] if isinstance(spec, tuple) else spec, dict):
-                raise ValueError(
-                    f"`x` must be a data set of ready arrays, or contexts and choices at hand. "
-                    f"Received: element_spec={spec}"
-                )
+            check_ready(x, "contexts and choices")
         return super()._streamed(x, y, sample_weight)
 
     def head_config(self) -> dict[str, Any]:
         return {"dropout": self.dropout}
-
-    @classmethod
-    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        return {**(checkpoint.head if checkpoint.class_name == "BertMultipleChoice" else {}), **arguments}
 
 
 def _count_choices(examples: Any) -> np.ndarray:

@@ -14,8 +14,9 @@ from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.metrics.squad import squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.by_length import outputs_by_length
+from keras_bert_zoo.models.feeding import checked_weights
 from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor
-from keras_bert_zoo.models.streaming import is_tf_dataset
+from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers
@@ -134,14 +135,8 @@ class BertQuestionAnswerer(Task):
             raise ValueError("`y` must be given. Received: y=None")
         if isinstance(examples, ContextWindows):
             y = examples.targets(y)
-            if sample_weight is not None:
-                sample_weight = np.asarray(sample_weight, "float32")
-                if sample_weight.shape != (len(examples.contexts),):
-                    raise ValueError(
-                        f"`sample_weight` must have the shape ({len(examples.contexts)},), one a question. "
-                        f"Received: sample_weight.shape={sample_weight.shape}"
-                    )
-                sample_weight = sample_weight[examples.questions]
+            weights = checked_weights(sample_weight, len(examples.contexts), ", one a question")
+            sample_weight = None if weights is None else weights[examples.questions]
         targets, sample_weight = super()._targets(examples, y, sample_weight, learn)
         beyond = np.flatnonzero(targets.max(axis=1) >= examples.lengths)
         if len(beyond):
@@ -154,11 +149,7 @@ class BertQuestionAnswerer(Task):
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if is_tf_dataset(x):
-            spec = x.element_spec
-            if not isinstance(spec[0] if isinstance(spec, tuple) else spec, dict):
-                raise ValueError(
-                    f"`x` must be a data set of ready arrays, or texts at hand. Received: element_spec={spec}"
-                )
+            check_ready(x, "texts")
         return super()._streamed(x, y, sample_weight)
 
     def predict(
@@ -279,7 +270,7 @@ class BertQuestionAnswerer(Task):
     @classmethod
     def build_preprocessor(cls, checkpoint: Checkpoint, sequence_length: int | None) -> BertQuestionPreprocessor:
         assert checkpoint.vocabulary is not None
-        own = checkpoint.settings if checkpoint.class_name == cls.__name__ else {}
+        own = checkpoint.settings if cls.is_own(checkpoint) else {}
         # A length of somebody else's is the longest that there is, not the one to use.
         saved = checkpoint.sequence_length if own else None
         return BertQuestionPreprocessor(
@@ -290,7 +281,7 @@ class BertQuestionAnswerer(Task):
 
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        own = checkpoint.settings if checkpoint.class_name == cls.__name__ else {}
+        own = checkpoint.settings if cls.is_own(checkpoint) else {}
         return {"null_threshold": own.get("null_threshold"), **arguments}
 
     def get_config(self) -> dict[str, Any]:

@@ -13,6 +13,13 @@ def is_tf_dataset(x: Any) -> bool:
     return any(cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__)
 
 
+def check_ready(dataset: Any, raw: str) -> None:
+    """For a task whose raw input, which `raw` names, does not stream: the batches of a `tf.data.Dataset` are ready."""
+    spec = dataset.element_spec
+    if not isinstance(spec[0] if isinstance(spec, tuple) else spec, dict):
+        raise ValueError(f"`x` must be a data set of ready arrays, or {raw} at hand. Received: element_spec={spec}")
+
+
 def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     """A batched `tf.data.Dataset` of strings or ready arrays as one of checked arrays and targets, as it streams.
 

@@ -61,7 +61,12 @@ class Task(FedModel):
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
         """The constructor's arguments for the head, from the caller's and the preset's."""
-        return arguments
+        return {**(checkpoint.head if cls.is_own(checkpoint) else {}), **arguments}
+
+    @classmethod
+    def is_own(cls, checkpoint: Checkpoint) -> bool:
+        """Whether the preset is one of this task: heads of several tasks are called the same."""
+        return checkpoint.class_name in {parent.__name__ for parent in cls.__mro__}
 
     def settings(self) -> dict[str, Any]:
         """What a preset keeps of the task beside the head, as JSON values; only our own presets have it."""

@@ -95,7 +95,3 @@ class BertTextEmbedder(Task):
     def read_preset(cls, preset: str | os.PathLike[str], load_weights: bool) -> Checkpoint:
         checkpoint = super().read_preset(preset, load_weights)
         return as_embedder(checkpoint) if checkpoint.modules else checkpoint
-
-    @classmethod
-    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        return {**(checkpoint.head if checkpoint.class_name == "BertTextEmbedder" else {}), **arguments}

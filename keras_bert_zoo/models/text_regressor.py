@@ -5,7 +5,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
@@ -86,7 +85,3 @@ class BertTextRegressor(Task):
 
     def head_config(self) -> dict[str, Any]:
         return {"dropout": self.dropout}
-
-    @classmethod
-    def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        return {**(checkpoint.head if checkpoint.class_name == "BertTextRegressor" else {}), **arguments}

@@ -11,6 +11,7 @@ from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.by_length import outputs_by_length
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
+from keras_bert_zoo.models.feeding import checked_weights
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
@@ -245,17 +246,9 @@ class BertTokenClassifier(HasClasses, TokenTask):
         assert isinstance(examples, WordWindows)
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
-        count = len(examples.words.examples)
-        if sample_weight is not None:
-            sample_weight = np.asarray(sample_weight, dtype="float32")
-            if sample_weight.shape != (count,):
-                raise ValueError(
-                    f"`sample_weight` must have the shape ({count},). "
-                    f"Received: sample_weight.shape={sample_weight.shape}"
-                )
-            sample_weight = sample_weight[examples.examples]
+        weights = checked_weights(sample_weight, len(examples.words.examples))
         labels = self.number_classes(np.asarray(flat_tags(examples.words, y)), learn)
-        return examples.lay(labels), sample_weight
+        return examples.lay(labels), None if weights is None else weights[examples.examples]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         labels = np.asarray(y)

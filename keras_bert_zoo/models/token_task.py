@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.models.streaming import is_tf_dataset
+from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.windows import IGNORED
@@ -33,9 +33,7 @@ class TokenTask(Task):
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if not is_tf_dataset(x):
             return super()._streamed(x, y, sample_weight)
-        spec = x.element_spec
-        if not isinstance(spec[0] if isinstance(spec, tuple) else spec, dict):
-            raise ValueError(f"`x` must be a data set of ready arrays, or words at hand. Received: element_spec={spec}")
+        check_ready(x, "words")
         return super()._streamed(x, y, sample_weight).map(_weighed)
 
 

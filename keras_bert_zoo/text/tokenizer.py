@@ -176,6 +176,12 @@ class BertTokenizer:
         flat, lengths = _joined(flat, lengths, part_rows, np.diff(line_ends, prepend=-1))
         return _joined(flat, lengths, word_rows, np.array(counts, dtype="int64"))
 
+    def encode_words(self, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode_batch`, but a word of which nothing is left, such as a control character, is `[UNK]`."""
+        token_ids, lengths = self.encode_batch(words)
+        token_ids = np.insert(token_ids, (np.cumsum(lengths) - lengths)[lengths == 0], self.unk_token_id)
+        return token_ids, np.maximum(lengths, 1)
+
     def encode_batch_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As `encode_batch`, and int64 `[tokens, 2]`, the characters of its text where each token starts and ends."""
         encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)

@@ -60,9 +60,7 @@ def pack_words(tokenizer: BertTokenizer, words: Words, sequence_length: int) -> 
     alone the tokens that fit are kept: the first is the one that counts.
     """
     budget = sequence_length - 2
-    token_ids, counts = tokenizer.encode_batch(chain.from_iterable(words.examples))
-    token_ids = np.insert(token_ids, (np.cumsum(counts) - counts)[counts == 0], tokenizer.unk_token_id)
-    counts = np.maximum(counts, 1)
+    token_ids, counts = tokenizer.encode_words(chain.from_iterable(words.examples))
     token_ids = token_ids[np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) < budget]
     bounds = np.concatenate([[0], np.cumsum(np.minimum(counts, budget))])
     spans: list[tuple[int, int]] = []

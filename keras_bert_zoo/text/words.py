@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -13,7 +14,6 @@ from keras_bert_zoo.text.texts import split_texts
 _EXPECTED = (
     "`x` must be a list of sentences, each a list of words, a list of documents, each a list of sentences, or texts"
 )
-_SPACES, _PUNCTUATION, _CHINESE = (frozenset(map(chr, code_points(name))) for name in (SPACES, PUNCTUATION, CHINESE))
 _APOSTROPHES = "'’"
 
 Span = tuple[int, int]
@@ -85,21 +85,28 @@ def split_text(text: str) -> list[Span]:
     """
     spans: list[Span] = []
     start = 0
+    spaces, chinese = _characters(SPACES), _characters(CHINESE)
     for i, character in enumerate((*text, " ")):
-        if character in _SPACES or character in _CHINESE:
+        if character in spaces or character in chinese:
             spans += _trimmed(text, start, i)
             start = i + 1
-            if character in _CHINESE:
+            if character in chinese:
                 spans.append((i, i + 1))
     return spans
+
+
+@cache
+def _characters(ranges: str) -> frozenset[str]:
+    return frozenset(map(chr, code_points(ranges)))
 
 
 def _trimmed(text: str, start: int, end: int) -> list[Span]:
     """A run of characters without white space as words."""
     a, b = start, end
-    while a < b and text[a] in _PUNCTUATION:
+    punctuation = _characters(PUNCTUATION)
+    while a < b and text[a] in punctuation:
         a += 1
-    while b > a and text[b - 1] in _PUNCTUATION:
+    while b > a and text[b - 1] in punctuation:
         b -= 1
     cuts = [a, *(i for i in range(a, b) if text[i] in _APOSTROPHES), b]
     alone = [*range(start, a + 1)], [*range(b, end + 1)]
