@@ -11,7 +11,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import BiLSTM
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
 from tests.helpers import LABELS, TEXTS, TINY, check_saving, numpy, random_inputs, randomise
-from tests.pretraining_models_test import reference, theirs
+from tests.theirs import run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -47,13 +47,13 @@ def test_each_token_has_the_next_one_as_target(data):
 
 
 def test_logits_and_loss_are_transformers(tmp_path):
-    model = reference("BertLMHeadModel", tmp_path / "theirs", is_decoder=True)
+    model = saved_model("BertLMHeadModel", tmp_path / "theirs", is_decoder=True)
     loaded = kbz.BertMaskedLM.from_preset(tmp_path / "theirs")
     assert loaded.backbone.architecture["causal"]
     assert (loaded.load_report.fresh, loaded.load_report.unused) == ((), ())
     inputs = random_inputs(3, 20, 90)
     mask = inputs["padding_mask"]
-    expected = theirs(model, inputs, labels=np.where(mask > 0, inputs["token_ids"], -100))
+    expected = run_theirs(model, inputs, labels=np.where(mask > 0, inputs["token_ids"], -100))
     positions = np.tile(np.arange(19, dtype="int32"), (3, 1))
     outputs = loaded({**inputs, "mask_positions": positions})["mlm"]
     np.testing.assert_allclose(numpy(outputs)[mask[:, :-1] > 0], expected.logits[:, :-1][mask[:, :-1] > 0].detach(),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
 from tests.helpers import TEXTS, TINY, check_saving, gradients, numpy, random_inputs, randomise
+from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 # Two, three or four choices, of different lengths.
 CHOICES = [TEXTS[:2], TEXTS[1:5], TEXTS[:3], TEXTS[3:6], ["bad", "so slow"], TEXTS[2:4]]
@@ -48,22 +48,11 @@ def softmax(row):
 
 def test_hugging_face_in_and_out(tmp_path):
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=40, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    model = transformers.BertForMultipleChoice(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    model.save_pretrained(tmp_path / "theirs")
+    sizes = {"vocab_size": 40, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+    options = {**sizes, "max_position_embeddings": 16}
+    model = saved_model("BertForMultipleChoice", tmp_path / "theirs", scale=0.2, **options)
     inputs, labels = folded(random_inputs(12), 3), np.array([2, 0, 1, 1])
-    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
-    theirs = model(
-        **{names[name]: torch.tensor(array).long() for name, array in inputs.items()}, labels=torch.tensor(labels)
-    )
+    theirs = run_theirs(model, inputs, labels=labels)
     expected = theirs.logits.detach().numpy()
 
     ours = kbz.BertMultipleChoice.from_preset(tmp_path / "theirs")
@@ -75,19 +64,14 @@ def test_hugging_face_in_and_out(tmp_path):
     assert scores["accuracy"] == pytest.approx(np.mean(expected.argmax(-1) == labels))
 
     targets = keras.ops.convert_to_tensor(ours.encode_targets(labels, 4))
-    mine = split_tensors(gradients(ours, inputs, lambda outputs: keras.ops.mean(ours.loss(targets, outputs))), "bert.")
+    mine = gradients(ours, inputs, lambda outputs: keras.ops.mean(ours.loss(targets, outputs)))
     theirs.loss.backward()
-    # Row 0 of the token table is padding, whose gradient PyTorch leaves out.
-    mine["bert.embeddings.word_embeddings.weight"][0] = 0
-    named = dict(model.named_parameters())
-    assert set(mine) == set(named)
-    for name, parameter in named.items():
-        np.testing.assert_allclose(mine[name], parameter.grad.numpy(), rtol=0, atol=1e-5, err_msg=name)
+    assert_same_gradients(mine, model)
 
     ours.save_to_preset(tmp_path / "ours")
     again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report.values())
-    for name, parameter in named.items():
+    for name, parameter in model.named_parameters():
         assert torch.equal(parameter, again.state_dict()[name]), name
     back = kbz.BertMultipleChoice.from_preset(tmp_path / "ours")
     np.testing.assert_array_equal(numpy(back(inputs)), numpy(ours(inputs)))

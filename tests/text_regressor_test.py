@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
 from tests.helpers import TEXTS, TINY, check_saving, gradients, numpy, random_inputs, randomise
+from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 SCORES = [5.0, 0.0, 2.5, 4.2, 3.0, 1.25]
 
@@ -20,30 +20,12 @@ def regressor(tokenizer):
     return randomise(kbz.BertTextRegressor(backbone, preprocessor=preprocessor))
 
 
+SIZES = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
 def transformers_model(path, **options):
-    """Theirs with random weights, saved where ours reads it."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
-        "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    }  # fmt: skip
-    config = transformers.BertConfig(**{**sizes, "num_labels": 1, **options})
-    model = transformers.BertForSequenceClassification(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    model.save_pretrained(path)
-    return model
-
-
-def run_theirs(model, inputs, labels=None):
-    import torch
-
-    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
-    tensors = {theirs: torch.tensor(inputs[ours]).long() for ours, theirs in names.items()}
-    return model(**tensors, labels=None if labels is None else torch.tensor(labels))
+    options = {**SIZES, "max_position_embeddings": 16, "num_labels": 1, **options}
+    return saved_model("BertForSequenceClassification", path, scale=0.2, **options)
 
 
 def test_hugging_face_in_and_out(tmp_path):
@@ -52,7 +34,7 @@ def test_hugging_face_in_and_out(tmp_path):
     labels = np.array([0.5, 3.0, -1.0, 5.0], "float32")
     ours = kbz.BertTextRegressor.from_preset(tmp_path / "theirs")
     assert (ours.load_report.fresh, ours.load_report.unused, ours.dropout) == ((), (), 0.0)
-    theirs = run_theirs(model, inputs, labels)
+    theirs = run_theirs(model, inputs, labels=labels)
     expected = theirs.logits.detach().numpy()
     np.testing.assert_allclose(numpy(ours(inputs)), expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(ours.predict(inputs, verbose=0), expected[:, 0], rtol=0, atol=1e-5)
@@ -64,13 +46,7 @@ def test_hugging_face_in_and_out(tmp_path):
         ours, inputs, lambda outputs: keras.ops.mean(ours.loss(keras.ops.convert_to_tensor(targets), outputs))
     )
     theirs.loss.backward()
-    mine = split_tensors(mine, "bert.")
-    # Row 0 of the token table is padding, whose gradient PyTorch leaves out.
-    mine["bert.embeddings.word_embeddings.weight"][0] = 0
-    named = dict(model.named_parameters())
-    assert set(mine) == set(named)
-    for name, parameter in named.items():
-        np.testing.assert_allclose(mine[name], parameter.grad.numpy(), rtol=0, atol=1e-5, err_msg=name)
+    assert_same_gradients(mine, model)
 
     ours.save_to_preset(tmp_path / "ours")
     again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)

@@ -6,9 +6,9 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.checkpoints.files import read_json
-from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
 from keras_bert_zoo.text.token_batches import TokenBatches
 from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
+from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 NAMES = ["B-PER", "I-PER", "O"]
 # "longer" is two tokens; "zz" none that is known; a zero-width space none at all.
@@ -211,32 +211,23 @@ def test_saves(tokenizer, tmp_path):
 
 @pytest.fixture
 def reference(tmp_path):
-    """transformers' tagger with random weights, biases too, saved where ours reads it."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
-        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.3,
-        id2label=dict(enumerate(NAMES)), label2id={name: i for i, name in enumerate(NAMES)},
+    """transformers' tagger, with a vocabulary."""
+    model = saved_model(
+        "BertForTokenClassification", tmp_path / "theirs", scale=0.2, vocab_size=len(WORDS), num_attention_heads=2,
+        max_position_embeddings=32, classifier_dropout=0.3, id2label=dict(enumerate(NAMES)),
+        label2id={name: i for i, name in enumerate(NAMES)},
     )  # fmt: skip
-    model = transformers.BertForTokenClassification(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    model.save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    return model.eval()
+    return model
 
 
 def test_transformers_heads_come_and_go(reference, tmp_path):
-    import torch
     import transformers
 
     inputs = random_inputs(vocabulary_size=len(WORDS))
 
     def logits(model):
-        with torch.no_grad():
-            return model(*(torch.tensor(inputs[name]).long() for name in THEIR_ORDER)).logits.numpy()
+        return run_theirs(model, inputs).logits.detach().numpy()
 
     expected = logits(reference)
     tagger = kbz.BertTokenClassifier.from_preset(tmp_path / "theirs")
@@ -260,30 +251,20 @@ def test_transformers_heads_come_and_go(reference, tmp_path):
         kbz.BertTokenClassifier.from_preset(tmp_path / "texts")
 
 
-THEIR_ORDER = ("token_ids", "padding_mask", "segment_ids")
-
-
 def test_loss_and_gradients_are_those_of_transformers(reference, tmp_path):
-    import torch
 
     tagger = kbz.BertTokenClassifier.from_preset(tmp_path / "theirs", dropout=0.0)
     windows = tagger.preprocessor.pack(SENTENCES)
     labels = windows.lay(np.array([NAMES.index(tag) for tags in TAGS for tag in tags]))
     ((inputs, targets, weights),) = TokenBatches(windows, labels, training=True)
-    tensors = [torch.tensor(inputs[name]).long() for name in THEIR_ORDER]
-    loss = reference(*tensors, labels=torch.tensor(labels).long()).loss
+    loss = run_theirs(reference, inputs, labels=labels).loss
     loss.backward()
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     arrays = [keras.ops.convert_to_tensor(array) for array in (targets, weights)]
     ours = gradients(tagger, inputs, lambda logits: entropy(arrays[0], logits, arrays[1]))
     value = float(numpy(entropy(arrays[0], tagger(inputs), arrays[1])))
     assert value == pytest.approx(float(loss.detach()), abs=1e-5)
-    theirs = {name: parameter.grad.numpy() for name, parameter in reference.named_parameters()}
-    ours = split_tensors(ours, "bert.")
-    assert set(ours) == set(theirs)
-    ours["bert.embeddings.word_embeddings.weight"][0] = 0  # PyTorch leaves the gradient of padding out.
-    for name, expected in theirs.items():
-        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-5, err_msg=name)
+    assert_same_gradients(ours, reference)
 
 
 def test_tokens_are_those_of_transformers(tokenizer, tmp_path):
