@@ -11,6 +11,8 @@ from keras_bert_zoo.metrics import entity_scores, entity_scores_by_label, find_e
 if keras.backend.backend() != "torch":
     pytest.skip("files and tags know no backend: once is enough", allow_module_level=True)
 
+datasets = pytest.importorskip("datasets")
+
 FILE = """\
 -DOCSTART- -X- O O
 
@@ -40,6 +42,31 @@ def test_reads_words_tags_and_documents(tmp_path):
     assert tags == [sentences.tags[:2], sentences.tags[2:]]
     path.write_text("\ufeffÅsa B-PER\r\nNilsson\u00a0x I-PER\r\n\r\nhej O")  # A no-break space parts no columns.
     assert read_conll(path) == ([["Åsa", "Nilsson\u00a0x"], ["hej"]], [["B-PER", "I-PER"], ["O"]], [0, 0])
+
+
+def test_reads_columns():
+    """As a mapping, and as Hugging Face's data set, which holds numbers and their names."""
+    names = {"tokens": [["EU", "rejects"], [], ["Peter"]], "ner_tags": [["B-ORG", "O"], [], ["I-PER"]]}
+    expected = ([["EU", "rejects"], ["Peter"]], [["B-ORG", "O"], ["B-PER"]], [0, 0])
+    assert read_conll(names) == expected
+    labels = datasets.ClassLabel(names=["O", "B-PER", "I-PER", "B-ORG"])
+    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(labels)})
+    numbered = datasets.Dataset.from_dict({**names, "ner_tags": [[3, 0], [], [2]]}, features=features)
+    assert read_conll(numbered) == expected
+
+
+@pytest.mark.parametrize(
+    "columns, words",
+    [
+        ({"tokens": [["a"]]}, r"the columns must include \['tokens', 'ner_tags'\]. Received: \['tokens'\]"),
+        ({"tokens": [["a"], ["b"]], "ner_tags": [["O"], ["PER"]]}, "Row 1: .* `ner_tags` O, or B- or I- with a label"),
+        ({"tokens": [["a", "b"]], "ner_tags": [["O"]]}, "Row 0 must have a tag for each token. Received: 2 .*, 1 tags"),
+        ({"tokens": [[]], "ner_tags": [[]]}, "The data set must hold a sentence. Received: none"),
+    ],
+)
+def test_says_which_row_is_wrong(columns, words):
+    with pytest.raises(ValueError, match=words):
+        read_conll(columns)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from keras_bert_zoo import data as readers
 if keras.backend.backend() != "torch":
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
 
+datasets = pytest.importorskip("datasets")
+
 
 def written(tmp_path, name, content):
     path = tmp_path / name
@@ -26,17 +28,6 @@ def refused(read, *words):
     assert all(word in str(error.value) for word in words), str(error.value)
     assert len(str(error.value)) < 400
     assert "\n" not in str(error.value)
-
-
-class HubData:
-    """What readers use of a `datasets.Dataset`."""
-
-    def __init__(self, **columns):
-        self.columns = columns
-        self.column_names = list(columns)
-
-    def __getitem__(self, name):
-        return self.columns[name]
 
 
 # --- GLUE
@@ -171,7 +162,11 @@ def test_broken_lines_of_qqp_are_said(tmp_path, caplog):
     ],
 )
 def test_hugging_face_data(task, source, x, y):
-    for given in (source, HubData(**source), {name: np.array(column) for name, column in source.items()}):
+    for given in (
+        source,
+        datasets.Dataset.from_dict(source),
+        {name: np.array(column) for name, column in source.items()},
+    ):
         columns = readers.read_glue(task, given)
         assert (columns.x, columns.y) == (x, y)
 
@@ -351,16 +346,19 @@ def squad(**question):
 
 
 def test_squad_from_hugging_face():
-    data = HubData(
-        id=["1", "2"], title=["T", "T"], context=["Was Rollo.", "None."], question=["Who?", "Why?"],
-        answers=[{"text": ["Rollo"], "answer_start": [4]}, {"text": [], "answer_start": []}],
-    )  # fmt: skip
-    columns = readers.read_squad(data)
+    data = {
+        "id": ["1", "2"], "title": ["T", "T"], "context": ["Was Rollo.", "None."], "question": ["Who?", "Why?"],
+        "answers": [{"text": ["Rollo"], "answer_start": [4]}, {"text": [], "answer_start": []}],
+    }  # fmt: skip
+    columns = readers.read_squad(datasets.Dataset.from_dict(data))
     assert columns.answers == [[("Rollo", 4)], []]
     assert columns.impossible == [False, True]
     assert columns.title == ["T", "T"]
-    data.columns["answers"][0]["answer_start"] = []
-    refused(lambda: readers.read_squad(data), "Row 0: `answers` must hold as many `text` as `answer_start`")
+    data["answers"][0]["answer_start"] = []
+    refused(
+        lambda: readers.read_squad(datasets.Dataset.from_dict(data)),
+        "Row 0: `answers` must hold as many `text` as `answer_start`",
+    )
 
 
 PLACE = "x.json, article 'Normans', paragraph 0"
@@ -445,7 +443,10 @@ def test_swag(tmp_path):
 
 def test_dream_from_hugging_face():
     hub = {"dialogue": [["M: Hi.", "W: Ho."]], "question": ["Who?"], "choice": [["M", "W"]], "answer": ["W"]}
-    assert readers.read_dream(HubData(**hub))[:2] == ((["M: Hi.\nW: Ho."], [["Who? M", "Who? W"]]), [1])
+    assert readers.read_dream(datasets.Dataset.from_dict(hub))[:2] == (
+        (["M: Hi.\nW: Ho."], [["Who? M", "Who? W"]]),
+        [1],
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 import os
 import re
-from typing import NamedTuple
+import reprlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from keras_bert_zoo.data.tables import Source, open_table
 from keras_bert_zoo.metrics.spans import is_tag, to_bio
 from keras_bert_zoo.text.files import read_lines
 
@@ -35,12 +38,16 @@ class ConllSentences(NamedTuple):
         return words, tags
 
 
-def read_conll(path: str | os.PathLike[str]) -> ConllSentences:
+def read_conll(source: Source) -> ConllSentences:
     """Read a file such as CoNLL-2003's `eng.train` (Tjong Kim Sang and De Meulder 2003).
 
     The first column is the word and the last its tag; what stands between is not used. Columns are parted by spaces or
     tabs. `-DOCSTART-` begins a document; without such lines there is one. IOB1, as in the official files, BIO and
     BIOES are read as conlleval reads them, and come as BIO.
+
+    Args:
+        source: A file; or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
+            `ner_tags`.
 
     Raises:
         ValueError: The file, the line and what was expected there.
@@ -53,16 +60,30 @@ def read_conll(path: str | os.PathLike[str]) -> ConllSentences:
     tagger.fit(*train.by_document())                # documents, whose sentences see each other
     ```
     """
-    words: list[list[str]] = []
-    tags: list[list[str]] = []
-    documents: list[int] = []
-    document, columns, open_sentence = 0, 0, False
+    if isinstance(source, (str, os.PathLike)):
+        name, sentences = source, list(_file_sentences(source))
+    else:
+        name, sentences = "The data set", list(_table_sentences(source))
+    if not sentences:
+        raise ValueError(f"{name} must hold a sentence. Received: none")
+    words, tags, documents = (list(column) for column in zip(*sentences, strict=True))
+    return ConllSentences(words, [to_bio(sentence) for sentence in tags], documents)
+
+
+def _file_sentences(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], list[str], int]]:
+    """Words, tags and the number of the document."""
+    document, columns = 0, 0
+    words: list[str] = []
+    tags: list[str] = []
+    in_document = False
     for number, line in enumerate(read_lines(path, empty=True), 1):
         cells = _COLUMNS.split(line.strip(" \t"))
         if cells == [""] or cells[0] == _DOCUMENT:
-            open_sentence = False
-            if cells[0] == _DOCUMENT and documents and documents[-1] == document:
-                document += 1
+            if words:
+                yield words, tags, document
+                words, tags = [], []
+            if cells[0] == _DOCUMENT and in_document:
+                document, in_document = document + 1, False
             continue
         columns = columns or len(cells)
         if len(cells) != columns or columns < 2:
@@ -70,13 +91,28 @@ def read_conll(path: str | os.PathLike[str]) -> ConllSentences:
             raise ValueError(f"{path}, line {number} must have {expected}. Received: {line[:80]!r}")
         if not is_tag(cells[-1]):
             raise ValueError(f"{path}, line {number} must end in O, or B- or I- with a label. Received: {line[:80]!r}")
-        if not open_sentence:
-            words.append([])
-            tags.append([])
-            documents.append(document)
-            open_sentence = True
-        words[-1].append(cells[0])
-        tags[-1].append(cells[-1])
-    if not words:
-        raise ValueError(f"{path} must hold a sentence. Received: none")
-    return ConllSentences(words, [to_bio(sentence) for sentence in tags], documents)
+        words.append(cells[0])
+        tags.append(cells[-1])
+        in_document = True
+    if words:
+        yield words, tags, document
+
+
+def _table_sentences(source: Any) -> Iterator[tuple[list[str], list[str], int]]:
+    """The same of columns, which know no documents; tags are names, or numbers where the data set has their names."""
+    tag_names = getattr(getattr(source, "features", {}).get("ner_tags"), "feature", None)
+    names = getattr(tag_names, "names", None)
+    for place, (words, tags) in open_table(source).select("tokens", "ner_tags"):
+        if names is not None:
+            tags = [names[tag] for tag in tags]
+        if not all(isinstance(word, str) for word in words) or not all(
+            isinstance(tag, str) and is_tag(tag) for tag in tags
+        ):
+            raise ValueError(
+                f"{place}: `tokens` must be strings, and `ner_tags` O, or B- or I- with a label. "
+                f"Received: {reprlib.repr(words)}, {reprlib.repr(tags)}"
+            )
+        if len(words) != len(tags):
+            raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
+        if words:
+            yield list(words), list(tags), 0
