@@ -20,6 +20,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
     write_tokenizer,
 )
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
+from keras_bert_zoo.checkpoints.shapes import check_layers
 
 CONFIG, PRESET = "config.json", "preset.json"
 OPTIONAL = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, *sentence_transformers.OPTIONAL)
@@ -73,12 +74,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     if load_weights:
         arrays, unknown = read_tensors(read_weights(directory), class_name)
         backbone["pooler"] = "pooler/kernel" in arrays
-        layers = sum(name.endswith("/attention/qkv/kernel") for name in arrays)
-        if layers != backbone["num_layers"]:
-            raise ValueError(
-                f"{path}: `num_hidden_layers` must be the number of layers that the weights have, {layers}. "
-                f"Received: {backbone['num_layers']}"
-            )
+        check_layers(path, "num_hidden_layers", backbone["num_layers"], arrays)
     else:
         backbone["pooler"] = typed(directory / PRESET, preset, "pooler", bool, True)
     vocabulary, tokenizer, length = read_tokenizer(directory)

@@ -1,6 +1,8 @@
 """What shapes a configuration asks for, so that it can be held against a file before a model takes memory."""
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays
@@ -38,6 +40,15 @@ def backbone_shapes(backbone: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     if backbone["pooler"]:
         shapes["pooler/kernel"], shapes["pooler/bias"] = (width, width), (width,)
     return shapes
+
+
+def check_layers(path: Path, name: str, stated: int, arrays: Mapping[str, Any]) -> None:
+    """Hold a config's number of layers, the field `name` of `path`, against the weights."""
+    layers = sum(array.endswith("/attention/qkv/kernel") for array in arrays)
+    if layers != stated:
+        raise ValueError(
+            f"{path}: `{name}` must be the number of layers that the weights have, {layers}. Received: {stated}"
+        )
 
 
 def check_shapes(checkpoint: Checkpoint) -> None:

@@ -195,8 +195,8 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         """Build a backbone from a preset.
 
         Args:
-            preset: A name (`"bert_base"`), a directory (ours, Hugging Face's or google-research/bert's), or
-                `"hf://org/name[@revision]"`.
+            preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's or
+                google-research/bert's), or `"hf://org/name[@revision]"`.
             load_weights: False leaves the weights as initialised; for a name that never touches a network.
             **overrides: Arguments of the constructor to use in place of the preset's.
 

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
-from keras_bert_zoo.checkpoints import huggingface
+from keras_bert_zoo.checkpoints import huggingface, keras_hub
 
 SCHEME = "hf://"
+_SETTINGS = tuple(dict.fromkeys(huggingface.SETTINGS + keras_hub.SETTINGS))
+_FILES = (*huggingface.SAFETENSORS_FILES, *keras_hub.FILES)
 _ADDRESS = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
@@ -26,12 +28,12 @@ def download(address: str, load_weights: bool) -> Path:
 
     try:
         if not load_weights:
-            return fetch(huggingface.SETTINGS)
-        directory = fetch(huggingface.SETTINGS + huggingface.SAFETENSORS_FILES)
-        if any((directory / name).is_file() for name in huggingface.SAFETENSORS_FILES[:2]):
+            return fetch(_SETTINGS)
+        directory = fetch(_SETTINGS + _FILES)
+        if any((directory / name).is_file() for name in _FILES):
             return directory
         # Old repositories have PyTorch's file only; most have both, and one is enough to fetch.
-        return fetch(huggingface.SETTINGS + huggingface.PYTORCH_FILES)
+        return fetch(_SETTINGS + huggingface.PYTORCH_FILES)
     except errors.HFValidationError:
         raise ValueError(f"A hub address must name a repository and a revision. Received: {address!r}") from None
     except errors.RevisionNotFoundError as error:

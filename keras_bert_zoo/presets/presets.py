@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints import Checkpoint, huggingface, tensorflow1
+from keras_bert_zoo.checkpoints import Checkpoint, huggingface, keras_hub, tensorflow1
 from keras_bert_zoo.checkpoints.files import read_json, write_directory
 from keras_bert_zoo.checkpoints.shapes import check_shapes
 from keras_bert_zoo.presets import hub
@@ -36,7 +36,7 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     """Read a preset.
 
     Args:
-        preset: A name (`"bert_base"`), a directory (ours, Hugging Face's or google-research/bert's), or
+        preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's or google-research/bert's), or
             `"hf://org/name[@revision]"`.
         load_weights: False reads the configuration only; for a name that never touches a network.
 
@@ -71,9 +71,13 @@ def _load(address: str, load_weights: bool) -> Checkpoint:
 
 
 def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
-    for form, is_form in ((huggingface, huggingface.is_huggingface), (tensorflow1, tensorflow1.is_tensorflow1)):
+    for is_form, read in (
+        (keras_hub.is_keras_hub, keras_hub.read),
+        (huggingface.is_huggingface, huggingface.read),
+        (tensorflow1.is_tensorflow1, tensorflow1.read),
+    ):
         if is_form(directory):
-            return form.read(directory, load_weights)
+            return read(directory, load_weights)
     raise ValueError(
         f"`preset` must be a directory with a {huggingface.CONFIG} or a {tensorflow1.CONFIG}. "
         f"Received: preset={str(directory)!r}"

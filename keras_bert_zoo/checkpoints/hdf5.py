@@ -1,0 +1,49 @@
+"""Tensors of an HDF5 file, the container of Keras' weights."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.checkpoints.checkpoint import Tensor
+from keras_bert_zoo.checkpoints.tensors import check_bytes, float_dtype
+
+
+def read_hdf5(path: Path) -> dict[str, Tensor]:
+    """Every data set of a file by its path. Values outside of the file, which HDF5 could point at, are refused.
+
+    Raises:
+        ValueError: There is no such file, it is no HDF5, or it cannot hold what it claims to.
+    """
+    import h5py  # Keras depends on it.
+
+    if not path.is_file():
+        raise ValueError(
+            f"The preset must hold {path.name}; pass load_weights=False to do without. Received: {path.parent}"
+        )
+    tensors: dict[str, Tensor] = {}
+
+    def add(name: str, node: Any) -> None:  # Links, soft and to other files, are not visited.
+        if not isinstance(node, h5py.Dataset):
+            return
+        if node.external or node.is_virtual:
+            raise ValueError(f"{path} must hold its values itself. Received: {name!r}, kept in another file")
+        tensors[name] = Tensor(node.shape, lambda: _read(path, name))
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(add)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise ValueError(f"{path} must be an HDF5 file ({error})") from None
+    check_bytes(path, tensors, path.stat().st_size)
+    return tensors
+
+
+def _read(path: Path, name: str) -> np.ndarray:
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        values = file[name]
+        kind = values.attrs.get("dtype")
+        # HDF5 has no bfloat16: Keras keeps its bytes and says so beside them.
+        return values[()].view(float_dtype("bfloat16")) if kind == "bfloat16" else values[()]

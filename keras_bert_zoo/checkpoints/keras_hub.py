@@ -1,0 +1,220 @@
+"""keras-hub's preset directories: JSON of Keras objects, a vocabulary and weights in HDF5. Nothing in them is run."""
+
+import logging
+import math
+import re
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Tensor
+from keras_bert_zoo.checkpoints.files import TEXT_BYTES, check_size, read_json, typed
+from keras_bert_zoo.checkpoints.hdf5 import read_hdf5
+from keras_bert_zoo.checkpoints.shapes import check_layers
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
+
+CONFIG, TASK, PREPROCESSOR, TOKENIZER = "config.json", "task.json", "preprocessor.json", "tokenizer.json"
+VOCABULARY = "assets/tokenizer/vocabulary.txt"
+WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
+
+# What `read` asks for.
+SETTINGS = (CONFIG, TASK, PREPROCESSOR, TOKENIZER, VOCABULARY)
+FILES = (WEIGHTS, TASK_WEIGHTS)
+
+# keras-nlp is what it was called before 2024.
+_REGISTERED = re.compile(r"keras_(?:hub|nlp)>(\w+)")
+_SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length")
+# What their BertBackbone has no arguments for.
+_FIXED = {"activation": "gelu_new", "layer_norm_epsilon": 1e-12, "initializer_range": 0.02, "causal": False}
+# What their tokenizer may be told, with the only values that BERT's has.
+_TOKENIZER: dict[str, tuple[Any, ...]] = {
+    "split": (True,), "suffix_indicator": ("##",), "oov_token": ("[UNK]",), "special_tokens": (None,),
+}  # fmt: skip
+
+_ATTENTION = "encoder/layer_{i}/_self_attention_layer"
+_DENSE = (("kernel", "vars/0"), ("bias", "vars/1"))
+_NORM = (("gamma", "vars/0"), ("beta", "vars/1"))
+_BACKBONE = [
+    Template("embeddings/token_embedding/embeddings", ("reversible_embedding/vars/0",)),
+    Template("embeddings/segment_embedding/embeddings", ("embedding/vars/0",)),
+    Template("embeddings/position_embedding/embeddings", ("position_embedding/vars/0",)),
+    *(Template(f"embeddings/layer_norm/{ours}", (f"layer_normalization/{theirs}",)) for ours, theirs in _NORM),
+    *(
+        Template(
+            f"encoder_layer_{{i}}/attention/qkv/{ours}",
+            tuple(f"{_ATTENTION}/{part}_dense/{theirs}" for part in ("query", "key", "value")),
+        )
+        for ours, theirs in _DENSE
+    ),
+    *(
+        Template(f"encoder_layer_{{i}}/{ours}/{our_kind}", (f"encoder/layer_{{i}}/{theirs}/{their_kind}",))
+        for ours, theirs, kinds in (
+            ("attention/output", "_self_attention_layer/output_dense", _DENSE),
+            ("attention_norm", "_self_attention_layer_norm", _NORM),
+            ("intermediate", "_feedforward_intermediate_dense", _DENSE),
+            ("output", "_feedforward_output_dense", _DENSE),
+            ("output_norm", "_feedforward_layer_norm", _NORM),
+        )
+        for our_kind, their_kind in kinds
+    ),
+    *(Template(f"pooler/{ours}", (f"dense/{theirs}",)) for ours, theirs in _DENSE),
+]  # fmt: skip
+_HEADS = {
+    "BertTextClassifier": [Template(f"classifier/{ours}", (f"head/dense/{theirs}",)) for ours, theirs in _DENSE],
+    "BertMaskedLM": [
+        *(
+            Template(f"mlm_head/dense/{ours}", (f"head/masked_lm_head/_intermediate_dense/{name}",))
+            for ours, name in _DENSE
+        ),
+        *(
+            Template(f"mlm_head/layer_norm/{ours}", (f"head/masked_lm_head/_intermediate_layer_norm/{theirs}",))
+            for ours, theirs in _NORM
+        ),
+        Template("mlm_bias/bias", ("head/masked_lm_head/vars/0",)),
+    ],
+    "BertTextEmbedder": [],
+}
+
+_logger = logging.getLogger("keras_bert_zoo")
+
+
+def is_keras_hub(directory: Path) -> bool:
+    """Whether a directory is in this format; Hugging Face's configs have the same name."""
+    path = directory / CONFIG
+    return path.is_file() and _registered(read_json(path)) is not None
+
+
+def read(directory: Path, load_weights: bool = True) -> Checkpoint:
+    """Read a directory that keras-hub's `save_to_preset` wrote for BERT.
+
+    Raises:
+        ValueError: Another model's, a field that we cannot honour, by its name, or a missing or unreadable file.
+    """
+    path = directory / CONFIG
+    document = read_json(path)
+    if _registered(document) != "BertBackbone":
+        raise ValueError(f"{path}: the model must be a BertBackbone. Received: {reprlib.repr(_registered(document))}")
+    backbone = _read_backbone(path, typed(path, document, "config", dict, {}))
+    class_name, head = _read_task(directory / TASK)
+    arrays: Mapping[str, np.ndarray] = {}
+    unknown: tuple[str, ...] = ()
+    if load_weights:
+        tensors = _read_tensors(directory / WEIGHTS)
+        heads = _HEADS.get(class_name, [])
+        if heads:  # Both files name a layer `dense`.
+            tensors |= {f"head/{name}": tensor for name, tensor in _read_tensors(directory / TASK_WEIGHTS).items()}
+        arrays, unknown = join_tensors(tensors, [*_BACKBONE, *heads])
+        check_layers(path, "num_layers", backbone["num_layers"], arrays)
+    vocabulary, tokenizer = _read_tokenizer(directory)
+    return Checkpoint(
+        class_name=class_name,
+        backbone=backbone,
+        head=head,
+        arrays=arrays,
+        unknown=unknown,
+        vocabulary=vocabulary,
+        tokenizer=tokenizer,
+        sequence_length=_read_length(directory / PREPROCESSOR, backbone["max_sequence_length"]),
+    )
+
+
+def _registered(document: dict[str, Any]) -> str | None:
+    match = _REGISTERED.fullmatch(str(document.get("registered_name")))
+    return None if match is None else match[1]
+
+
+def _read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    missing = [name for name in _SIZES if name not in config]
+    if missing:
+        raise ValueError(f"{path}: `config` must have {', '.join(_SIZES)}. Received: one without {', '.join(missing)}")
+    dropout = typed(path, config, "dropout", float, 0.1)
+    return {
+        **{name: typed(path, config, name, int, None) for name in _SIZES},
+        "num_segments": typed(path, config, "num_segments", int, 2),
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        **_FIXED,
+        "pooler": True,
+    }
+
+
+def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
+    """The name of the class, which is ours too, and its head's arguments."""
+    document = read_json(path) if path.is_file() else {}
+    class_name = _registered(document)
+    if class_name not in _HEADS:
+        return "BertBackbone", {}
+    config = typed(path, document, "config", dict, {})
+    if class_name == "BertTextEmbedder":
+        pooling = typed(path, config, "pooling_mode", str, "mean")
+        return class_name, {"pooling": pooling, "normalize": typed(path, config, "normalize", bool, True)}
+    if class_name == "BertMaskedLM":
+        # Theirs has the exact GELU and an epsilon of 1e-5 in the head alone; no BERT config has a place for that.
+        _logger.warning("%s: the head is computed as BERT's; probabilities differ from keras-hub's by some 1e-3", path)
+        return class_name, {}
+    if config.get("activation") not in (None, "linear"):
+        raise ValueError(
+            f"{path}: `activation` must be linear, as ours gives logits. "
+            f"Received: {reprlib.repr(config.get('activation'))}"
+        )
+    head = {
+        "num_classes": typed(path, config, "num_classes", int, 2),
+        "dropout": typed(path, config, "dropout", float, 0.1),
+    }
+    return class_name, {**head, "class_names": None, "multi_label": False}
+
+
+def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
+    from keras_bert_zoo.text.tokenizer import read_vocabulary
+
+    path = directory / VOCABULARY
+    if not path.is_file():
+        return None, {}
+    check_size(path, TEXT_BYTES)
+    vocabulary = read_vocabulary(path)
+    path = directory / TOKENIZER
+    config = typed(path, read_json(path) if path.is_file() else {}, "config", dict, {})
+    for name, allowed in _TOKENIZER.items():
+        if config.get(name, allowed[0]) not in allowed:
+            raise ValueError(f"{path}: `{name}` must be {allowed[0]!r}. Received: {reprlib.repr(config[name])}")
+    # Theirs keeps accents unless told otherwise, even where it lower-cases.
+    options = {name: typed(path, config, name, bool, False) for name in ("lowercase", "strip_accents")}
+    return vocabulary, {**options, "split_chinese": True}
+
+
+def _read_length(path: Path, longest: int) -> int | None:
+    config = typed(path, read_json(path) if path.is_file() else {}, "config", dict, {})
+    length = typed(path, config, "sequence_length", int, None)
+    return None if length is None else min(length, longest)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors by their places below `layers/`, as matrices, what an optimiser keeps left out."""
+    return {
+        re.sub(r"^transformer_encoder(?:_(\d+))?/", lambda match: f"encoder/layer_{match[1] or 0}/", name): _flat(
+            name, tensor
+        )
+        for name, tensor in (
+            (name.removeprefix("layers/"), tensor)
+            for name, tensor in read_hdf5(path).items()
+            if name.startswith("layers/")
+        )
+    }
+
+
+def _flat(name: str, tensor: Tensor) -> Tensor:
+    """Attention's weights, which are split by heads, as a linear layer's."""
+    place = re.search(r"/(query|key|value|output)_dense/vars/(\d)$", name)
+    if place is None:
+        return tensor
+    shape: tuple[int, ...]
+    if place[2] == "1":
+        shape = (math.prod(tensor.shape),)
+    elif place[1] == "output":
+        shape = (math.prod(tensor.shape[:-1]), *tensor.shape[-1:])
+    else:
+        shape = (*tensor.shape[:1], math.prod(tensor.shape[1:]))
+    return Tensor(shape, lambda: tensor.read().reshape(shape))
