@@ -111,7 +111,7 @@ def _add_evaluate(commands: Any) -> None:
     add_options(parser, ("preset", str, "what to score"))
     _add_files(parser)
     add_options(parser, ("dtype", str, "precision policy (float32)"))
-    parser.add_argument("--out", help="directory for results.json and predictions (RUN/evaluation)")
+    parser.add_argument("--out", help="directory for scores.json and predictions (RUN/evaluation)")
 
 
 def _evaluate(options: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def keep_rows(path: Path, count: int) -> None:
     """Cut the log to its first epochs: one more may be there than in the state."""
     if path.is_file():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
+        beside = path.with_name(f".{path.name}.part")
+        beside.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
+        os.replace(beside, path)
 
 
 def train_seconds(path: Path) -> float:

@@ -20,7 +20,7 @@ from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory
 
 CONFIG, STATE, LOG, CURVE = "run.json", "state.safetensors", "log.csv", "curve.png"
-RESULTS, PREDICTIONS, PRESET = "results.json", "predictions", "preset"
+RESULTS, SCORES, PREDICTIONS, PRESET = "results.json", "scores.json", "predictions", "preset"
 
 
 def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> dict[str, Any]:
@@ -92,10 +92,10 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None) -> dict[str, A
 
     Args:
         run: The task, the preset, and the files as for `finetune`; the training file is not read.
-        out: Directory for `results.json` and `predictions/`; None writes nothing.
+        out: Directory for `scores.json` and `predictions/`; None writes nothing.
 
     Returns:
-        What `results.json` holds.
+        What `scores.json` holds: as `results.json`, without what training adds.
 
     Example:
 
@@ -110,7 +110,7 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None) -> dict[str, A
     results = {**_described(run, scores), "examples": {"dev": dev.size}}
     if out is not None:
         write_predictions(Path(out) / PREDICTIONS, run, model, dev, predictions)
-        write_json(Path(out) / RESULTS, results)
+        write_json(Path(out) / SCORES, results)
     return results
 
 

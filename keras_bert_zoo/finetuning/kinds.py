@@ -98,9 +98,9 @@ class Classes(Kind):
 
     def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
         names = _order(model, data, predictions)
-        for row in _softmax(predictions):
+        for logits, row in zip(predictions, _softmax(predictions), strict=True):
             yield {
-                "label": names[int(row.argmax())],
+                "label": names[int(logits.argmax())],  # Of nearly equal logits the probabilities may be the same.
                 "probabilities": dict(zip(names, map(float, row), strict=True)),
             }
 
@@ -136,8 +136,10 @@ class Tags(Kind):
 
     def predict(self, model: Any, data: Data) -> Any:
         if isinstance(data.x[0], str):
-            return model.tag(data.x)
+            return model.tag(data.x) if any(map(str.strip, data.x)) else [[] for _ in data.x]
         names = model.class_names
+        if names is None:
+            raise ValueError("`preset` must have names for its classes, such as O, B-PER, I-PER. Received: one without")
         sentences = chain.from_iterable(super().predict(model, data))
         return [[names[i] for i in logits.argmax(-1)] for logits in sentences]
 
@@ -164,6 +166,8 @@ class Answers(Kind):
         return {"null_threshold": 0.0 if self.impossible else None}
 
     def predict(self, model: Any, data: Data) -> Any:
+        if self.impossible != (model.null_threshold is not None):  # A preset of the other SQuAD.
+            model.null_threshold = 0.0 if self.impossible else None
         return model.find_answers(data.x)
 
     def tune(self, model: Any, data: Data, predictions: Any) -> None:
@@ -174,7 +178,7 @@ class Answers(Kind):
         texts, odds = _best(predictions)
         if not self.impossible:
             return squad_v1_scores(data.y, texts)
-        return squad_v2_scores(data.y, texts, odds, model.null_threshold or 0.0)
+        return squad_v2_scores(data.y, texts, odds, model.null_threshold)
 
     def records(self, model: Any, data: Data, predictions: Any) -> Iterator[dict[str, Any]]:
         for found in predictions:
@@ -200,8 +204,8 @@ class Choices(Kind):
         return dict(self.measure(data.y, predictions))
 
     def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
-        for row, choices in zip(_softmax(predictions), data.x[1], strict=True):
-            yield {"choice": int(row.argmax()), "probabilities": row[: len(choices)].tolist()}
+        for logits, row, choices in zip(predictions, _softmax(predictions), data.x[1], strict=True):
+            yield {"choice": int(logits.argmax()), "probabilities": row[: len(choices)].tolist()}
 
 
 def _order(model: Any, data: Data, predictions: np.ndarray) -> Sequence[str]:

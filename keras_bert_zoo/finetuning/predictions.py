@@ -47,6 +47,8 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
             f"`out` must be a .jsonl, or for a file of GLUE one of its submissions, {names} for {run.task}. "
             f"Received: out={str(out)!r}"
         )
+    if target.is_dir() and not (own and isinstance(recipe.kind, Answers)):
+        raise ValueError(f"`out` must be a file. Received: out={str(out)!r}, a directory")
     if own:
         assert source is not None
         data = run.read_file(Path(source), **({"label": None} if "label" in recipe.options else {}))

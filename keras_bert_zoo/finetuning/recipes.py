@@ -142,7 +142,7 @@ RECIPES: dict[str, Recipe] = {
         batch_size=16,
         learning_rate=5e-5,
         epochs=4,
-        suffixes=(".train", ".testa", ".testb", ".conll"),
+        suffixes=(".train", ".testa", ".testb", ".conll", ".bio"),
     ),
     "swag": _SWAG,
     # nlpdata/mrc_bert_baseline, README.md: 512, 24, 2e-5, 8 epochs; 63.4 on the dev set.
