@@ -84,13 +84,12 @@ class Classes(Kind):
 
     def predict(self, model: Any, data: Data) -> np.ndarray:
         """Logits, in the data's order of the classes where it has one."""
-        logits = super().predict(model, data)
         theirs, ours = model.class_names, data.class_names
         if ours is None or theirs is None or theirs == ours:
-            return logits
+            return super().predict(model, data)
         if sorted(theirs) != sorted(ours):
             raise ValueError(f"`preset` must have the classes {ours}. Received: one with {theirs}")
-        return logits[:, [theirs.index(name) for name in ours]]
+        return super().predict(model, data)[:, [theirs.index(name) for name in ours]]
 
     def score(self, model: Any, data: Data, predictions: np.ndarray) -> Scores:
         numbers = {name: number for number, name in enumerate(_order(model, data, predictions))}
