@@ -1,6 +1,7 @@
 """BERT for Keras 3."""
 
 from keras_bert_zoo import data as data
+from keras_bert_zoo import finetuning as finetuning
 from keras_bert_zoo import metrics as metrics
 from keras_bert_zoo import pretraining as pretraining
 from keras_bert_zoo.layers import BertEmbeddings as BertEmbeddings

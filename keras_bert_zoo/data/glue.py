@@ -75,7 +75,7 @@ GLUE: dict[str, GlueTask] = {
 }
 
 # The diagnostic set is for models of MNLI.
-_SUBMISSIONS = {
+SUBMISSIONS = {
     **{task.folder: name for name, task in GLUE.items() if name != "mnli"},
     **dict.fromkeys(("MNLI-m", "MNLI-mm", "AX"), "mnli"),
 }
@@ -141,9 +141,9 @@ def write_submission(directory: str | os.PathLike[str], name: str, predictions: 
     write_submission("submission", "RTE", classifier.predict(test.x).argmax(-1))
     ```
     """
-    if name not in _SUBMISSIONS:
-        raise ValueError(f"`name` must be one of {list(_SUBMISSIONS)}. Received: name={name!r}")
-    labels = GLUE[_SUBMISSIONS[name]].labels
+    if name not in SUBMISSIONS:
+        raise ValueError(f"`name` must be one of {list(SUBMISSIONS)}. Received: name={name!r}")
+    labels = GLUE[SUBMISSIONS[name]].labels
     values = np.asarray(predictions)
     if values.ndim != 1 or values.dtype.kind not in ("iu" if labels else "iuf"):
         kind = "class numbers" if labels else "scores"

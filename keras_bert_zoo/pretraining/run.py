@@ -7,17 +7,17 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checkpoints.files import read_json, write_json
+from keras_bert_zoo.checkpoints.files import write_json
 from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.pretraining.progress import Speed, scalars
-from keras_bert_zoo.pretraining.state import SaveState, State, StopAtNaN
 from keras_bert_zoo.text.masking import Masking
 from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay, distribute
 from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory
 
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
@@ -121,7 +121,7 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         ValueError: `out` holds another run, or the loss became NaN, with the step and the last state.
     """
     folder = Path(out)
-    _check_directory(folder, run)
+    check_directory(folder / CONFIG, asdict(run))
     with distribute(run.strategy):
         model, own = _pretrain(run, folder, verbose)
         chief = is_chief()
@@ -169,18 +169,6 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
         callbacks=callbacks,
     )
     return model, own
-
-
-def _check_directory(folder: Path, run: Run) -> None:
-    path = folder / CONFIG
-    if path.is_file():
-        before, now = read_json(path), asdict(run)
-        different = [name for name in now if before.get(name) != now[name]]
-        if different:
-            described = ", ".join(f"{name}={now[name]!r}, before {before.get(name)!r}" for name in different)
-            raise ValueError(f"`out` must be new, or hold a run of the same configuration. Received: {described}")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"`out` must be a new or empty directory, or that of a run. Received: out={str(folder)!r}")
 
 
 def _batches(run: Run, path: str, next_token: bool, epoch_batches: int | None = None) -> PretrainingBatches:

@@ -1,15 +1,13 @@
-"""The console script `keras-bert-zoo`."""
+"""Pre-training from the console: `vocab`, `prepare`, `pretrain`."""
 
 import argparse
 import json
 import shlex
-import sys
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.files import read_json
+from keras_bert_zoo.cli.commands import add_command, add_options, configured
 from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
 from keras_bert_zoo.text import BertTokenizer, learn_vocabulary, read_lines, write_vocabulary
@@ -65,31 +63,9 @@ A run writes its configuration, from which another can be started:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2."""
-    parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+def add_commands(commands: Any) -> None:
     for add in (_add_vocab, _add_prepare, _add_pretrain):
         add(commands)
-    options = parser.parse_args(arguments)
-    try:
-        options.run(options)
-    except (ValueError, OSError) as error:
-        print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _command(commands: Any, name: str, summary: str, example: str, run: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary,
-        epilog=example,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def _add_texts(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +97,7 @@ def _texts(options: argparse.Namespace) -> Any:
 
 
 def _add_vocab(commands: Any) -> None:
-    parser = _command(commands, "vocab", "Learn a WordPiece vocabulary from text files.", _VOCAB, _vocab)
+    parser = add_command(commands, "vocab", "Learn a WordPiece vocabulary from text files.", _VOCAB, _vocab)
     _add_texts(parser)
     parser.add_argument("--size", type=int, required=True, help="number of tokens")
     parser.add_argument("--cased", action="store_true", help="keep case and accents")
@@ -142,7 +118,7 @@ def _vocab(options: argparse.Namespace) -> None:
 
 
 def _add_prepare(commands: Any) -> None:
-    parser = _command(commands, "prepare", "Make a data set of examples from text files.", _PREPARE, _prepare)
+    parser = add_command(commands, "prepare", "Make a data set of examples from text files.", _PREPARE, _prepare)
     _add_texts(parser)
     parser.add_argument("--vocab", required=True, help="the vocab.txt")
     parser.add_argument("--cased", action="store_true", help="keep case and accents")
@@ -195,9 +171,10 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _add_pretrain(commands: Any) -> None:
-    parser = _command(commands, "pretrain", "Pre-train, or go on with an interrupted run.", _PRETRAIN, _pretrain)
+    parser = add_command(commands, "pretrain", "Pre-train, or go on with an interrupted run.", _PRETRAIN, _pretrain)
     parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
-    for name, kind, words in (
+    add_options(
+        parser,
         ("data", str, "data set that `prepare` made"),
         ("preset", str, "name of an architecture, or directory of weights to start from (bert_tiny)"),
         ("architecture", json.loads, "JSON: arguments of BertBackbone in place of the named preset's"),
@@ -214,26 +191,13 @@ def _add_pretrain(commands: Any) -> None:
         ("dropout", float, "while pre-training; the preset keeps its own (the preset's)"),
         ("validation", str, "data set to evaluate each time a state is saved"),
         ("strategy", str, "mirrored, multi_worker, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
-    ):
-        parser.add_argument(f"--{name}", type=kind, help=words)
+    )
     parser.add_argument("--out", required=True, help="directory of the run")
 
 
 def _pretrain(options: argparse.Namespace) -> None:
-    names = {field.name for field in fields(Run)}
-    config = _read_config(Path(options.config), names) if options.config else {}
-    config |= {name: value for name in names if (value := getattr(options, name)) is not None}
+    config = configured(Run, options)
     if "data" not in config:
         raise ValueError("--data or --config must be given. Received: neither")
     model = pretrain(Run(**config), options.out, verbose=1)
     print(f"{options.out}/preset: {model.count_params():,} weights")
-
-
-def _read_config(path: Path, names: set[str]) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"--config must be a file. Received: {path}")
-    config = read_json(path)
-    unknown = sorted(set(config) - names)
-    if unknown:
-        raise ValueError(f"{path} must be the configuration of a run. Received: one with {unknown}")
-    return config

@@ -1,4 +1,4 @@
-"""All that a run needs to go on, in one file."""
+"""Runs that may be killed at any time and started again: their directory, their state."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,26 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bert_zoo.checkpoints.files import read_json
 from keras_bert_zoo.training.distribution import is_chief
+
+
+def check_directory(config: Path, run: dict[str, Any]) -> None:
+    """Refuse to write into a directory that is neither empty nor that of this run.
+
+    Args:
+        config: The file in the directory that holds a run's configuration.
+        run: The configuration, as JSON values.
+    """
+    folder = config.parent
+    if config.is_file():
+        before = read_json(config)
+        different = [name for name in run if before.get(name) != run[name]]
+        if different:
+            described = ", ".join(f"{name}={run[name]!r}, before {before.get(name)!r}" for name in different)
+            raise ValueError(f"`out` must be new, or hold a run of the same configuration. Received: {described}")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"`out` must be a new or empty directory, or that of a run. Received: out={str(folder)!r}")
 
 
 class State:
@@ -82,7 +101,14 @@ class SaveState(keras.callbacks.Callback):
 
 
 class StopAtNaN(keras.callbacks.Callback):
-    def __init__(self, state: State, epoch_steps: int) -> None:
+    """Ends a run whose loss is no number.
+
+    Args:
+        state: What the run can go back to.
+        epoch_steps: Updates an epoch; None where each batch is one.
+    """
+
+    def __init__(self, state: State, epoch_steps: int | None = None) -> None:
         super().__init__()
         self._state = state
         self._epoch_steps = epoch_steps
@@ -94,6 +120,7 @@ class StopAtNaN(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = (logs or {}).get("loss")
         if loss is not None and not np.isfinite(loss):
-            parts = self.params["steps"] // self._epoch_steps  # Where an update takes several batches.
-            step = self._epoch * self._epoch_steps + batch // parts + 1
+            epoch_steps = self._epoch_steps or self.params["steps"]
+            parts = self.params["steps"] // epoch_steps  # Where an update takes several batches.
+            step = self._epoch * epoch_steps + batch // parts + 1
             raise ValueError(f"The loss must be finite. Received: {loss} after step {step}; {self._state.last()}")

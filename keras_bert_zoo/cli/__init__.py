@@ -1,0 +1,22 @@
+"""The console script `keras-bert-zoo`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from keras_bert_zoo.cli import finetuning, pretraining
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2."""
+    parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for group in (pretraining, finetuning):
+        group.add_commands(commands)
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except (ValueError, OSError) as error:
+        print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
+        return 2
+    return 0

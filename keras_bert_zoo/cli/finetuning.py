@@ -1,0 +1,159 @@
+"""Fine-tuning from the console: `finetune`, `evaluate`, `predict`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.cli.commands import add_command, add_options, configured
+from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
+
+_FINETUNE = """\
+BERT base on MRPC by the paper's recipe; the same command goes on after an interruption:
+
+  keras-bert-zoo finetune mrpc --data glue_data --preset bert_base --out mrpc
+
+SQuAD 2.0 in half precision; another learning rate; files of other names:
+
+  keras-bert-zoo finetune squad2 --data squad --preset bert_base --dtype mixed_bfloat16 --out squad2
+  keras-bert-zoo finetune cola --data glue_data --preset bert_base --learning-rate 5e-5 --out cola5e-5
+  keras-bert-zoo finetune conll --train ner/train.bio --dev ner/dev.bio --preset bert_base_cased --out ner
+
+A table of your own, with a header; several models of one configuration:
+
+  keras-bert-zoo finetune texts --train train.csv --dev dev.csv --text message --label queue --preset bert_base --out 1
+  keras-bert-zoo finetune --config 1/run.json --seed 2 --out 2
+"""
+_EVALUATE = """\
+A run on the other dev set of MNLI:
+
+  keras-bert-zoo evaluate --run mnli --dev glue_data/MNLI/dev_mismatched.tsv
+
+Any preset that has the head of the task:
+
+  keras-bert-zoo evaluate squad --preset path/to/bert --data squad --out scores
+"""
+_PREDICT = """\
+A submission to GLUE; the official files of SQuAD, in a directory:
+
+  keras-bert-zoo predict rte --preset rte/preset --input glue_data/RTE/test.tsv --out submission/RTE.tsv
+  keras-bert-zoo predict squad2 --preset squad2/preset --input squad/dev-v2.0.json --out predictions
+
+Lines of text to JSON lines: entities, or classes of pairs with a tab between:
+
+  keras-bert-zoo predict conll --preset ner/preset --out entities.jsonl < texts.txt
+  printf 'A man sleeps.\\tNobody is awake.\\n' | keras-bert-zoo predict mnli --preset mnli/preset --out classes.jsonl
+"""
+
+
+def add_commands(commands: Any) -> None:
+    for add in (_add_finetune, _add_evaluate, _add_predict):
+        add(commands)
+
+
+def _add_task(parser: argparse.ArgumentParser, optional: bool) -> None:
+    nargs: Any = "?" if optional else None
+    parser.add_argument("task", nargs=nargs, metavar="TASK", help=", ".join(RECIPES))
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    add_options(
+        parser,
+        ("data", str, "directory of the official files, or of the task's folder"),
+        ("dev", str, "the dev file, where it has another name"),
+        ("language", str, "of XNLI (trains on the English file and scores all languages)"),
+    )
+    _add_columns(parser)
+    add_options(parser, ("label", str, "column of the label in your own tables (label)"))
+
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--text", nargs="+", metavar="COLUMN", help="of your own tables, two for pairs (text)")
+
+
+# --- finetune
+
+
+def _add_finetune(commands: Any) -> None:
+    parser = add_command(commands, "finetune", "Fine-tune, or go on with an interrupted run.", _FINETUNE, _finetune)
+    _add_task(parser, optional=True)
+    parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
+    _add_files(parser)
+    add_options(
+        parser,
+        ("train", str, "the training file, where it has another name"),
+        ("preset", str, "what to start from: a name, a directory, hf://org/name"),
+        ("learning-rate", float, "the peak (the recipe's)"),
+        ("batch-size", int, "examples an update (the recipe's)"),
+        ("epochs", int, "passes over the training data (the recipe's)"),
+        ("sequence-length", int, "longest input in tokens (the recipe's)"),
+        ("warmup", float, "share of the updates spent warming up (0.1)"),
+        ("seed", int, "where chance comes from (12345)"),
+        ("dtype", str, "precision policy (float32)"),
+        ("limit", int, "train on the first so many examples only"),
+    )
+    parser.add_argument("--out", required=True, help="directory of the run")
+
+
+def _finetune(options: argparse.Namespace) -> None:
+    _report(finetune(_run(options), options.out, verbose=1))
+    print(f"{options.out}/preset is fine-tuned; {options.out}/results.json has the numbers")
+
+
+# --- evaluate
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = add_command(commands, "evaluate", "Score a fine-tuned preset on a dev set.", _EVALUATE, _evaluate)
+    _add_task(parser, optional=True)
+    parser.add_argument(
+        "--run", metavar="RUN", dest="finished", help="directory of a run, for its task, preset and files"
+    )
+    add_options(parser, ("preset", str, "what to score"))
+    _add_files(parser)
+    add_options(parser, ("dtype", str, "precision policy (float32)"))
+    parser.add_argument("--out", help="directory for scores.json and predictions (RUN/evaluation)")
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    options.config = None
+    if options.finished is not None:
+        options.config = str(Path(options.finished) / "run.json")
+        options.preset = options.preset or str(Path(options.finished) / "preset")
+        options.out = options.out or str(Path(options.finished) / "evaluation")
+    if options.out is None:
+        raise ValueError("--out must be given, unless --run is. Received: neither")
+    _report(evaluate(_run(options), options.out))
+
+
+# --- predict
+
+
+def _add_predict(commands: Any) -> None:
+    parser = add_command(commands, "predict", "Write what a fine-tuned preset says.", _PREDICT, _predict)
+    _add_task(parser, optional=False)
+    parser.add_argument("--preset", required=True, help="a fine-tuned preset")
+    parser.add_argument("--input", help="a file of the task, or lines of text; standard input unless given")
+    _add_columns(parser)
+    add_options(parser, ("dtype", str, "precision policy (float32)"))
+    parser.add_argument("--out", required=True, help="the file, or for a file of SQuAD the directory, to write")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    options.config = None
+    predict(_run(options), options.out, options.input)
+
+
+# --- What they share
+
+
+def _run(options: argparse.Namespace) -> Run:
+    config = configured(Run, options)
+    for name in ("task", "preset"):
+        if name not in config:
+            raise ValueError(f"{'TASK' if name == 'task' else '--preset'} must be given. Received: none")
+    return Run(**config)
+
+
+def _report(results: dict[str, Any]) -> None:
+    for name, value in results["scores"].items():
+        print(f"{results['task']} {name}: {'undefined' if value is None else f'{value:.4f}'}")

@@ -1,0 +1,48 @@
+"""What a run's log shows: the learning curve and the time."""
+
+import csv
+import logging
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+_logger = logging.getLogger("keras_bert_zoo")
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """The rows, one an epoch, without what was not logged."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: float(value) for name, value in row.items() if value != "NA"} for row in csv.DictReader(file)]
+
+
+def keep_rows(path: Path, count: int) -> None:
+    """Cut the log to its first epochs: one more may be there than in the state."""
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        beside = path.with_name(f".{path.name}.part")
+        beside.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
+        os.replace(beside, path)
+
+
+def train_seconds(path: Path) -> float:
+    """What all epochs took, dev scores not counted."""
+    return round(sum(row["seconds"] for row in read_log(path)), 1)
+
+
+def draw_curve(log: Path, path: Path, score: str) -> None:
+    """Draw the loss and the dev score after each epoch, where matplotlib is installed; else the log says so."""
+    if find_spec("matplotlib") is None:
+        _logger.warning('No picture of the learning curve: that needs matplotlib (pip install ".[plot]").')
+        return
+    from matplotlib.figure import Figure
+
+    rows = read_log(log)
+    epochs = [int(row["epoch"]) + 1 for row in rows]
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    for axes, (name, title) in zip(
+        figure.subplots(1, 2), (("loss", "loss in training"), (f"val_{score}", f"{score} on the dev set")), strict=True
+    ):
+        axes.plot(epochs, [row.get(name, float("nan")) for row in rows], marker="o")
+        axes.set(xlabel="epochs", ylabel=title, xticks=epochs)
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,174 @@
+"""Fine-tuning on a task's files, from a preset to a preset, its scores and its predictions."""
+
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.checkpoints.files import listed, read_json, write_json
+from keras_bert_zoo.finetuning.curve import draw_curve, keep_rows, train_seconds
+from keras_bert_zoo.finetuning.kinds import Data, Scores
+from keras_bert_zoo.finetuning.predictions import write_predictions
+from keras_bert_zoo.finetuning.run import Run
+from keras_bert_zoo.metrics import ValidationScores
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory
+
+CONFIG, STATE, LOG, CURVE = "run.json", "state.safetensors", "log.csv", "curve.png"
+RESULTS, SCORES, PREDICTIONS, PRESET = "results.json", "scores.json", "predictions", "preset"
+
+
+def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> dict[str, Any]:
+    """Fine-tune and score, or go on where a run of the same configuration was killed.
+
+    The state is saved after each epoch, so that a run that was killed ends with the weights of one that never was,
+    where the backend's operations are deterministic. The weights are those after the last epoch.
+
+    Args:
+        run: The configuration.
+        out: Directory of the run: `run.json`, the last state, `log.csv` with the scores of each epoch, and in the end
+            `preset/`, `results.json`, the dev set's `predictions/`, and `curve.png` where matplotlib is installed.
+        verbose: As in `fit`.
+
+    Returns:
+        What `results.json` holds.
+
+    Raises:
+        ValueError: Something in a file is not as expected, with the file and the line; `out` holds another run; or the
+            loss became NaN, with the step and the last state.
+
+    Example:
+
+    ```python
+    results = finetune(Run("mrpc", "bert_base", data="glue_data"), "mrpc")
+    results["scores"]               # {"accuracy": 0.87, "f1": 0.91}
+    ```
+    """
+    folder = Path(out)
+    check_directory(folder / CONFIG, asdict(run))
+    if (folder / RESULTS).is_file():
+        return read_json(folder / RESULTS)
+    train, dev = run.read("train"), run.read("dev")
+    _check_labels(run, train, dev)
+    keras.utils.set_random_seed(run.seed)
+    model = run.build(train)
+    model.optimizer.build(model.trainable_variables)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
+    state = State(model, folder / STATE)
+    done = state.restore()
+    score = _Score(run, dev)
+    if done < run.epochs:  # type: ignore[operator]
+        keep_rows(folder / LOG, done)
+        callbacks = [
+            StopAtNaN(state),
+            _Seconds(),
+            ValidationScores(score),  # Before the state, as on PyTorch it takes random numbers.
+            keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
+            SaveState(state),
+        ]
+        options = {"batch_size": run.batch_size, "epochs": run.epochs, "initial_epoch": done, "callbacks": callbacks}
+        model.fit(train.x, train.y, verbose=verbose, **options)
+    scores = score.last or score(model)
+    model.save_to_preset(folder / PRESET)
+    write_predictions(folder / PREDICTIONS, run, model, dev, score.predictions)
+    draw_curve(folder / LOG, folder / CURVE, run.recipe.score)
+    results = {
+        **_described(run, scores),
+        "examples": {"train": train.size, "dev": dev.size},
+        "train_seconds": train_seconds(folder / LOG),
+    }
+    write_json(folder / RESULTS, results)  # Last: it says that all is there.
+    return results
+
+
+def evaluate(run: Run, out: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Score a fine-tuned preset on a dev set.
+
+    Args:
+        run: The task, the preset, and the files as for `finetune`; the training file is not read.
+        out: Directory for `scores.json` and `predictions/`; None writes nothing.
+
+    Returns:
+        What `scores.json` holds: as `results.json`, without what training adds.
+
+    Example:
+
+    ```python
+    evaluate(Run("mnli", "mnli/preset", dev="MNLI/dev_mismatched.tsv"))["scores"]       # {"accuracy": 0.83}
+    ```
+    """
+    dev = run.read("dev")
+    model = run.load()
+    predictions = run.recipe.kind.predict(model, dev)
+    scores = run.recipe.kind.score(model, dev, predictions)
+    results = {**_described(run, scores), "examples": {"dev": dev.size}}
+    if out is not None:
+        write_predictions(Path(out) / PREDICTIONS, run, model, dev, predictions)
+        write_json(Path(out) / SCORES, results)
+    return results
+
+
+class _Score:
+    """Scores a model on the dev set, and keeps the last of it."""
+
+    def __init__(self, run: Run, dev: Data) -> None:
+        self._kind = run.recipe.kind
+        self._dev = dev
+        self.predictions: Any = None
+        self.last: Scores = {}
+
+    def __call__(self, model: keras.Model) -> Scores:
+        self.predictions = self._kind.predict(model, self._dev)
+        self._kind.tune(model, self._dev, self.predictions)
+        self.last = self._kind.score(model, self._dev, self.predictions)
+        return self.last
+
+
+class _Seconds(keras.callbacks.Callback):
+    """Adds to the logs how long an epoch's training took, in seconds."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._start = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs is not None:
+            logs["seconds"] = time.perf_counter() - self._start
+
+
+def _check_labels(run: Run, train: Data, dev: Data) -> None:
+    """All classes of the dev data must be among those that are trained."""
+    names = run.recipe.kind.head(train).get("class_names")
+    if names is None:
+        return
+    for number, labels in enumerate(run.recipe.kind.labels(dev.y), 1):
+        unknown = next((label for label in labels if label not in names), None)
+        if unknown is not None:
+            raise ValueError(
+                f"{run.path('dev')}, example {number}: a label must be one of {listed(names)}, as in "
+                f"{run.path('train')}. Received: {unknown!r}"
+            )
+
+
+def _described(run: Run, scores: Scores) -> dict[str, Any]:
+    backend = keras.backend.backend()
+    # JSON has no word for a correlation with what is constant.
+    kept = {name: value if isfinite(value) else None for name, value in scores.items()}
+    return {
+        "task": run.task,
+        "score": {run.recipe.score: kept[run.recipe.score]},
+        "scores": kept,
+        "seed": run.seed,
+        "run": asdict(run),
+        "versions": {
+            "keras_bert_zoo": sys.modules["keras_bert_zoo"].__version__,
+            "python": platform.python_version(),
+            "keras": keras.__version__,
+            backend: sys.modules[backend].__version__,
+        },
+    }

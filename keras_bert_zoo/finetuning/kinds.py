@@ -1,0 +1,223 @@
+"""What the kinds of tasks differ in: the model and its head, what it predicts, how that is scored and written."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from keras_bert_zoo.metrics import entity_scores, squad_v1_scores, squad_v2_scores
+from keras_bert_zoo.metrics.spans import find_entities
+from keras_bert_zoo.models import (
+    BertMultipleChoice,
+    BertQuestionAnswerer,
+    BertTextClassifier,
+    BertTextRegressor,
+    BertTokenClassifier,
+)
+
+Scores = dict[str, float]
+Measure = Callable[[Any, Any], Mapping[str, float]]
+"""Scores by name, from labels and predictions."""
+
+
+class Data(NamedTuple):
+    """The examples of a file.
+
+    Attributes:
+        x: What `fit` takes.
+        y: The same; classes by their names. None where the file has no labels.
+        size: Number of examples: texts, sentences of words, questions.
+        class_names: The task's classes in the order of its numbers, where it has such an order.
+        ids: Of SQuAD's questions.
+    """
+
+    x: Any
+    y: Any
+    size: int
+    class_names: list[str] | None = None
+    ids: list[str] | None = None
+
+
+class Kind:
+    """A kind of task. A subclass states what is its own."""
+
+    model_class: ClassVar[Any]
+    fields: int | None
+    """Texts on a line, parted by tabs, where `predict` is given lines; None stands for three or more."""
+
+    def head(self, train: Data) -> dict[str, Any]:
+        """The arguments of `from_preset` for a head that is to learn this data."""
+        return {}
+
+    def labels(self, y: Any) -> Iterable[Sequence[str]]:
+        """The names in each example's label, where `head` has `class_names`."""
+        return ([name] for name in y)
+
+    def predict(self, model: Any, data: Data) -> Any:
+        """What the model says to each example, for the functions below."""
+        return model.predict(data.x, verbose=0)
+
+    def tune(self, model: Any, data: Data, predictions: Any) -> None:
+        """Set what is not trained and comes from the dev data."""
+
+    def score(self, model: Any, data: Data, predictions: Any) -> Scores:
+        """The official scores."""
+        raise NotImplementedError
+
+    def records(self, model: Any, data: Data, predictions: Any) -> Iterator[dict[str, Any]]:
+        """A JSON object an example."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Classes(Kind):
+    """A class for a text or a pair."""
+
+    measure: Measure
+    fields: int | None
+    model_class = BertTextClassifier
+
+    def head(self, train: Data) -> dict[str, Any]:
+        return {"class_names": train.class_names or sorted(set(train.y))}
+
+    def predict(self, model: Any, data: Data) -> np.ndarray:
+        """Logits, in the data's order of the classes where it has one."""
+        theirs, ours = model.class_names, data.class_names
+        if ours is None or theirs is None or theirs == ours:
+            return super().predict(model, data)
+        if sorted(theirs) != sorted(ours):
+            raise ValueError(f"`preset` must have the classes {ours}. Received: one with {theirs}")
+        return super().predict(model, data)[:, [theirs.index(name) for name in ours]]
+
+    def score(self, model: Any, data: Data, predictions: np.ndarray) -> Scores:
+        numbers = {name: number for number, name in enumerate(_order(model, data, predictions))}
+        return dict(self.measure([numbers[name] for name in data.y], predictions))
+
+    def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
+        names = _order(model, data, predictions)
+        for logits, row in zip(predictions, _softmax(predictions), strict=True):
+            yield {
+                "label": names[int(logits.argmax())],  # Of nearly equal logits the probabilities may be the same.
+                "probabilities": dict(zip(names, map(float, row), strict=True)),
+            }
+
+
+@dataclass(frozen=True)
+class Numbers(Kind):
+    """A number for a text or a pair."""
+
+    measure: Measure
+    fields: int | None
+    model_class = BertTextRegressor
+
+    def score(self, model: Any, data: Data, predictions: np.ndarray) -> Scores:
+        return dict(self.measure(data.y, predictions))
+
+    def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
+        return ({"value": float(number)} for number in predictions)
+
+
+@dataclass(frozen=True)
+class Tags(Kind):
+    """A tag for each word; `predict` gives tags for words, and entities for texts."""
+
+    fields: int | None = 1
+    model_class = BertTokenClassifier
+
+    def head(self, train: Data) -> dict[str, Any]:
+        labels = {label for tags in chain.from_iterable(train.y) for label, _, _ in find_entities(tags)}
+        return {"class_names": ["O", *(f"{prefix}-{label}" for label in sorted(labels) for prefix in "BI")]}
+
+    def labels(self, y: Any) -> Iterable[Sequence[str]]:
+        return chain.from_iterable(y)
+
+    def predict(self, model: Any, data: Data) -> Any:
+        if isinstance(data.x[0], str):
+            return model.tag(data.x) if any(map(str.strip, data.x)) else [[] for _ in data.x]
+        names = model.class_names
+        if names is None:
+            raise ValueError("`preset` must have names for its classes, such as O, B-PER, I-PER. Received: one without")
+        sentences = chain.from_iterable(super().predict(model, data))
+        return [[names[i] for i in logits.argmax(-1)] for logits in sentences]
+
+    def score(self, model: Any, data: Data, predictions: Any) -> Scores:
+        return entity_scores(list(chain.from_iterable(data.y)), predictions)
+
+    def records(self, model: Any, data: Data, predictions: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(data.x[0], str):
+            yield from ({"entities": [entity._asdict() for entity in entities]} for entities in predictions)
+        else:
+            for words, tags in zip(chain.from_iterable(data.x), predictions, strict=True):
+                yield {"words": words, "tags": tags}
+
+
+@dataclass(frozen=True)
+class Answers(Kind):
+    """A span of a context; with `impossible` there may be none (SQuAD 2.0)."""
+
+    impossible: bool
+    fields: int | None = 2
+    model_class = BertQuestionAnswerer
+
+    def head(self, train: Data) -> dict[str, Any]:
+        return {"null_threshold": 0.0 if self.impossible else None}
+
+    def predict(self, model: Any, data: Data) -> Any:
+        if self.impossible != (model.null_threshold is not None):  # A preset of the other SQuAD.
+            model.null_threshold = 0.0 if self.impossible else None
+        return model.find_answers(data.x)
+
+    def tune(self, model: Any, data: Data, predictions: Any) -> None:
+        if self.impossible:
+            model.null_threshold = squad_v2_scores(data.y, *_best(predictions))["best_f1_thresh"]
+
+    def score(self, model: Any, data: Data, predictions: Any) -> Scores:
+        texts, odds = _best(predictions)
+        if not self.impossible:
+            return squad_v1_scores(data.y, texts)
+        return squad_v2_scores(data.y, texts, odds, model.null_threshold)
+
+    def records(self, model: Any, data: Data, predictions: Any) -> Iterator[dict[str, Any]]:
+        for found in predictions:
+            best = found.best(model.null_threshold)
+            yield {
+                "answer": best.text,
+                "start": best.start,
+                "end": best.end,
+                "probability": best.probability,
+                "null_odds": found.null_odds,
+            }
+
+
+@dataclass(frozen=True)
+class Choices(Kind):
+    """One of several texts."""
+
+    measure: Measure
+    fields: int | None = None
+    model_class = BertMultipleChoice
+
+    def score(self, model: Any, data: Data, predictions: np.ndarray) -> Scores:
+        return dict(self.measure(data.y, predictions))
+
+    def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
+        for logits, row, choices in zip(predictions, _softmax(predictions), data.x[1], strict=True):
+            yield {"choice": int(logits.argmax()), "probabilities": row[: len(choices)].tolist()}
+
+
+def _order(model: Any, data: Data, predictions: np.ndarray) -> Sequence[str]:
+    names = data.class_names or model.class_names or [str(i) for i in range(model.num_classes)]
+    if len(names) != predictions.shape[1]:
+        raise ValueError(f"`preset` must have the classes {names}. Received: one with {predictions.shape[1]} classes")
+    return names
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def _best(found: Any) -> tuple[list[str], list[float]]:
+    return [one.best().text for one in found], [one.null_odds for one in found]

@@ -1,0 +1,100 @@
+"""Predictions in files: what the leaderboards take, and JSON lines."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.data import write_squad_predictions, write_submission
+from keras_bert_zoo.data.glue import SUBMISSIONS
+from keras_bert_zoo.finetuning.kinds import Answers, Data
+from keras_bert_zoo.finetuning.readers import from_lines
+from keras_bert_zoo.finetuning.run import Run
+from keras_bert_zoo.text.files import read_lines
+
+# Lines that are in memory together.
+_BLOCK = 10_000
+
+
+def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> None:
+    """Write what a fine-tuned preset says.
+
+    Args:
+        run: The task and the preset; of a user's own tables, also the column of the text.
+        out: The file to write, a JSON object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
+            `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
+            one of SQuAD it is a directory for the three official files.
+        source: A file of the task, with or without labels, by the ending of its name; any other file is lines: a text
+            each, two with a tab between, or a context and its choices. None reads lines from standard input.
+
+    Example:
+
+    ```python
+    predict(Run("rte", "rte/preset"), "submission/RTE.tsv", "RTE/test.tsv")
+    predict(Run("conll", "ner/preset"), "entities.jsonl", "texts.txt")
+    ```
+    """
+    recipe, target = run.recipe, Path(out)
+    own = source is not None and Path(source).suffix in recipe.suffixes
+    submission = target.suffix == ".tsv"
+    if submission and (not own or SUBMISSIONS.get(target.stem) != run.task):
+        names = [name for name, task in SUBMISSIONS.items() if task == run.task]
+        raise ValueError(
+            f"`out` must be a .jsonl, or for a file of GLUE one of its submissions, {names} for {run.task}. "
+            f"Received: out={str(out)!r}"
+        )
+    if target.is_dir() and not (own and isinstance(recipe.kind, Answers)):
+        raise ValueError(f"`out` must be a file. Received: out={str(out)!r}, a directory")
+    if own:
+        assert source is not None
+        data = run.read_file(Path(source), **({"label": None} if "label" in recipe.options else {}))
+        model = run.load()
+        predictions = recipe.kind.predict(model, data)
+        if submission:
+            write_submission(target.parent, target.stem, predictions.argmax(-1) if data.class_names else predictions)
+        elif isinstance(recipe.kind, Answers):
+            assert data.ids is not None
+            write_squad_predictions(target, data.ids, predictions, model.null_threshold)
+        else:
+            _write(target, recipe.kind.records(model, data, predictions))
+        return
+    fields = len(run.text or ("text",)) if "text" in recipe.options else recipe.kind.fields
+    model = run.load()
+
+    def records() -> Iterator[dict[str, Any]]:
+        lines = _lines(source)
+        while block := list(islice(lines, _BLOCK)):
+            data = from_lines(block, fields)
+            yield from recipe.kind.records(model, data, recipe.kind.predict(model, data))
+
+    _write(target, records())
+
+
+def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:
+    """The predictions on a dev set: SQuAD's official files, else JSON lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(run.recipe.kind, Answers):
+        assert data.ids is not None
+        write_squad_predictions(folder, data.ids, predictions, model.null_threshold)
+    else:
+        _write(folder / "dev.jsonl", run.recipe.kind.records(model, data, predictions))
+
+
+def _lines(source: str | os.PathLike[str] | None) -> Iterator[tuple[str, str]]:
+    name = "standard input" if source is None else os.fspath(source)
+    open_file = open if source is not None else lambda *_: nullcontext(sys.stdin.buffer)
+    return ((f"{name}, line {n}", line) for n, line in enumerate(read_lines(name, True, open_file), 1))
+
+
+def _write(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """A JSON object a line; all of it or nothing."""
+    beside = path.with_name(f".{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with beside.open("w", encoding="utf-8", newline="\n") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    os.replace(beside, path)

@@ -1,0 +1,89 @@
+"""The official files, a user's own, and plain lines, as `Data`."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from keras_bert_zoo.data import Columns, ConllSentences, read_conll, read_squad, read_texts
+from keras_bert_zoo.finetuning.kinds import Data
+
+Source = str | os.PathLike[str]
+Reader = Callable[..., Data]
+"""Takes a file, how many of its first examples to keep (`limit`), and the options of its task."""
+
+
+def columns_reader(read: Callable[..., Columns]) -> Reader:
+    """A reader on top of one of `keras_bert_zoo.data` that gives `Columns`; class numbers become names."""
+
+    def read_data(path: Source, limit: int | None = None, **options: Any) -> Data:
+        columns = read(path, **options)
+        y, names = columns.y, columns.class_names
+        if y is not None:
+            if min(y, default=0) < 0:
+                raise ValueError(f"{path}: all examples must have a label, or none. Received: a label in some")
+            y = y[:limit] if names is None else [names[number] for number in y[:limit]]
+        return _data(columns.x, y, names, limit)
+
+    return read_data
+
+
+def own_reader(convert: Callable[[Any], Any], kinds: Any, expected: str) -> Reader:
+    """A reader of a user's own tables, whose labels are of these kinds and are converted."""
+
+    def read_data(
+        path: Source, limit: int | None = None, text: Sequence[str] = ("text",), label: str | None = "label"
+    ) -> Data:
+        columns = read_texts(path, text[0] if len(text) == 1 else tuple(text), label)  # type: ignore[arg-type]
+        wrong = next((label for label in columns.y or () if not isinstance(label, kinds)), None)
+        if wrong is not None:
+            raise ValueError(f"{path}: a label must be {expected}. Received: {wrong!r}")
+        y = None if columns.y is None else [convert(label) for label in columns.y[:limit]]
+        return _data(columns.x, y, None, limit)
+
+    return read_data
+
+
+def read_documents(path: Source, limit: int | None = None) -> Data:
+    """Documents of tagged sentences, so that a sentence sees its document (Devlin et al. 2019, section 5.3)."""
+    words, tags, documents = read_conll(path)
+    kept = ConllSentences(words[:limit], tags[:limit], documents[:limit])
+    return Data(*kept.by_document(), size=len(kept.words))
+
+
+def read_questions(path: Source, limit: int | None = None) -> Data:
+    """Questions, contexts and answers, of which there may be none (SQuAD 2.0)."""
+    columns = read_squad(path)
+    x = (columns.question[:limit], columns.context[:limit])
+    return Data(x, columns.answers[:limit], len(x[0]), ids=columns.id[:limit])
+
+
+def read_answered(path: Source, limit: int | None = None) -> Data:
+    """The same where each question has an answer (SQuAD 1.1)."""
+    data = read_questions(path, limit)
+    for name, answers in zip(data.ids or (), data.y, strict=True):
+        if not answers:
+            raise ValueError(
+                f"{path}, question {name!r} must have an answer, as the task is squad and not squad2. Received: none"
+            )
+    return data
+
+
+def from_lines(lines: Iterable[tuple[str, str]], fields: int | None) -> Data:
+    """Lines, each after its place, of so many texts with tabs between; None stands for three or more."""
+    rows = []
+    for place, line in lines:
+        row = [line] if fields == 1 else line.split("\t")
+        if not all(row[1:]) or not (len(row) == fields or (fields is None and len(row) > 2)):
+            expected = "a text and, after tabs, its choices" if fields is None else "two texts, a tab between them"
+            raise ValueError(f"{place} must hold {expected}. Received: {line[:80]!r}")
+        rows.append(row)
+    first = [row[0] for row in rows]
+    if fields == 1:
+        return Data(first, None, len(rows))
+    second: list[Any] = [row[1:] if fields is None else row[1] for row in rows]
+    return Data((first, second), None, len(rows))
+
+
+def _data(x: Any, y: Any, names: list[str] | None, limit: int | None) -> Data:
+    x = tuple(column[:limit] for column in x) if isinstance(x, tuple) else x[:limit]
+    return Data(x, y, len(x[0]) if isinstance(x, tuple) else len(x), names)

@@ -1,0 +1,134 @@
+"""The configuration of fine-tuning, and what follows from it: the data and the model."""
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.checkpoints.files import listed
+from keras_bert_zoo.finetuning.kinds import Data
+from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
+from keras_bert_zoo.layers.checks import check_positive, check_positive_int
+from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides what fine-tuning computes; `run.json` in its directory.
+
+    What is None is the recipe's of the task, `finetuning.RECIPES[task]`, and is filled in.
+
+    Attributes:
+        task: Name of the task, such as `"mrpc"`.
+        preset: What to start from: what `from_preset` takes.
+        data: Directory of the task's official files, or of the folder that holds them.
+        train: The training file, in place of the one in `data`.
+        dev: The dev file, in place of the one in `data`.
+        sequence_length: Longest input in tokens.
+        batch_size: Examples an update; of what comes in windows, windows.
+        learning_rate: The peak.
+        epochs: Passes over the training data.
+        warmup: Share of the updates spent warming up.
+        seed: Where chance comes from.
+        dtype: Precision policy, such as `"mixed_bfloat16"`.
+        limit: Train on the first so many examples only.
+        language: Of XNLI's files.
+        text: Of a user's own tables the column of the text, or the two columns of a pair; `["text"]` unless given.
+        label: Of a user's own tables the column of the label; `"label"` unless given.
+    """
+
+    task: str
+    preset: str
+    _: KW_ONLY
+    data: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    sequence_length: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    epochs: int | None = None
+    warmup: float = 0.1
+    seed: int = 12345
+    dtype: str = "float32"
+    limit: int | None = None
+    language: str | None = None
+    text: list[str] | None = None
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.task not in RECIPES:
+            raise ValueError(f"`task` must be one of {list(RECIPES)}. Received: task={self.task!r}")
+        for name in ("sequence_length", "batch_size", "learning_rate", "epochs"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(self.recipe, name))
+        check_positive_int(sequence_length=self.sequence_length, batch_size=self.batch_size, epochs=self.epochs)
+        check_positive(learning_rate=self.learning_rate)
+        if self.limit is not None:
+            check_positive_int(limit=self.limit)
+        WarmupPolynomialDecay(1.0, self.warmup)  # It says what is wrong with a share.
+        for name in ("language", "text", "label"):
+            if getattr(self, name) is not None and name not in self.recipe.options:
+                raise ValueError(
+                    f"`{name}` must be None for the task {self.task}. Received: {name}={getattr(self, name)!r}"
+                )
+
+    @property
+    def recipe(self) -> Recipe:
+        return RECIPES[self.task]
+
+    def read(self, part: str) -> Data:
+        """The examples of `"train"` or `"dev"`.
+
+        Raises:
+            ValueError: There is no such file, or something in it is not as expected, with the file and the line.
+        """
+        data = self.read_file(self.path(part), limit=self.limit if part == "train" else None)
+        if data.y is None:
+            raise ValueError(f"{self.path(part)} must have labels. Received: none")
+        return data
+
+    def read_file(self, path: Path, limit: int | None = None, **options: Any) -> Data:
+        """The examples of a file of the task; `options` are the reader's, over those of the run."""
+        own = {name: getattr(self, name) for name in self.recipe.options if getattr(self, name) is not None}
+        data = self.recipe.read(path, limit, **own | options)
+        if not data.size:
+            raise ValueError(f"{path} must hold at least one example. Received: none")
+        return data
+
+    def path(self, part: str) -> Path:
+        """The file of `"train"` or `"dev"`."""
+        named = getattr(self, part)
+        if named is not None:
+            return Path(named)
+        names = [name.format(language=self.language or "en") for name in getattr(self.recipe, part)]
+        if self.data is None:
+            raise ValueError(f"`data` or `{part}` must be given. Received: neither")
+        tried = [Path(self.data) / folder / name for folder in self.recipe.folders for name in names]
+        found = next((path for path in tried if path.is_file()), None)
+        if found is None:
+            raise ValueError(
+                f"`data` must be a directory with {names[0]} in it or in {self.recipe.folders[0] or '.'}, "
+                f"unless `{part}` names a file. Received: data={self.data!r}"
+            )
+        return found
+
+    def build(self, train: Data) -> keras.Model:
+        """The task's model with a head for this data, compiled with the run's optimizer."""
+        kind = self.recipe.kind
+        model = kind.model_class.from_preset(
+            self.preset, dtype=self.dtype, sequence_length=self.sequence_length, **kind.head(train)
+        )
+        assert self.learning_rate is not None
+        model.compile(AdamW(WarmupPolynomialDecay(self.learning_rate, self.warmup)))
+        return model
+
+    def load(self) -> keras.Model:
+        """The task's model from a preset that has its head."""
+        model = self.recipe.kind.model_class.from_preset(self.preset, dtype=self.dtype)
+        if model.load_report.fresh:
+            raise ValueError(
+                f"`preset` must be a fine-tuned {type(model).__name__}. "
+                f"Received: preset={self.preset!r}, without {listed(model.load_report.fresh)}"
+            )
+        return model

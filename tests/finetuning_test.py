@@ -1,0 +1,350 @@
+"""Fine-tuning from official files to scores and predictions, from Python and from the console."""
+
+import csv
+import io
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
+from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag
+from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
+from keras_bert_zoo.training import runs
+from tests.helpers import TINY, WORDS
+
+# Questions need room for 64 tokens beside the context.
+SMALL = {**TINY, "num_layers": 1, "max_sequence_length": 80}
+SENTENCES = [
+    "a good film",
+    "it was fine .",
+    "so warm",
+    "the plot is dull",
+    "bad cast !",
+    "not good",
+    "very slow",
+    "fine",
+]
+OPTIONS = {"sequence_length": 80, "batch_size": 4, "learning_rate": 1e-2, "epochs": 1}
+
+
+@pytest.fixture
+def start(tmp_path):
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    kbz.BertPretrainer(kbz.BertBackbone(**SMALL), preprocessor).save_to_preset(tmp_path / "start")
+    return str(tmp_path / "start")
+
+
+def write(path, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{row}\n" for row in rows))
+
+
+def mrpc(folder, name, header="Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"):
+    rows = [f"{i % 2}\t{i}\t{i}\t{text}\t{SENTENCES[-i]}" for i, text in enumerate(SENTENCES)]
+    write(folder / "MRPC" / f"{name}.tsv", header, *rows)
+
+
+def rte(folder, name, labels=True):
+    rows = [f"{i}\t{text}\t{SENTENCES[-i]}" for i, text in enumerate(SENTENCES)]
+    endings = [["\tentailment", "\tnot_entailment"][i % 2] for i in range(8)] if labels else [""] * 8
+    header = "index\tsentence1\tsentence2" + "\tlabel" * labels
+    write(folder / "RTE" / f"{name}.tsv", header, *(row + end for row, end in zip(rows, endings, strict=True)))
+
+
+def stsb(folder, name):
+    rows = [f"{i}\t{text}\t{SENTENCES[-i]}\t{i % 6 * 0.9:.3f}" for i, text in enumerate(SENTENCES)]
+    write(folder / "glue" / "STS-B" / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", *rows)
+
+
+def conll(folder, name):
+    lines = ["-DOCSTART- -X- O O", ""]
+    for i, text in enumerate(SENTENCES):
+        lines += [f"{word} X X {'I-LOC' if word in ('film', 'plot') else 'O'}" for word in text.split()]
+        lines += ["", *["-DOCSTART- -X- O O", ""] * (i % 3 == 2)]
+    write(folder / "conll2003" / {"train": "eng.train", "dev": "eng.testa"}[name], *lines)
+
+
+def squad2(folder, name):
+    context = " ".join(SENTENCES)
+    qas = [
+        {
+            "id": str(i),
+            "question": text,
+            "answers": [] if i % 2 else [{"text": text, "answer_start": context.index(text)}],
+            "is_impossible": bool(i % 2),
+        }
+        for i, text in enumerate(SENTENCES)
+    ]
+    path = folder / "squad" / f"{name}-v2.0.json"
+    write(path, json.dumps({"data": [{"title": "", "paragraphs": [{"context": context, "qas": qas}]}]}))
+
+
+def swag(folder, name):
+    endings = [f"ending{i}" for i in range(4)]
+    rows = [[text, "it is", *SENTENCES[i : i + 2], "good", "dull", i] for i, text in enumerate(SENTENCES[:4])]
+    (folder / "swag").mkdir(parents=True, exist_ok=True)
+    with (folder / "swag" / {"train": "train.csv", "dev": "val.csv"}[name]).open("w", newline="") as file:
+        csv.writer(file).writerows([["sent1", "sent2", *endings, "label"], *rows])
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def scores_of_written(task, folder, out):
+    """What `kbz.metrics` says to the written predictions."""
+    if task == "squad2":
+        dev = read_squad(folder / "squad" / "dev-v2.0.json")
+        said, odds = (json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "null_odds"))
+        assert set(said) == set(odds) == set(dev.id)
+        return kbz.metrics.squad_v2_scores(dev.answers, [said[name] for name in dev.id])
+    rows = lines_of(out / "dev.jsonl")
+    if task == "conll":
+        dev = read_conll(folder / "conll2003" / "eng.testa")
+        assert [row["words"] for row in rows] == dev.words
+        return kbz.metrics.entity_scores(dev.tags, [row["tags"] for row in rows])
+    if task == "swag":
+        dev = read_swag(folder / "swag" / "val.csv")
+        return {"accuracy": kbz.metrics.accuracy(dev.y, [row["choice"] for row in rows])}
+    if task == "stsb":
+        dev = read_glue(task, folder / "glue" / "STS-B" / "dev.tsv")
+        return kbz.metrics.glue_scores(task, dev.y, [row["value"] for row in rows])
+    dev = read_glue(task, folder / "MRPC" / "dev.tsv")
+    return kbz.metrics.glue_scores(task, dev.y, [dev.class_names.index(row["label"]) for row in rows])
+
+
+@pytest.mark.parametrize("task", [stsb, conll, squad2, swag])
+def test_from_official_files_to_scores(task, start, tmp_path):
+    """The scores are those of the written predictions, and those of the preset that is written."""
+    name = task.__name__
+    for part in ("train", "dev"):
+        task(tmp_path / "data", part)
+    run = Run(name, start, data=str(tmp_path / "data"), **OPTIONS)
+    results = finetune(run, tmp_path / "run", verbose=0)
+    assert results == json.loads((tmp_path / "run" / "results.json").read_text())
+    assert set(results["score"]) == {RECIPES[name].score}
+    assert results["examples"]["dev"] == (4 if name == "swag" else 8)
+    check_scores(results, name, tmp_path / "data", tmp_path / "run" / "predictions")
+    if name == "squad2":
+        preset = str(tmp_path / "run" / "preset")
+        threshold = kbz.BertQuestionAnswerer.from_preset(preset).null_threshold
+        assert threshold == results["scores"]["best_f1_thresh"]
+        assert results["scores"]["f1"] == pytest.approx(results["scores"]["best_f1"])
+        again = evaluate(replace(run, preset=preset))
+        assert again["scores"] == pytest.approx(results["scores"], abs=1e-4)
+
+
+def check_scores(results, task, folder, out):
+    for name, value in scores_of_written(task, folder, out).items():
+        assert results["scores"][name] == pytest.approx(value, abs=1e-6), name
+
+
+def test_a_killed_run_ends_with_the_same_weights(start, tmp_path, monkeypatch):
+    """Dropout is on. The run is broken off after an epoch, and then once more, with the next one logged, not saved."""
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    run = Run("mrpc", start, data=str(tmp_path), **{**OPTIONS, "epochs": 2})
+    whole = finetune(run, tmp_path / "whole", verbose=0)
+    save = runs.SaveState.on_epoch_end
+
+    def save_and_stop(*arguments):
+        save(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runs.SaveState, "on_epoch_end", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(run, tmp_path / "killed", verbose=0)
+    assert not (tmp_path / "killed" / "preset").exists()
+    with (tmp_path / "killed" / "log.csv").open("a") as log:
+        log.write("1,0,0,0,0,0\n")
+    killed = finetune(run, tmp_path / "killed", verbose=0)
+    states = [load_file(tmp_path / name / "state.safetensors") for name in ("whole", "killed")]
+    assert states[0].keys() == states[1].keys()
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(states[1][name], array, err_msg=name)
+    check_scores(killed, "mrpc", tmp_path, tmp_path / "killed" / "predictions")
+    assert {**killed, "train_seconds": 0} == {**whole, "train_seconds": 0}
+    assert killed["run"] == json.loads((tmp_path / "killed" / "run.json").read_text())
+    logs = [list(csv.DictReader((tmp_path / name / "log.csv").open())) for name in ("whole", "killed")]
+    assert [row["epoch"] for row in logs[1]] == ["0", "1"]
+    for one, other in zip(*logs, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    assert killed["train_seconds"] == pytest.approx(sum(float(row["seconds"]) for row in logs[1]), abs=0.1)
+    with pytest.raises(ValueError, match=r"a run of the same configuration. Received: seed=2, before 12345"):
+        finetune(replace(run, seed=2), tmp_path / "killed")
+    before = (tmp_path / "killed" / "log.csv").stat().st_mtime_ns
+    assert finetune(run, tmp_path / "killed") == killed
+    assert (tmp_path / "killed" / "log.csv").stat().st_mtime_ns == before
+
+
+def tilted(model, head, values):
+    """A model that says the same to everything, by the bias of its head."""
+    kernel, bias = model.get_layer(head).weights
+    kernel.assign(np.zeros(kernel.shape))
+    bias.assign(values)
+    return model
+
+
+def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
+    """GLUE numbers entailment 0; this preset has it as 1."""
+    names = ["not_entailment", "entailment"]
+    classifier = tilted(kbz.BertTextClassifier.from_preset(start, class_names=names), "classifier", [0.0, np.log(3.0)])
+    classifier.save_to_preset(tmp_path / "rte")
+    rte(tmp_path, "dev")
+    rte(tmp_path, "test", labels=False)
+    run = Run("rte", str(tmp_path / "rte"), data=str(tmp_path))
+    dev = (tmp_path / "RTE" / "dev.tsv").read_text().splitlines()
+    (tmp_path / "RTE" / "dev.tsv").write_text("\n".join(dev[:4]) + "\n")  # Two of three are entailment.
+    assert evaluate(run, tmp_path / "scores")["scores"] == {"accuracy": pytest.approx(2 / 3)}
+    for said in lines_of(tmp_path / "scores" / "predictions" / "dev.jsonl"):
+        assert said["label"] == "entailment"
+        assert said["probabilities"] == pytest.approx({"entailment": 0.75, "not_entailment": 0.25}, abs=1e-6)
+    predict(run, tmp_path / "out" / "RTE.tsv", tmp_path / "RTE" / "test.tsv")
+    written = (tmp_path / "out" / "RTE.tsv").read_text().splitlines()
+    assert written == ["index\tprediction", *(f"{i}\tentailment" for i in range(8))]
+    for out, words in (("MRPC.tsv", "['RTE'] for rte"), ("out", "must be a file. Received: out=")):
+        with pytest.raises(ValueError) as error:
+            predict(run, tmp_path / out, tmp_path / "RTE" / "test.tsv")
+        assert words in str(error.value)
+    other = kbz.BertTextClassifier.from_preset(start, class_names=["yes", "no"])
+    other.save_to_preset(tmp_path / "other")
+    with pytest.raises(ValueError, match="`preset` must have the classes"):
+        evaluate(replace(run, preset=str(tmp_path / "other")))
+
+
+def test_lines_become_json_lines(start, tmp_path, monkeypatch):
+    tagger = kbz.BertTokenClassifier.from_preset(start, class_names=["O", "B-LOC", "I-LOC"])
+    tilted(tagger, "classifier", [0.0, 9.0, 0.0]).save_to_preset(tmp_path / "ner")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a film\n\ngood\n")))
+    predict(Run("conll", str(tmp_path / "ner")), tmp_path / "ner.jsonl")
+    found = [[tuple(entity.values())[:4] for entity in row["entities"]] for row in lines_of(tmp_path / "ner.jsonl")]
+    assert found == [[("a", "LOC", 0, 1), ("film", "LOC", 2, 6)], [], [("good", "LOC", 0, 4)]]
+    answerer = kbz.BertQuestionAnswerer.from_preset(start, sequence_length=80)
+    answerer.save_to_preset(tmp_path / "squad")
+    write(tmp_path / "pairs", "a film\tthe plot is dull", "good\tso warm")
+    predict(Run("squad", str(tmp_path / "squad")), tmp_path / "answers.jsonl", tmp_path / "pairs")
+    for row, context in zip(lines_of(tmp_path / "answers.jsonl"), ("the plot is dull", "so warm"), strict=True):
+        assert row["answer"] == context[row["start"] : row["end"]] != ""
+    chooser = kbz.BertMultipleChoice.from_preset(start)
+    chooser.save_to_preset(tmp_path / "swag")
+    write(tmp_path / "choices", "a film\tgood\tbad\tdull", "so\twarm\tcold")
+    predict(Run("swag", str(tmp_path / "swag")), tmp_path / "choices.jsonl", tmp_path / "choices")
+    expected = chooser.choose((["a film", "so"], [["good", "bad", "dull"], ["warm", "cold"]]))
+    for row, (choice, probabilities) in zip(lines_of(tmp_path / "choices.jsonl"), expected, strict=True):
+        assert row["choice"] == choice
+        assert row["probabilities"] == pytest.approx(probabilities, abs=1e-6)
+    write(tmp_path / "one", "a film\tgood", "a film")
+    with pytest.raises(ValueError, match=r"one, line 2 must hold two texts, a tab between them. Received: 'a film'"):
+        predict(Run("squad", str(tmp_path / "squad")), tmp_path / "none.jsonl", tmp_path / "one")
+    assert not (tmp_path / "none.jsonl").exists()
+    with pytest.raises(ValueError, match=r"`preset` must be a fine-tuned BertTextRegressor. Received: .*regressor"):
+        predict(Run("stsb", start), tmp_path / "none.jsonl", tmp_path / "pairs")
+
+
+def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
+    mrpc(tmp_path, "train")
+    mrpc(tmp_path, "dev")
+    write(tmp_path / "bad.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t0\t0\ta\tb", "7\t0\t0\ta\tb")
+    write(tmp_path / "test.tsv", "index\t#1 String\t#2 String", "0\ta\tb")
+    for name, labels in (("train", ("a", "b")), ("dev", ("a", "c")), ("fractions", ("0.5", "1"))):
+        write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
+    squad2(tmp_path, "train")
+    answerable = {"train": str(tmp_path / "squad" / "train-v2.0.json")}
+    data = {"data": str(tmp_path)}
+    for task, options, words in (
+        ("mrcp", data, "`task` must be one of ['cola', "),
+        ("mrpc", data | {"language": "de"}, "`language` must be None for the task mrpc"),
+        ("mrpc", data | {"epochs": 0}, "`epochs` must be a positive integer"),
+        ("mrpc", data | {"warmup": 1.5}, "`warmup` must be a share"),
+        ("mrpc", {}, "`data` or `train` must be given"),
+        ("qnli", data | {"data": "gone"}, "`data` must be a directory with train.tsv in it or in glue/QNLI"),
+        ("mrpc", data | {"dev": str(tmp_path / "bad.tsv")}, "bad.tsv, line 3: a label must be one of ['0', '1']"),
+        ("mrpc", data | {"dev": str(tmp_path / "test.tsv")}, "test.tsv must have labels"),
+        ("texts", data, "dev.csv, example 2: a label must be one of a, b, as in"),
+        ("texts", data | {"train": str(tmp_path / "fractions.csv")}, "a label must be a name or an integer"),
+        ("numbers", data, "train.csv: a label must be a number. Received: 'a'"),
+        ("squad", answerable, "question '1' must have an answer"),
+        ("mrpc", data | {"sequence_length": 128}, "`sequence_length` must be at most the backbone's"),
+    ):
+        with pytest.raises(ValueError) as error:
+            finetune(Run(task, start, **OPTIONS | options), tmp_path / "run")
+        assert words in str(error.value)
+        assert not (tmp_path / "run").exists()
+
+
+def test_recipes_find_and_read_their_files(data):
+    """On the shared data: as many examples as the files have, classes by their names."""
+    for task, part, size in (("cola", "dev", 1043), ("sst2", "dev", 872), ("stsb", "dev", 1500), ("rte", "train", 100)):
+        read = Run(task, "bert_base", data=str(data), limit=100).read(part)
+        assert read.size == size
+        assert set(read.y) == set(read.class_names) if task != "stsb" else max(read.y) == 5.0
+    documents = Run("conll", "bert_base", data=str(data), limit=200).read("train")
+    starts = (data / "conll2003" / "eng.train").read_text().split("-DOCSTART-")[1:]
+    sentences = [start.strip().count("\n\n") for start in starts]
+    whole = [len(document) for document in documents.x[:-1]]
+    assert whole == sentences[: len(whole)]
+    assert (documents.size, sum(map(len, documents.x))) == (200, 200)
+    dream = Run("dream", "bert_base", data=str(data)).read("dev")
+    assert dream.size == len(dream.x[0]) == 2040
+    urdu = Run("xnli", "bert_base", dev=str(data / "multilingual" / "xnli.en-ur.dev.tsv"), language="ur").read("dev")
+    assert urdu.size == 2490
+
+
+def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("keras_bert_zoo.finetuning.curve.find_spec", lambda name: None)
+    for name in ("train", "dev"):
+        write(tmp_path / f"{name}.csv", "message,queue", *(f"{text},{i % 2 * 7}" for i, text in enumerate(SENTENCES)))
+
+    def run(*arguments):
+        return cli.main(list(arguments))
+
+    common = ("--train", "train.csv", "--dev", "dev.csv", "--text", "message", "--label", "queue", "--limit", "4")
+    options = ("--preset", "start", "--epochs", "1", "--sequence-length", "16", "--batch-size", "4")
+    with caplog.at_level(logging.WARNING, "keras_bert_zoo"):
+        assert run("finetune", "texts", *common, *options, "--out", "run") == 0
+    assert "needs matplotlib" in caplog.text
+    assert not Path("run/curve.png").exists()
+    results = json.loads(Path("run/results.json").read_text())
+    assert f"texts accuracy: {results['scores']['accuracy']:.4f}" in capsys.readouterr().out
+    assert results["examples"] == {"train": 4, "dev": 8}
+    assert run("evaluate", "--run", "run") == 0
+    assert json.loads(Path("run/evaluation/scores.json").read_text())["scores"] == pytest.approx(results["scores"])
+    table = ("--preset", "run/preset", "--text", "message", "--input", "dev.csv")
+    assert run("predict", "texts", *table, "--out", "own.jsonl") == 0
+    assert lines_of("own.jsonl") == lines_of("run/predictions/dev.jsonl")
+    assert {row["label"] for row in lines_of("own.jsonl")} <= {"0", "7"}
+    capsys.readouterr()
+    for arguments, words in (
+        (("finetune", "--out", "run2"), "TASK must be given"),
+        (("finetune", "texts", *common, "--out", "run2"), "--preset must be given"),
+        (("finetune", "--config", "run/run.json", "--seed", "2", "--out", "run"), "seed=2, before 12345"),
+        (("evaluate", "texts", "--preset", "run/preset"), "--out must be given"),
+        (("evaluate", "--run", "gone"), "--config must be a file. Received: gone/run.json"),
+    ):
+        assert run(*arguments) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_the_curve_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from keras_bert_zoo.finetuning.curve import draw_curve
+
+    write(tmp_path / "log.csv", "epoch,loss,seconds,val_f1", "0,0.5,1,0.8", "1,0.25,1,0.9")
+    draw_curve(tmp_path / "log.csv", tmp_path / "curve.png", "f1")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("command", ["finetune", "evaluate", "predict"])
+def test_help_shows_an_example(command, capsys):
+    with pytest.raises(SystemExit) as leaves:
+        cli.main([command, "--help"])
+    assert leaves.value.code == 0
+    assert f"keras-bert-zoo {command} " in capsys.readouterr().out.split("--out OUT")[-1]
