@@ -59,19 +59,21 @@ def test_predicts_the_mean_of_what_members_predict(task, monkeypatch):
     assert len(packed) == 1
     if task == "classifier":
         rows = np.exp(expected) / np.exp(expected).sum(-1, keepdims=True)
-        for found, row in zip(together.classify(x), rows, strict=True):
+        for found, row in zip(together.classify(x, 2), rows, strict=True):
             assert [name for name, _ in found] == [("dull", "fine", "warm")[i] for i in np.argsort(-row)]
         scores = together.evaluate(x, LABELS, batch_size=2, verbose=0, return_dict=True)
         numbers = ["dull fine warm".split().index(label) for label in LABELS]
         assert scores["loss"] == pytest.approx(-np.log(rows[np.arange(6), numbers]).mean(), abs=1e-5)
         assert scores["accuracy"] == pytest.approx((rows.argmax(-1) == numbers).mean())
     elif task == "chooser":
-        for (best, probabilities), row, choices in zip(together.choose(x), expected, CHOICES, strict=True):
+        for (best, probabilities), row, choices in zip(together.choose(x, 2), expected, CHOICES, strict=True):
             assert (best, len(probabilities)) == (row.argmax(), len(choices))
     elif task == "answerer":
-        assert [answer.text in context for answer, context in zip(together.answer(*x), x[1], strict=True)] == [True] * 2
+        assert [answer.text in context for answer, context in zip(together.answer(*x, 2), x[1], strict=True)] == [
+            True
+        ] * 2
     elif task == "tagger":
-        for found, words, rows in zip(together.tag(x), x, expected, strict=True):
+        for found, words, rows in zip(together.tag(x, 2), x, expected, strict=True):
             assert {word for entity in found for word in entity.text.split()} == {
                 word
                 for word, row in zip(words, rows, strict=True)

@@ -8,7 +8,7 @@ import keras
 class AdaptableDense(keras.layers.Dense):
     """A Dense whose saved weights keep LoRA's two factors apart.
 
-    Keras' own file has them multiplied into the kernel, and reads both back as zeros (Keras 3.15 and 3.16), from which
+    Keras' own file has them multiplied into the kernel, and reads both back as zeros (Keras 3.15), from which
     no gradient leads away: training would not go on.
     """
 

@@ -128,7 +128,8 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         if pooler:
             outputs["pooled_output"] = pooler_layer(hidden[:, 0])
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
-        self.trainable = kwargs.get("trainable", True)  # Keras' constructor sets it before it knows of its layers.
+        for layer in self.layers:  # Keras' constructor sets the model's before it knows of its layers.
+            layer.trainable = self.trainable
 
         # --- Config
         self.embeddings = embeddings

@@ -193,13 +193,13 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
         Example:
 
         ```python
-        # The loss as an object: Keras 3.15 and 3.16 take its name, the default, for one over logits.
+        # The loss as an object: Keras 3.15 takes its name, the default, for one over logits.
         soft = keras.distillation.LogitsDistillation(temperature=2.0, loss=keras.losses.KLDivergence())
         distiller = keras.distillation.Distiller(teacher, student, soft, student_loss_weight=0.5)
         batches = student.batches(texts, labels)
         schedule = kbz.WarmupPolynomialDecay(1e-4, total_steps=3 * len(batches))
         distiller.compile(kbz.AdamW(schedule), loss=student.loss)
-        distiller.fit(batches, epochs=3)
+        distiller.fit(batches, epochs=3, shuffle=False)  # They are drawn anew already.
         student.save_to_preset("small")
         ```
         """
