@@ -27,6 +27,7 @@ from keras_bert_zoo.models import BertTextRegressor as BertTextRegressor
 from keras_bert_zoo.models import BertTokenClassifier as BertTokenClassifier
 from keras_bert_zoo.models import BertWordPreprocessor as BertWordPreprocessor
 from keras_bert_zoo.models import Features as Features
+from keras_bert_zoo.models import ensemble as ensemble
 from keras_bert_zoo.models import extract_features as extract_features
 from keras_bert_zoo.models import write_features as write_features
 from keras_bert_zoo.presets import preset_names as preset_names

@@ -95,6 +95,7 @@ def test_int8_stays_close(backbone):
     inputs = random_inputs()
     before = numpy(backbone(inputs)["sequence_output"])
     backbone.quantize("int8")
+    assert backbone.encoder_layers[0].attention.qkv.quantization_mode == "int8"
     after = numpy(backbone(inputs)["sequence_output"])
     assert 0 < np.abs(before - after).max() < 0.2
 

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.layers.checks import check_heads, check_positive_int, check_rate
+from keras_bert_zoo.layers.lora import AdaptableDense
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -52,12 +53,12 @@ class SelfAttention(keras.layers.Layer):
         self.initializer_range = initializer_range
         self.head_dim = hidden_dim // num_heads
 
-        def dense(units: int, name: str) -> keras.layers.Dense:
+        def dense(kind: Any, units: int, name: str) -> Any:
             initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
-            return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
+            return kind(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
 
-        self.qkv = dense(3 * hidden_dim, "qkv")
-        self.output_dense = dense(hidden_dim, "output")
+        self.qkv = dense(AdaptableDense, 3 * hidden_dim, "qkv")
+        self.output_dense = dense(keras.layers.Dense, hidden_dim, "output")
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, hidden_shape: Any, padding_mask_shape: Any = None) -> None:

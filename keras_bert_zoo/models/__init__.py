@@ -2,6 +2,7 @@
 
 from keras_bert_zoo.models.backbone import BertBackbone as BertBackbone
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor as BertMultipleChoicePreprocessor
+from keras_bert_zoo.models.ensemble import ensemble as ensemble
 from keras_bert_zoo.models.feature_token_classifier import BertFeatureTokenClassifier as BertFeatureTokenClassifier
 from keras_bert_zoo.models.features import Features as Features
 from keras_bert_zoo.models.features import extract_features as extract_features

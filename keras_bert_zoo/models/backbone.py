@@ -11,7 +11,7 @@ from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.extractor import BertExtractor
-from keras_bert_zoo.models.loading import LoadReport, load_arrays
+from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
 from keras_bert_zoo.presets import load_preset, save_preset
 
 
@@ -128,6 +128,8 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         if pooler:
             outputs["pooled_output"] = pooler_layer(hidden[:, 0])
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
+        for layer in self.layers:  # Keras' constructor sets the model's before it knows of its layers.
+            layer.trainable = self.trainable
 
         # --- Config
         self.embeddings = embeddings
@@ -135,6 +137,7 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         self.pooler_layer = pooler_layer if pooler else None
         self.load_report: LoadReport | None = None
         self._dtype_argument = dtype
+        self._lora_rank: int | None = None
         self._config: dict[str, Any] = {
             "vocabulary_size": vocabulary_size,
             "num_layers": num_layers,
@@ -174,10 +177,46 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         """
         return BertExtractor(self, hidden_states, attention_scores, name=f"{self.name}_extractor")
 
+    def enable_lora(self, rank: int) -> None:
+        """Train low-rank changes of the attention's query, key and value, and nothing else (Hu et al. 2021).
+
+        Every weight of the backbone is frozen, LayerNorms and pooler too; a task's head stays trainable. The three
+        projections are one kernel here, `[hidden_dim, 3 * hidden_dim]`, and get one pair of factors, `[hidden_dim,
+        rank]` and `[rank, 3 * hidden_dim]`: as many weights as the paper's pairs for query and value. What is added is
+        their product, not scaled. Weight decay acts on the factors, too.
+
+        Call it before the first `fit`, or `compile` again after it. `save` keeps the factors, so that training can go
+        on; `save_to_preset` writes their sum with the kernels, a preset like any other.
+
+        Args:
+            rank: Rank of the changes, at most `hidden_dim`.
+
+        Example:
+
+        ```python
+        classifier = BertTextClassifier.from_preset("bert_base", num_classes=2)
+        classifier.backbone.enable_lora(8)
+        classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(5e-4)))  # The change is small, so the rate is not.
+        classifier.fit(texts, labels)
+        ```
+        """
+        check_positive_int(rank=rank)
+        if rank > self._config["hidden_dim"]:
+            raise ValueError(f"`rank` must be at most hidden_dim={self._config['hidden_dim']}. Received: rank={rank}")
+        if self._lora_rank is not None:
+            raise ValueError(f"LoRA is enabled already, with rank={self._lora_rank}. Received: rank={rank}")
+        self.trainable = True  # Keras asks a layer first, and then its weights.
+        for weight in self.weights:
+            weight.trainable = False
+        for layer in self.encoder_layers:
+            layer.attention.qkv.enable_lora(rank)
+        self._lora_rank = rank
+
     def get_config(self) -> dict[str, Any]:
         policy = keras.dtype_policies.get(self.embeddings.dtype_policy)
         return {
             **self._config,
+            **({} if self._lora_rank is None else {"lora_rank": self._lora_rank}),
             "dtype": keras.dtype_policies.serialize(policy),
             "name": self.name,
             "trainable": self.trainable,
@@ -188,7 +227,11 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         config = dict(config)
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
-        return cls(**config)
+        lora_rank = config.pop("lora_rank", None)
+        backbone = cls(**config)
+        if lora_rank is not None:
+            backbone.enable_lora(lora_rank)
+        return backbone
 
     @classmethod
     def from_preset(cls, preset: str | os.PathLike[str], load_weights: bool = True, **overrides: Any) -> "BertBackbone":
@@ -211,8 +254,7 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
         """Write a preset directory that transformers opens, too; all of it or nothing."""
-        arrays = {weight.path: keras.ops.convert_to_numpy(weight) for weight in self.weights}
-        save_preset(path, Checkpoint("BertBackbone", self.architecture, arrays=arrays))
+        save_preset(path, Checkpoint("BertBackbone", self.architecture, arrays=arrays_of(self)))
 
 
 def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str, ...] = ()) -> None:

@@ -171,6 +171,45 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
         batches = self._batches(self._examples(x), None, None, batch_size, _first(steps, batch_size))
         return batches.restore_order(super().predict(self._fed(batches), **options))
 
+    def batches(
+        self, x: Any, y: Any = None, batch_size: int | None = None, sample_weight: Any = None, shuffle: bool = True
+    ) -> Any:
+        """What `fit` makes of its arguments, batches of similar length, for another model's `fit` and `evaluate`.
+
+        Such as those of `keras.distillation.Distiller`, which trains the task as its student; the teacher may be an
+        `ensemble`. The distiller leaves weights aside, so that for a token classifier padding and unlabelled tokens
+        count.
+
+        Args:
+            x: Raw text or ready arrays, as for `fit`.
+            y: Targets as for `fit`, or None where none are needed. Names need `class_names`: none are learned.
+            batch_size: As in `fit`.
+            sample_weight: As in `fit`.
+            shuffle: True draws the batches anew each epoch, from Keras' random seed; False sorts them, for `evaluate`.
+
+        Returns:
+            A data set of known length of `(inputs,)`, `(inputs, targets)` or `(inputs, targets, weights)`.
+
+        Example:
+
+        ```python
+        # The loss as an object: Keras 3.15 takes its name, the default, for one over logits.
+        soft = keras.distillation.LogitsDistillation(temperature=2.0, loss=keras.losses.KLDivergence())
+        distiller = keras.distillation.Distiller(teacher, student, soft, student_loss_weight=0.5)
+        batches = student.batches(texts, labels)
+        schedule = kbz.WarmupPolynomialDecay(1e-4, total_steps=3 * len(batches))
+        distiller.compile(kbz.AdamW(schedule), loss=student.loss)
+        distiller.fit(batches, epochs=3, shuffle=False)  # They are drawn anew already.
+        student.save_to_preset("small")
+        ```
+        """
+        if not self._is_columns(x):
+            raise ValueError(f"`x` must be raw text or ready arrays at hand. Received: x of type {type(x).__name__}")
+        examples = self._examples(x)
+        targets, weight = (None, None) if y is None else self._targets(examples, y, sample_weight)
+        seed = self._draw_seed() if shuffle else None
+        return self._fed(self._batches(examples, targets, weight, batch_size, shuffle_seed=seed, training=shuffle))
+
     # --- From what the user gave to what Keras is fed
 
     def _is_columns(self, x: Any) -> bool:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 import keras
+import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checkpoints.files import listed
@@ -66,3 +67,17 @@ def load_arrays(
     if report.unused:
         _logger.warning("%s: in the preset, but not used: %s", model.name, listed(report.unused))
     return report
+
+
+def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:
+    """Every weight by its path; one that LoRA adapts (Hu et al. 2021) with its low-rank product added to it."""
+    adapted = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+    factors = [weight for layer in adapted for weight in layer.weights if weight.name.startswith("lora_")]
+    # Keras' `layer.kernel` and `layer.embeddings` are the sums.
+    sums = {weight.path: getattr(layer, weight.name) for layer in adapted for weight in layer.weights
+            if weight.name in ("kernel", "embeddings")}  # fmt: skip
+    return {
+        weight.path: keras.ops.convert_to_numpy(sums.get(weight.path, weight))
+        for weight in model.weights
+        if not any(weight is factor for factor in factors)
+    }

@@ -9,7 +9,7 @@ import keras
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.feeding import FedModel
-from keras_bert_zoo.models.loading import LoadReport, load_arrays
+from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
 from keras_bert_zoo.presets import load_preset, save_preset
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.training import LossScaleOptimizer
@@ -138,7 +138,7 @@ class Task(FedModel):
             type(self).__name__,
             self.backbone.architecture,
             self.head_config(),
-            {weight.path: keras.ops.convert_to_numpy(weight) for weight in self.weights},
+            arrays_of(self),
             vocabulary=None if tokenizer is None else tokenizer.vocabulary,
             tokenizer={} if tokenizer is None else tokenizer.options(),
             sequence_length=None if self.preprocessor is None else self.preprocessor.sequence_length,

@@ -121,6 +121,16 @@ class LengthSortedBatches(keras.utils.PyDataset):
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return (self[i] for i in range(len(self)))
 
+    def on_epoch_begin(self) -> None:
+        self._order = self._ordered(self.epoch)  # Keras' own `fit` may not draw the first batch first.
+
+    def on_epoch_end(self) -> None:
+        self.epoch += 1  # For a `fit` that does not say the number.
+
+    def _epoch(self) -> Iterator[tuple[Any, ...]]:
+        yield from self
+        self.on_epoch_end()
+
     def restore_order(self, outputs: np.ndarray) -> np.ndarray:
         """Rows that came out batch by batch, back in the order of the examples."""
         places = np.arange(len(self._order))
@@ -140,6 +150,6 @@ class LengthSortedBatches(keras.utils.PyDataset):
             return tf.TensorSpec((None,) * free + array.shape[free:], array.dtype)
 
         signature = keras.tree.map_structure(spec, self[0])
-        dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
+        dataset = tf.data.Dataset.from_generator(self._epoch, output_signature=signature)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
         return dataset.prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,30 @@
+"""Low-rank adaptation (Hu et al. 2021), as far as Keras' own needs help."""
+
+from typing import Any
+
+import keras
+
+
+class AdaptableDense(keras.layers.Dense):
+    """A Dense whose saved weights keep LoRA's two factors apart.
+
+    Keras' own file has them multiplied into the kernel, and reads both back as zeros (Keras 3.15), from which
+    no gradient leads away: training would not go on.
+    """
+
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.
+
+    def save_own_variables(self, store: Any) -> None:
+        values: dict[str, Any] = {}
+        super().save_own_variables(values)
+        if self.lora_enabled and self.quantization_mode is None:
+            values |= {"0": self._kernel, "lora_kernel_a": self.lora_kernel_a, "lora_kernel_b": self.lora_kernel_b}
+        for name, value in values.items():
+            store[name] = value
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables(store)
+        if self.lora_enabled and "lora_kernel_a" in store:
+            self.lora_kernel_a.assign(store["lora_kernel_a"])
+            self.lora_kernel_b.assign(store["lora_kernel_b"])

@@ -1,0 +1,166 @@
+"""Ensembles: the mean of what each member says alone, in all that a task does."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.models.ensemble import _mean_with
+from tests.helpers import TEXTS, TINY, WORDS, numpy, random_inputs, randomise
+
+CHOICES = [TEXTS[:2], TEXTS[1:4], TEXTS[:3], TEXTS[3:6], ["bad", "so slow"], TEXTS[2:4]]
+SENTENCES = [["a", "longer", "film"], ["bad"], ["the", "plot", "dullest", "."], []]
+QUESTIONS, CONTEXTS = ["was the cast good", "was it long ?"], ["The plot was dull. The cast was warm.", "Not long!"]
+LABELS = ["dull", "fine", "fine", "warm", "dull", "fine"]
+
+# A task, its options, its preprocessor with options, and raw input.
+TASKS = {
+    "classifier": (kbz.BertTextClassifier, {"class_names": ["dull", "fine", "warm"]}, kbz.BertPreprocessor, {}, TEXTS),
+    "regressor": (kbz.BertTextRegressor, {}, kbz.BertPreprocessor, {}, TEXTS),
+    "tagger": (kbz.BertTokenClassifier, {"class_names": ["B-X", "I-X", "O"]}, kbz.BertWordPreprocessor, {}, SENTENCES),
+    "answerer": (
+        kbz.BertQuestionAnswerer, {}, kbz.BertQuestionPreprocessor, {"stride": 4, "question_length": 4},
+        (QUESTIONS, CONTEXTS),
+    ),
+    "chooser": (kbz.BertMultipleChoice, {}, kbz.BertMultipleChoicePreprocessor, {}, (TEXTS, CHOICES)),
+    "masked_lm": (kbz.BertMaskedLM, {}, kbz.BertPreprocessor, {}, None),
+}  # fmt: skip
+
+
+def member(task, seed, sizes=None, words=WORDS, **options):
+    cls, arguments, preprocessor, window, _ = TASKS[task]
+    tokens = kbz.BertTokenizer(words, lowercase=options.pop("lowercase", True))
+    length = options.pop("sequence_length", 16)
+    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, **(sizes or {})})
+    task = cls(backbone, **{**arguments, "preprocessor": preprocessor(tokens, length, **window), **options})
+    return randomise(task, seed, scale=0.5)
+
+
+def mean(outputs):
+    return keras.tree.map_structure(lambda *arrays: np.mean(arrays, axis=0, dtype="float64"), *outputs)
+
+
+def assert_close(ours, expected):
+    for x, y in zip(keras.tree.flatten(ours), keras.tree.flatten(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", [name for name in TASKS if name != "masked_lm"])
+def test_predicts_the_mean_of_what_members_predict(task, monkeypatch):
+    # Members may differ in size.
+    members = [member(task, 0), member(task, 1, {"num_layers": 2, "hidden_dim": 4}), member(task, 2)]
+    together, x = kbz.ensemble(members), TASKS[task][-1]
+    assert isinstance(together, type(members[0]))
+    expected = mean([one.predict(x, 2, verbose=0) for one in members])
+    packed = []
+    pack = type(members[0].preprocessor).pack
+    monkeypatch.setattr(type(members[0].preprocessor), "pack", lambda self, x: packed.append(x) or pack(self, x))
+    assert_close(together.predict(x, 2, verbose=0), expected)
+    assert len(packed) == 1
+    if task == "classifier":
+        rows = np.exp(expected) / np.exp(expected).sum(-1, keepdims=True)
+        for found, row in zip(together.classify(x, 2), rows, strict=True):
+            assert [name for name, _ in found] == [("dull", "fine", "warm")[i] for i in np.argsort(-row)]
+        scores = together.evaluate(x, LABELS, batch_size=2, verbose=0, return_dict=True)
+        numbers = ["dull fine warm".split().index(label) for label in LABELS]
+        assert scores["loss"] == pytest.approx(-np.log(rows[np.arange(6), numbers]).mean(), abs=1e-5)
+        assert scores["accuracy"] == pytest.approx((rows.argmax(-1) == numbers).mean())
+    elif task == "chooser":
+        for (best, probabilities), row, choices in zip(together.choose(x, 2), expected, CHOICES, strict=True):
+            assert (best, len(probabilities)) == (row.argmax(), len(choices))
+    elif task == "answerer":
+        assert [answer.text in context for answer, context in zip(together.answer(*x, 2), x[1], strict=True)] == [
+            True
+        ] * 2
+    elif task == "tagger":
+        for found, words, rows in zip(together.tag(x, 2), x, expected, strict=True):
+            assert {word for entity in found for word in entity.text.split()} == {
+                word
+                for word, row in zip(words, rows, strict=True)
+                if row.argmax() < 2  # Not "O".
+            }
+
+
+def test_masked_lm():
+    members = [member("masked_lm", seed) for seed in range(2)]
+    together = kbz.ensemble(members)
+    inputs = {**random_inputs(3), "mask_positions": np.array([[1, 3]] * 3, "int32")}
+    assert_close(numpy(together(inputs)["mlm"]), mean([numpy(one(inputs)["mlm"]) for one in members]))
+    assert len(together.fill_mask("a [MASK] film", top_k=2)[0]) == 2
+
+
+def test_what_all_say_is_kept():
+    mean = nothing = np.float32(-1e9)
+    for count in range(2, 40):
+        mean = _mean_with(np.float32(count), mean, nothing)
+    assert mean == nothing  # A sum of nine divided by nine is -1e9 + 64 in float32, which would be a choice.
+
+
+def test_saving(tmp_path):
+    together = kbz.ensemble([member("answerer", 0), member("answerer", 1)])
+    together.null_threshold = -1.5
+    together.save(tmp_path / "ensemble.keras")
+    loaded = keras.models.load_model(tmp_path / "ensemble.keras")
+    assert (type(loaded), loaded.null_threshold, len(loaded.members)) == (type(together), -1.5, 2)
+    inputs = random_inputs(3)
+    np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(together(inputs)))
+    np.testing.assert_array_equal(numpy(loaded.members[1](inputs)), numpy(together.members[1](inputs)))
+    assert loaded.preprocessor.stride == 4
+    assert [w.path for w in loaded.weights] == [w.path for w in together.weights]
+    assert together.count_params() == sum(one.count_params() for one in together.members)
+
+
+def test_members_keep_their_precision():
+    together = kbz.ensemble([member("regressor", 0), member("regressor", 1, {"dtype": "mixed_bfloat16"})])
+    assert together.output.dtype == "float32"
+    assert [one.backbone.embeddings.compute_dtype for one in together.members] == ["float32", "bfloat16"]
+
+
+OTHER = [*WORDS[:-1], "quick"]
+
+
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        (("regressor", {}), "must agree in class. Received: class='BertTextClassifier' in members[0], "
+                            "class='BertTextRegressor' in members[2]"),
+        (("classifier", {"class_names": ["dull", "fine", "cold"]}),
+         "agree in class_names. Received: class_names[2]='warm' in members[0], class_names[2]='cold' in members[2]"),
+        (("classifier", {"class_names": ["a", "b"]}), "num_classes=3 in members[0], num_classes=2 in members[2]"),
+        (("classifier", {"class_names": None, "num_classes": 3}), "class_names=None in members[2]"),
+        (("classifier", {"multi_label": True}), "multi_label=False in members[0], multi_label=True in members[2]"),
+        (("classifier", {"words": OTHER}), "vocabulary[29]='slow' in members[0], vocabulary[29]='quick' in members[2]"),
+        (("classifier", {"words": WORDS[:-1]}), "agree in vocabulary. Received: 30 in members[0], 29 in members[2]"),
+        (("classifier", {"lowercase": False}), "lowercase=True in members[0], lowercase=False in members[2]"),
+        (("classifier", {"sequence_length": 8}), "sequence_length=16 in members[0], sequence_length=8 in members[2]"),
+        (("classifier", {"preprocessor": None}), "agree in preprocessor. Received: preprocessor='BertPreprocessor'"),
+        (("classifier", {"sizes": {"num_segments": 1}}), "num_segments=2 in members[0], num_segments=1 in members[2]"),
+    ],
+)  # fmt: skip
+def test_members_that_do_not_agree(other, words):
+    task, options = other
+    with pytest.raises(ValueError) as error:
+        kbz.ensemble([member("classifier", 0), member("classifier", 1), member(task, 2, **options)])
+    assert words in str(error.value)
+
+
+def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
+    one = member("regressor", 0)
+    embedder = kbz.BertTextEmbedder(kbz.BertBackbone(**TINY))
+    together = kbz.ensemble([one])
+    for members, words in (
+        ([], "`members` must be a list of tasks. Received: members=[]"),
+        (one, "`members` must be a list of tasks"),
+        (["run0"], "`members` must be built tasks, each one of BertTextClassifier,"),
+        ([one, embedder], "Received: members[1] of type BertTextEmbedder"),
+        ([together], "Received: members[0] of type BertTextRegressorEnsemble"),
+        ([one, one], "`members` must be different models. Received: members[1] twice"),
+    ):
+        with pytest.raises(ValueError) as error:
+            kbz.ensemble(members)
+        assert words in str(error.value)
+    with pytest.raises(ValueError, match="An ensemble is not trained: fit its members"):
+        together.fit(TEXTS, [1.0] * 6)
+    with pytest.raises(ValueError, match="A preset has a place for one model: save each of `members`"):
+        together.save_to_preset(tmp_path / "preset")
+    assert not (tmp_path / "preset").exists()

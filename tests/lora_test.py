@@ -1,0 +1,137 @@
+"""LoRA and frozen backbones: what trains, one step by hand, and what is saved, against transformers."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import LABELS, TEXTS, TINY, gradients, numpy, random_inputs, randomise
+from tests.optimizer_oracles import DECAY, clip
+from tests.theirs import run_theirs
+
+
+@pytest.fixture
+def adapted(tokenizer):
+    """A classifier of one layer, without dropout, with LoRA."""
+    sizes = {**TINY, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0}
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    model = kbz.BertTextClassifier(kbz.BertBackbone(**sizes), num_classes=3, dropout=0.0, preprocessor=preprocessor)
+    randomise(model)
+    model.backbone.enable_lora(2)
+    return model
+
+
+def values(model):
+    return [numpy(weight) for weight in model.weights]
+
+
+def factors(model):
+    qkv = model.backbone.encoder_layers[0].attention.qkv
+    return qkv.lora_kernel_a, qkv.lora_kernel_b
+
+
+def test_one_step_by_hand(adapted):
+    """google-research/bert's AdamW on the factors and the head; everything else stays as it was, bit for bit."""
+    inputs = adapted.preprocessor(TEXTS)
+    adapted.compile(kbz.AdamW(0.1, global_clipnorm=0.01))
+    factor_a, factor_b = factors(adapted)
+    kernel, bias = adapted.get_layer("classifier").weights
+    trained = [factor_a, factor_b, kernel, bias]
+    assert {id(weight) for weight in adapted.trainable_weights} == {id(weight) for weight in trained}
+    assert [tuple(factor.shape) for factor in (factor_a, factor_b)] == [(8, 2), (2, 24)]
+    factor_b.assign(np.random.default_rng(1).normal(size=(2, 24), scale=0.2))  # Zeros have their gradients in part.
+
+    targets = keras.ops.convert_to_tensor(np.array(LABELS))
+    grads = gradients(adapted, inputs, lambda outputs: adapted.loss(targets, outputs))
+    grads = clip(grads, 0.01)
+    before = {weight.path: numpy(weight).copy() for weight in trained}
+    frozen = [(weight, numpy(weight).copy()) for weight in adapted.weights if not any(weight is t for t in trained)]
+    adapted.fit(inputs, np.array(LABELS), batch_size=6, verbose=0)
+    for weight in trained:
+        grad = grads[weight.path]
+        update = 0.1 * grad / (np.sqrt(0.001 * grad**2) + 1e-6) + DECAY * before[weight.path] * (weight is not bias)
+        assert np.abs(update).max() > 1
+        np.testing.assert_allclose(numpy(weight), before[weight.path] - 0.1 * update, atol=1e-4, err_msg=weight.path)
+    assert len(frozen) == 19  # Embeddings, LayerNorms and the pooler among them.
+    for weight, value in frozen:
+        np.testing.assert_array_equal(numpy(weight), value, err_msg=weight.path)
+
+
+def test_training_goes_on_from_a_file(adapted, tmp_path):
+    adapted.compile(kbz.AdamW(1e-2))
+    adapted.fit(TEXTS, LABELS, batch_size=6, verbose=0, shuffle=False)
+    adapted.save(tmp_path / "adapted.keras")
+    loaded = keras.models.load_model(tmp_path / "adapted.keras")
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0), adapted.predict(TEXTS, verbose=0))
+    assert [w.path for w in loaded.trainable_weights] == [w.path for w in adapted.trainable_weights]
+    for model in (adapted, loaded):
+        model.fit(TEXTS, LABELS, batch_size=6, verbose=0, shuffle=False)
+    for ours, theirs in zip(values(loaded), values(adapted), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert keras.saving.serialize_keras_object(loaded.backbone)["config"]["lora_rank"] == 2
+    assert "lora_rank" not in loaded.backbone.architecture
+
+
+def test_preset_holds_the_sums(adapted, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    # Any layer of Keras' may be adapted on its own, scaled too.
+    adapted.backbone.encoder_layers[0].intermediate.enable_lora(3, lora_alpha=6)
+    adapted.backbone.embeddings.token_embedding.enable_lora(1)
+    randomise(adapted, seed=1)
+    inputs = random_inputs(4)
+    expected = numpy(adapted(inputs))
+    adapted.save_to_preset(tmp_path / "task")
+    adapted.backbone.save_to_preset(tmp_path / "backbone")
+    ours = kbz.BertTextClassifier.from_preset(tmp_path / "task")
+    assert (ours.load_report.fresh, ours.load_report.unused) == ((), ())
+    assert len(ours.trainable_weights) == len(ours.weights) == 21
+    np.testing.assert_allclose(numpy(ours(inputs)), expected, atol=1e-5)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "task")
+    np.testing.assert_allclose(run_theirs(theirs.eval(), inputs).logits.detach().numpy(), expected, atol=1e-5)
+    backbone = kbz.BertBackbone.from_preset(tmp_path / "backbone")
+    assert (backbone.load_report.fresh, backbone.load_report.unused) == ((), ())
+    pooled = numpy(adapted.backbone(inputs)["pooled_output"])
+    np.testing.assert_allclose(numpy(backbone(inputs)["pooled_output"]), pooled, atol=1e-5)
+
+
+def test_a_frozen_backbone_stays_frozen(classifier, tmp_path):
+    classifier.backbone.trainable = False
+    before = values(classifier.backbone)
+    head = [numpy(weight) for weight in classifier.trainable_weights]
+    assert len(head) == 2
+    model = classifier
+    for _ in range(2):
+        model.compile(kbz.AdamW(1e-1))
+        model.fit(TEXTS, LABELS, batch_size=6, verbose=0)
+        model.save(tmp_path / "frozen.keras")
+        model = keras.models.load_model(tmp_path / "frozen.keras")  # A state that does not fit would be a warning.
+    for weight, value in zip(values(model.backbone), before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert [w.path for w in model.trainable_weights] == ["classifier/kernel", "classifier/bias"]
+    assert all((numpy(weight) != value).any() for weight, value in zip(model.trainable_weights, head, strict=True))
+    model.backbone.trainable = True
+    assert len(model.trainable_weights) == len(model.weights)
+
+
+def test_lora_after_freezing_and_in_a_config(backbone):
+    backbone.trainable = False
+    backbone.enable_lora(8)
+    again = kbz.BertBackbone.from_config(backbone.get_config())
+    for model in (backbone, again):
+        assert [w.name for w in model.trainable_weights] == ["lora_kernel_a", "lora_kernel_b"] * 2
+
+
+def test_bad_ranks(backbone):
+    for rank, words in (
+        (0, "`rank` must be a positive integer. Received: rank=0"),
+        (True, "`rank` must be a positive integer. Received: rank=True"),
+        (2.0, "`rank` must be a positive integer. Received: rank=2.0"),
+        (9, "`rank` must be at most hidden_dim=8. Received: rank=9"),
+    ):
+        with pytest.raises(ValueError) as error:
+            backbone.enable_lora(rank)
+        assert words in str(error.value)
+    assert len(backbone.trainable_weights) == len(backbone.weights)
+    backbone.enable_lora(1)
+    with pytest.raises(ValueError, match=r"LoRA is enabled already, with rank=1\. Received: rank=2"):
+        backbone.enable_lora(2)
