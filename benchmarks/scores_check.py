@@ -110,7 +110,7 @@ def losses(name: str, preset: Path, train: Examples) -> tuple[list[float], list[
         ours.save_to_preset(saved)
         theirs = scores_transformers.build(name, str(saved))
     record = Losses()
-    ours.fit(*few, batch_size=rows, shuffle=False, verbose=0, callbacks=[record])
+    ours.fit(*few, batch_size=rows, epochs=1, shuffle=False, verbose=0, callbacks=[record])
     tokenizer = transformers.AutoTokenizer.from_pretrained(preset)
     features = scores_transformers.encode(name, tokenizer, few)
     with patch("torch.optim.AdamW", KerasAdamW), contextlib.redirect_stdout(None):
@@ -152,7 +152,8 @@ def main() -> None:
             flush=True,
         )
     for name, ours, theirs in differing:
-        print(f"\n{name}: {tokenizer.decode(ours[0])}\n{tokenizer.decode(theirs[0])}\n{ours[2]}\n{theirs[2]}")
+        about = tokenizer.decode(ours[0][:20]), tokenizer.decode(theirs[0][:20])
+        print(f"\n{name}: {' / '.join(dict.fromkeys(about))} …: ours {ours[2]}, theirs {theirs[2]}")
 
 
 if __name__ == "__main__":
