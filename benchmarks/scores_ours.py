@@ -1,0 +1,44 @@
+"""keras_bert_zoo in `finetune_scores.py`: raw examples through plain `fit`."""
+
+from typing import Any
+
+import keras
+from scores_tasks import BATCH_SIZE, EPSILON, LEARNING_RATE, TAGS, TASKS, WARMUP, Examples, contend, timed
+
+import keras_bert_zoo as kbz
+
+
+def build(name: str, preset: str, random: bool = False, **options: Any) -> Any:
+    """The task's model with the preset's weights, or with fresh ones of the same architecture."""
+    model_class: Any
+    model_class, head = {
+        "conll": (kbz.BertTokenClassifier, {"class_names": TAGS}),
+        "dream": (kbz.BertMultipleChoice, {}),
+        "stsb": (kbz.BertTextRegressor, {}),
+        "squad": (kbz.BertQuestionAnswerer, {}),
+        "squad2": (kbz.BertQuestionAnswerer, {"null_threshold": 0.0}),
+    }.get(name, (kbz.BertTextClassifier, {"num_classes": 2}))
+    length = TASKS[name].sequence_length
+    model = model_class.from_preset(preset, load_weights=not random, sequence_length=length, **head, **options)
+    schedule = kbz.WarmupPolynomialDecay(LEARNING_RATE, warmup=WARMUP)
+    model.compile(kbz.AdamW(schedule, epsilon=EPSILON, bias_correction=True))
+    return model
+
+
+def finetune(
+    name: str, train: Examples, dev: Examples, preset: str, seed: int, random: bool
+) -> tuple[Any, dict[str, int]]:
+    keras.utils.set_random_seed(seed)
+    model = build(name, preset, random)
+    measured = timed(lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2))
+    if name in ("squad", "squad2"):
+        found = model.find_answers(dev.x)
+        return ([one.best().text for one in found], [one.null_odds for one in found]), measured
+    logits = model.predict(dev.x, verbose=0)
+    if name == "conll":
+        return [[model.class_names[i] for i in sentence.argmax(-1)] for sentence in logits], measured
+    return logits, measured
+
+
+if __name__ == "__main__":
+    contend(f"keras_bert_zoo, {keras.backend.backend()}", finetune, ("keras", keras.backend.backend()))

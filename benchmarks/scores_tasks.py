@@ -1,0 +1,154 @@
+"""The tasks of `finetune_scores.py`: what is trained and scored, one and the same for each contender.
+
+Imports readers and metrics only, so that an environment without keras_bert_zoo's other needs can use it.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_bert_zoo.data import GLUE, read_conll, read_dream, read_glue, read_squad
+from keras_bert_zoo.metrics import accuracy, entity_scores, glue_scores, squad_v1_scores, squad_v2_scores
+
+BATCH_SIZE = 32
+LEARNING_RATE = 5e-5
+WARMUP = 0.1
+EPSILON = 1e-8  # PyTorch's; with BERT's 1e-6 it would count whether it is added before bias correction or after.
+STRIDE = 128
+TAGS = ["B-LOC", "B-MISC", "B-ORG", "B-PER", "I-LOC", "I-MISC", "I-ORG", "I-PER", "O"]
+
+
+class Task(NamedTuple):
+    """How much of a task is trained and evaluated: every example, or a share spread over the file."""
+
+    epochs: int = 3
+    sequence_length: int = 128
+    train: slice = slice(None)
+    dev: slice = slice(None)
+
+
+# The shortest first. A thread of an AVX-512 machine trains some 5 windows of 176 tokens (SQuAD's mean) a second with
+# PyTorch, 9 with TensorFlow, and predicts three times as many. The shares make a run of ten to fifteen CPU minutes of
+# SQuAD, twice that of DREAM, whose questions are three rows each. At 256 tokens 9 of 10 contexts are one window, and
+# half as many tokens again would be padding at 384.
+TASKS = {
+    "cola": Task(),
+    "sst2": Task(epochs=1, train=slice(6400)),
+    "rte": Task(),
+    "stsb": Task(),
+    "mrpc": Task(),
+    "conll": Task(sequence_length=256),  # The longest sentence has 164 tokens: nobody has to cut or to lay windows.
+    "squad": Task(2, 256, train=slice(0, None, 6), dev=slice(0, None, 5)),
+    "squad2": Task(2, 256, train=slice(0, None, 2), dev=slice(0, None, 2)),
+    "dream": Task(2, train=slice(0, None, 3)),
+}
+
+
+class Examples(NamedTuple):
+    """Columns as `fit` takes them: texts or words, and labels, tags, choices or answers."""
+
+    x: Any
+    y: list[Any]
+
+
+def read_task(name: str, part: str, data: Path, limit: int | None = None) -> Examples:
+    """The share of `part`, `"train"` or `"dev"`, or the first examples of it."""
+    rows: Any = None
+    if name == "conll":
+        sentences = read_conll(data / "conll2003" / {"train": "eng.train", "dev": "eng.testa"}[part])
+        x, y = sentences.words, sentences.tags
+    elif name == "dream":
+        x, y, _ = read_dream(data / "multiple_choice" / "dream" / f"{part}.json")
+    elif name == "squad":
+        columns = read_squad(data / "squad" / {"train": "train-v1.1-subset.json", "dev": "dev-v1.1-part.json"}[part])
+        x, y = (columns.question, columns.context), columns.answers
+    elif name == "squad2":
+        columns = read_squad(data / "squad" / "dev-v2.0-half.json")
+        x, y = (columns.question, columns.context), columns.answers
+        # Every third article is held out, so that no context is on both sides.
+        held_out = list(dict.fromkeys(columns.title))[::3]
+        rows = [i for i, title in enumerate(columns.title) if (title in held_out) == (part == "dev")]
+    else:
+        x, y, _ = read_glue(name, data / "glue" / GLUE[name].folder / f"{part}.tsv")
+    share = TASKS[name].train if part == "train" else TASKS[name].dev
+    chosen = (rows or range(len(y)))[share][:limit]
+
+    def take(column: list[Any]) -> list[Any]:
+        return [column[row] for row in chosen]
+
+    return Examples(tuple(map(take, x)) if isinstance(x, tuple) else take(x), take(y))
+
+
+def score(name: str, y: Any, predictions: Any) -> dict[str, float]:
+    """The official scores.
+
+    Args:
+        name: The task.
+        y: As `read_task` gives them.
+        predictions: Logits; of CoNLL tags; of SQuAD texts and the odds that there is no answer.
+    """
+    if name == "conll":
+        return entity_scores(y, predictions)
+    if name == "dream":
+        return {"accuracy": accuracy(y, predictions)}
+    if name == "squad":
+        return squad_v1_scores(y, predictions[0])
+    if name == "squad2":
+        scores = squad_v2_scores(y, *predictions)
+        return {key: scores[key] for key in ("best_exact", "best_f1")}
+    return glue_scores(name, y, predictions)
+
+
+def contend(contender: str, finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple[str, ...]) -> None:
+    """One run in a process of its own: adds a line to the results.
+
+    Args:
+        contender: Its name.
+        finetune: Takes the task's name, training and dev examples, the preset, the seed and whether weights shall be
+            fresh; gives predictions and what it measured.
+        packages: Whose versions are worth keeping.
+    """
+    job = json.loads(sys.argv[1])
+    name, data = job["task"], Path(os.environ["KBZ_DATA"])
+    train, dev = (read_task(name, part, data, job["limit"]) for part in ("train", "dev"))
+    predictions, measured = finetune(name, train, dev, job["preset"], job["seed"], job["random"])
+    record = {
+        "task": f"{name}, random weights" if job["random"] else name,
+        "contender": contender,
+        "seed": job["seed"],
+        **{key: round(value, 4) for key, value in score(name, dev.y, predictions).items()},
+        "trained": f"{len(train.y)} examples, {TASKS[name].epochs} epochs, length {TASKS[name].sequence_length}",
+        "evaluated": len(dev.y),
+        **measured,
+        "threads": os.environ.get("OMP_NUM_THREADS", str(os.cpu_count())),
+        "machine": f"{_cpu()}, {os.cpu_count()} cores",
+        "versions": ", ".join(
+            [
+                f"Python {platform.python_version()}",
+                *(f"{each} {importlib.metadata.version(each)}" for each in packages),
+            ]
+        ),
+    }
+    with Path(job["results"]).open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    print(json.dumps(record), flush=True)
+
+
+def timed(work: Callable[[], object]) -> dict[str, int]:
+    """Seconds of a training: the second number is worth something on a machine that does other work, too."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return {"train_seconds": round(time.perf_counter() - wall), "cpu_seconds": round(time.process_time() - cpu)}
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return f"{name} ({'AVX-512' if 'avx512f' in flags else 'AVX2' if 'avx2' in flags else 'no AVX2'})"

@@ -1,0 +1,135 @@
+"""transformers and PyTorch in `finetune_scores.py`: their models, tokenizer and collators, padded batch by batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from scores_tasks import BATCH_SIZE, EPSILON, LEARNING_RATE, TAGS, TASKS, WARMUP, Examples, contend, timed
+from scores_transformers_squad import decode_answers, encode_questions
+
+Features = list[dict[str, Any]]
+Collate = Callable[[Features], dict[str, Any]]
+
+
+def build(name: str, preset: str, random: bool = False) -> torch.nn.Module:
+    """The task's model with the preset's weights, or with fresh ones of the same architecture."""
+    head: dict[str, Any]
+    auto, head = {
+        "conll": (transformers.AutoModelForTokenClassification, {"num_labels": len(TAGS)}),
+        "dream": (transformers.AutoModelForMultipleChoice, {}),
+        "stsb": (transformers.AutoModelForSequenceClassification, {"num_labels": 1}),
+        "squad": (transformers.AutoModelForQuestionAnswering, {}),
+        "squad2": (transformers.AutoModelForQuestionAnswering, {}),
+    }.get(name, (transformers.AutoModelForSequenceClassification, {"num_labels": 2}))
+    config = transformers.AutoConfig.from_pretrained(preset, **head)
+    return auto.from_config(config) if random else auto.from_pretrained(preset, config=config, dtype=torch.float32)
+
+
+def encode(name: str, tokenizer: Any, examples: Examples) -> tuple[Features, Collate]:
+    """What a model takes, an item an example or, of SQuAD, a window; and what makes a batch of items."""
+    x, y = examples
+    options = {"truncation": True, "max_length": TASKS[name].sequence_length}
+    collate: Any = transformers.DataCollatorWithPadding(tokenizer)
+    if name in ("squad", "squad2"):
+        return encode_questions(tokenizer, x, y, TASKS[name].sequence_length), collate
+    if name == "conll":
+        encoded = tokenizer(x, is_split_into_words=True, **options)
+        labels = []
+        for i, tags in enumerate(y):
+            row = [-100] * len(encoded["input_ids"][i])
+            for word, token in first_tokens(encoded.word_ids(i)).items():
+                row[token] = TAGS.index(tags[word])
+            labels.append(row)
+        collate = transformers.DataCollatorForTokenClassification(tokenizer)
+    elif name == "dream":
+        rows = [tokenizer([context] * len(choices), choices, **options) for context, choices in zip(*x, strict=True)]
+        encoded = {key: [row[key] for row in rows] for key in rows[0]}
+        labels, collate = y, transformers.DataCollatorForMultipleChoice(tokenizer)
+    else:
+        encoded, labels = tokenizer(*(x if isinstance(x, tuple) else (x,)), **options), y
+    names = [*encoded.keys(), "labels"]
+    return [dict(zip(names, row, strict=True)) for row in zip(*encoded.values(), labels, strict=True)], collate
+
+
+def first_tokens(word_ids: list[int | None]) -> dict[int, int]:
+    """Word -> its first token; a word that is cut off, or of which the tokenizer leaves nothing, has none."""
+    return {word: token for token, word in reversed(list(enumerate(word_ids))) if word is not None}
+
+
+def train(
+    model: Any, features: Features, collate: Collate, epochs: int, batch_size: int = BATCH_SIZE, shuffle: bool = True
+) -> list[float]:
+    """The loss of each step."""
+    decayed, plain = [], []
+    for name, parameter in model.named_parameters():
+        (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=EPSILON)
+    loader = torch.utils.data.DataLoader(features, batch_size, shuffle, collate_fn=collate)
+    steps = len(loader) * epochs
+    warmup = int(steps * WARMUP)
+    # BERT's own: `get_linear_schedule_with_warmup` counts the decay from the end of the warm-up, and is 1.1 times it.
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: step / warmup if step < warmup else 1 - step / steps
+    )
+    losses = []
+    model.train()
+    for epoch in range(epochs):
+        for batch in loader:
+            loss = model(**batch).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        print(f"epoch {epoch + 1}: loss {np.mean(losses[-len(loader) :]):.4f}", flush=True)
+    return losses
+
+
+@torch.inference_mode()
+def predict(model: Any, features: Features, collate: Collate) -> list[np.ndarray]:
+    """The logits of each item, `[classes]`, or `[tokens, classes]` with padding; of SQuAD starts and ends."""
+    model.eval()
+    order = np.argsort([-_length(item["input_ids"]) for item in features])
+    logits: list[Any] = [None] * len(features)
+    for rows in np.array_split(order, -(-len(order) // BATCH_SIZE)):
+        outputs = model(**collate([features[row] for row in rows]))
+        both = torch.stack([outputs.start_logits, outputs.end_logits], -1) if "start_logits" in outputs else None
+        for row, own in zip(rows, outputs.logits if both is None else both, strict=True):
+            logits[row] = own.numpy()
+    return logits
+
+
+def _length(ids: list[Any]) -> int:
+    return max(map(_length, ids)) if isinstance(ids[0], list) else len(ids)
+
+
+def finetune(
+    name: str, train_examples: Examples, dev: Examples, preset: str, seed: int, random: bool
+) -> tuple[Any, dict[str, int]]:
+    torch.manual_seed(seed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(preset)
+    model = build(name, preset, random)
+    measured = timed(lambda: train(model, *encode(name, tokenizer, train_examples), epochs=TASKS[name].epochs))
+    features, collate = encode(name, tokenizer, dev)
+    logits = predict(model, features, collate)
+    if name in ("squad", "squad2"):
+        return decode_answers(tokenizer, dev.x, logits, TASKS[name].sequence_length), measured
+    if name == "conll":
+        word_ids = tokenizer(
+            dev.x, is_split_into_words=True, truncation=True, max_length=TASKS[name].sequence_length
+        ).word_ids
+        return [
+            [TAGS[own[tokens[word]].argmax()] if word in tokens else "O" for word in range(len(words))]
+            for words, own, tokens in zip(
+                dev.x, logits, (first_tokens(word_ids(i)) for i in range(len(dev.x))), strict=True
+            )
+        ], measured
+    return np.squeeze(logits, -1) if name == "stsb" else np.array(logits), measured
+
+
+if __name__ == "__main__":
+    contend("transformers", finetune, ("transformers", "torch"))
