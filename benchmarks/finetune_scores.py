@@ -5,9 +5,9 @@
 
 `PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on, `conll2003`, `squad` and
 `multiple_choice/dream`, and `PEERS_PYTHON` is the interpreter of an environment with torch, transformers, keras and
-keras_bert_zoo's other requirements; without it only keras_bert_zoo runs. The recipe: batch 32, peak 5e-5, 10 %
-warm-up, linear decay counted from step 0, AdamW with bias correction, epsilon 1e-8 and decay 0.01 but for biases and
-LayerNorm, clip 1. `scores_tasks.py` has the epochs, the lengths and the share of each task. CoNLL-2003 is read by
+keras_bert_zoo's other requirements; without it only keras_bert_zoo runs. The recipe: batch 32, peak 5e-5 unless told,
+10 % warm-up, linear decay counted from step 0, AdamW with bias correction, epsilon 1e-8 and decay 0.01 but for biases
+and LayerNorm, clip 1. `scores_tasks.py` has the epochs, the lengths and the share of each task. CoNLL-2003 is read by
 sentences, its F1 that of entities. SQuAD 2.0 has the threshold that is best on its dev share.
 
 Each run is a process and adds a line to the results; started again, those that are there are not run again.
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from scores_tasks import TASKS
+from scores_tasks import LEARNING_RATE, TASKS
 
 HERE = Path(__file__).parent
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "best_exact", "best_f1")
@@ -46,6 +46,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         "preset": str(arguments.preset),
         "seed": seed,
         "random": arguments.random,
+        "learning_rate": arguments.learning_rate,
         "limit": arguments.limit,
         "results": str(arguments.results),
     }
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, help="of a run")
     parser.add_argument("--random", action="store_true", help="start from fresh weights of the preset's architecture")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE, help="the peak (%(default)s)")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "finetune_scores.jsonl")
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)  # Examples, to see that a task works.
     parser.add_argument("--table", action="store_true", help="print the results so far")

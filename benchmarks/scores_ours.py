@@ -8,7 +8,7 @@ from scores_tasks import BATCH_SIZE, EPSILON, LEARNING_RATE, TAGS, TASKS, WARMUP
 import keras_bert_zoo as kbz
 
 
-def build(name: str, preset: str, random: bool = False, **options: Any) -> Any:
+def build(name: str, preset: str, random: bool = False, learning_rate: float = LEARNING_RATE, **options: Any) -> Any:
     """The task's model with the preset's weights, or with fresh ones of the same architecture."""
     model_class: Any
     model_class, head = {
@@ -20,16 +20,16 @@ def build(name: str, preset: str, random: bool = False, **options: Any) -> Any:
     }.get(name, (kbz.BertTextClassifier, {"num_classes": 2}))
     length = TASKS[name].sequence_length
     model = model_class.from_preset(preset, load_weights=not random, sequence_length=length, **head, **options)
-    schedule = kbz.WarmupPolynomialDecay(LEARNING_RATE, warmup=WARMUP)
+    schedule = kbz.WarmupPolynomialDecay(learning_rate, warmup=WARMUP)
     model.compile(kbz.AdamW(schedule, epsilon=EPSILON, bias_correction=True))
     return model
 
 
 def finetune(
-    name: str, train: Examples, dev: Examples, preset: str, seed: int, random: bool
+    name: str, train: Examples, dev: Examples, preset: str, seed: int, random: bool, learning_rate: float
 ) -> tuple[Any, dict[str, int]]:
     keras.utils.set_random_seed(seed)
-    model = build(name, preset, random)
+    model = build(name, preset, random, learning_rate)
     measured = timed(lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2))
     if name in ("squad", "squad2"):
         found = model.find_answers(dev.x)

@@ -110,18 +110,19 @@ def contend(contender: str, finetune: Callable[..., tuple[Any, dict[str, int]]],
 
     Args:
         contender: Its name.
-        finetune: Takes the task's name, training and dev examples, the preset, the seed and whether weights shall be
-            fresh; gives predictions and what it measured.
+        finetune: Takes the task's name, training and dev examples, the preset, the seed, whether weights shall be
+            fresh and the peak of the learning rate; gives predictions and what it measured.
         packages: Whose versions are worth keeping.
     """
     job = json.loads(sys.argv[1])
     name, data = job["task"], Path(os.environ["KBZ_DATA"])
     train, dev = (read_task(name, part, data, job["limit"]) for part in ("train", "dev"))
-    predictions, measured = finetune(name, train, dev, job["preset"], job["seed"], job["random"])
+    predictions, measured = finetune(name, train, dev, job["preset"], job["seed"], job["random"], job["learning_rate"])
     record = {
         "task": f"{name}, random weights" if job["random"] else name,
         "contender": contender,
         "seed": job["seed"],
+        "learning_rate": job["learning_rate"],
         **{key: round(value, 4) for key, value in score(name, dev.y, predictions).items()},
         "trained": f"{len(train.y)} examples, {TASKS[name].epochs} epochs, length {TASKS[name].sequence_length}",
         "evaluated": len(dev.y),

@@ -59,14 +59,20 @@ def first_tokens(word_ids: list[int | None]) -> dict[int, int]:
 
 
 def train(
-    model: Any, features: Features, collate: Collate, epochs: int, batch_size: int = BATCH_SIZE, shuffle: bool = True
+    model: Any,
+    features: Features,
+    collate: Collate,
+    epochs: int,
+    learning_rate: float = LEARNING_RATE,
+    batch_size: int = BATCH_SIZE,
+    shuffle: bool = True,
 ) -> list[float]:
     """The loss of each step."""
     decayed, plain = [], []
     for name, parameter in model.named_parameters():
         (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=EPSILON)
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, eps=EPSILON)
     loader = torch.utils.data.DataLoader(features, batch_size, shuffle, collate_fn=collate)
     steps = len(loader) * epochs
     warmup = int(steps * WARMUP)
@@ -108,12 +114,13 @@ def _length(ids: list[Any]) -> int:
 
 
 def finetune(
-    name: str, train_examples: Examples, dev: Examples, preset: str, seed: int, random: bool
+    name: str, train_examples: Examples, dev: Examples, preset: str, seed: int, random: bool, learning_rate: float
 ) -> tuple[Any, dict[str, int]]:
     torch.manual_seed(seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(preset)
     model = build(name, preset, random)
-    measured = timed(lambda: train(model, *encode(name, tokenizer, train_examples), epochs=TASKS[name].epochs))
+    encoded = encode(name, tokenizer, train_examples)
+    measured = timed(lambda: train(model, *encoded, TASKS[name].epochs, learning_rate))
     features, collate = encode(name, tokenizer, dev)
     logits = predict(model, features, collate)
     if name in ("squad", "squad2"):
