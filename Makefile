@@ -15,9 +15,11 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
+# They run for milliseconds: LLVM's optimisations cost more than they give.
+TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 
 # One thread each: PyTorch's would spin against those of the other process.
-RUN_TESTS = OMP_NUM_THREADS=1 KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+RUN_TESTS = OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: quickstart test test-all test-beam lint clean
 
