@@ -93,6 +93,7 @@ def test_backbone_round_trip_and_transformers(backbone, tmp_path):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     randomise(backbone)
     backbone.save_to_preset(tmp_path / "preset")
+    assert len({path.stat().st_mode for path in (tmp_path / "preset").iterdir()}) == 1  # Who can read one can read all.
     inputs = random_inputs()
     ours = numpy(backbone(inputs)["pooled_output"])
     again = kbz.BertBackbone.from_preset(tmp_path / "preset")

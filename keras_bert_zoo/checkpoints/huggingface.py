@@ -1,6 +1,7 @@
 """Hugging Face BERT directories, in and out. They are our own format, too: `preset.json` holds what theirs cannot."""
 
 import reprlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,9 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
         config |= _write_head(checkpoint.class_name, checkpoint.head)
     prefix = "" if architecture == "BertModel" else BACKBONE_PREFIX
     tensors = split_tensors(checkpoint.arrays, prefix)
-    save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
     write_json(directory / CONFIG, config)
+    save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
+    shutil.copymode(directory / CONFIG, directory / SAFETENSORS)  # safetensors makes files that nobody else can read.
     if checkpoint.vocabulary is not None:
         length = checkpoint.sequence_length or backbone["max_sequence_length"]
         fields = write_tokenizer(directory, checkpoint.vocabulary, checkpoint.tokenizer, length)
