@@ -53,6 +53,9 @@ def test_reads_columns():
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(labels)})
     numbered = datasets.Dataset.from_dict({**names, "ner_tags": [[3, 0], [], [2]]}, features=features)
     assert read_conll(numbered) == expected
+    withheld = datasets.Dataset.from_dict({"tokens": [["EU"]], "ner_tags": [[-1]]}, features=features)
+    with pytest.raises(ValueError, match=r"Row 0: .* Received: .*-1"):
+        read_conll(withheld)
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,8 @@ def test_plain_tables(tmp_path):
     assert readers.read_texts(tsv) == (['say "no', '"so"'], [1, 2], None)
     csv = written(tmp_path, "a.csv", 'id,left,right,mark\r\n1,"a, ""b""\nc",d,1.5\r\n2,e,,2\r\n')
     assert readers.read_texts(csv, ("left", "right"), "mark") == ((['a, "b"\nc', "e"], ["d", ""]), [1.5, 2.0], None)
+    codes = written(tmp_path, "codes.csv", "text,label\na,007\nb,7\n")
+    assert readers.read_texts(codes, numbers=False).y == ["007", "7"]
     assert readers.read_texts(csv, "right", label=None) == (["d", ""], None, None)
     named = written(tmp_path, "b.csv", "text,label\na,1\nb,one\n")
     assert readers.read_texts(named).y == ["1", "one"]

@@ -244,6 +244,13 @@ def test_lines_become_json_lines(start, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"one, line 2 must hold two texts, a tab between them. Received: 'a film'"):
         predict(Run("squad", str(tmp_path / "squad")), tmp_path / "none.jsonl", tmp_path / "one")
     assert not (tmp_path / "none.jsonl").exists()
+    classifier = kbz.BertTextClassifier.from_preset(start, class_names=["no", "yes"])
+    classifier.save_to_preset(tmp_path / "texts")
+    with pytest.raises(ValueError, match=r"pairs, line 1 must hold one text, without tabs \(--text a b is for pairs\)"):
+        predict(Run("texts", str(tmp_path / "texts")), tmp_path / "none.jsonl", tmp_path / "pairs")
+    write(tmp_path / "dev.csv", "text,label", "a film,yes", "good,maybe")
+    with pytest.raises(ValueError, match=r"must be among the preset's classes, no, yes. Received: 'maybe'"):
+        evaluate(Run("texts", str(tmp_path / "texts"), dev=str(tmp_path / "dev.csv")))
     with pytest.raises(ValueError, match=r"`preset` must be a fine-tuned BertTextRegressor. Received: .*regressor"):
         predict(Run("stsb", start), tmp_path / "none.jsonl", tmp_path / "pairs")
 
@@ -268,7 +275,8 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("mrpc", data | {"dev": str(tmp_path / "bad.tsv")}, "bad.tsv, line 3: a label must be one of ['0', '1']"),
         ("mrpc", data | {"dev": str(tmp_path / "test.tsv")}, "test.tsv must have labels"),
         ("texts", data, "dev.csv, example 2: a label must be one of a, b, as in"),
-        ("texts", data | {"train": str(tmp_path / "fractions.csv")}, "a label must be a name or an integer"),
+        ("texts", data | {"train": str(tmp_path / "fractions.csv")}, "example 1: a label must be one of 0.5, 1, as in"),
+        ("texts", data | {"text": "text"}, "`text` must be a list of one column or two. Received: text='text'"),
         ("numbers", data, "train.csv: a label must be a number. Received: 'a'"),
         ("squad", answerable, "question '1' must have an answer"),
         ("mrpc", data | {"sequence_length": 128}, "`sequence_length` must be at most the backbone's"),

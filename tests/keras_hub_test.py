@@ -58,6 +58,13 @@ def test_classifier_with_its_texts(classifier, tmp_path):
     np.testing.assert_allclose(again.predict(TEXTS, verbose=0), ours.predict(TEXTS, verbose=0), atol=1e-6)
 
 
+def test_a_classifier_under_the_name_that_keras_nlp_gave_it(classifier, tmp_path):
+    shutil.copytree(classifier[1], tmp_path / "preset")
+    path = tmp_path / "preset" / "task.json"
+    path.write_text(path.read_text().replace("keras_hub>BertTextClassifier", "keras_nlp>BertClassifier"))
+    assert kbz.BertTextClassifier.from_preset(tmp_path / "preset").load_report.fresh == ()
+
+
 @pytest.mark.parametrize("pooling, normalize", [("mean", True), ("max", False)])
 def test_embedder(pooling, normalize, tmp_path):
     theirs = build("BertTextEmbedder", pooling_mode=pooling, normalize=normalize)
@@ -94,6 +101,7 @@ def test_half_precision(tmp_path):
     "file, place, value, words",
     [
         ("config.json", ("registered_name",), "keras_hub>RobertaBackbone", "must be a BertBackbone."),
+        ("config.json", ("config", "num_layers"), None, "Received: one without num_layers"),
         ("config.json", ("config", "num_layers"), "12", "`num_layers` must be of the kind int. Received: '12'"),
         ("config.json", ("config", "num_layers"), 11, "the number of layers that the weights have, 12. Received: 11"),
         ("task.json", ("config", "activation"), "softmax", "`activation` must be linear, as ours gives logits."),
@@ -140,6 +148,15 @@ def test_files_that_lie(classifier, tmp_path):
         del file[place]
         file.create_dataset(place, (1 << 20, 1 << 20), "float32", chunks=(8, 8), compression="gzip")
     refused("must hold the values of its tensors")
+    for kind in (np.dtype(("float32", (1 << 24,))), np.dtype("S1000000000")):
+        with h5py.File(weights, "a") as file:
+            del file[place]
+            file.create_dataset(place, (8,), kind)
+        refused("must hold arrays of numbers. Received: 'layers/dense/vars/0'")
+    with h5py.File(weights, "a") as file:
+        del file[place]
+        file[place] = h5py.Empty("float32")
+    refused("must hold arrays of numbers")
     weights.write_bytes(weights.read_bytes()[:2000])
     refused("must be an HDF5 file")
     weights.unlink()

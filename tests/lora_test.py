@@ -72,6 +72,21 @@ def test_training_goes_on_from_a_file(adapted, tmp_path):
     assert "lora_rank" not in loaded.backbone.architecture
 
 
+def test_weights_from_before_lora(adapted, tmp_path):
+    """They have no factors; the first must not become zeros, from which no gradient leads."""
+    plain = kbz.BertTextClassifier.from_config(
+        {**adapted.get_config(), "backbone": keras.saving.serialize_keras_object(kbz.BertBackbone(
+            **adapted.backbone.architecture))}
+    )  # fmt: skip
+    randomise(plain, seed=3)
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    before = numpy(factors(adapted)[0]).copy()
+    adapted.load_weights(tmp_path / "plain.weights.h5")
+    np.testing.assert_array_equal(numpy(factors(adapted)[0]), before)
+    np.testing.assert_array_equal(numpy(factors(adapted)[1]), 0)
+    np.testing.assert_array_equal(adapted.predict(TEXTS, verbose=0), plain.predict(TEXTS, verbose=0))
+
+
 def test_preset_holds_the_sums(adapted, tmp_path):
     transformers = pytest.importorskip("transformers")
     # Any layer of Keras' may be adapted on its own, scaled too.

@@ -28,6 +28,9 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
             return
         if node.external or node.is_virtual:
             raise ValueError(f"{path} must hold its values itself. Received: {name!r}, kept in another file")
+        # Before anything is read: one element may be of any size, and there may be none.
+        if node.shape is None or not (node.dtype.kind == "f" or _is_bfloat16(node) or node.dtype.kind in "iub"):
+            raise ValueError(f"{path} must hold arrays of numbers. Received: {name!r} of {str(node.dtype)[:80]}")
         tensors[name] = Tensor(node.shape, lambda: _read(path, name))
 
     try:
@@ -39,11 +42,14 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def _is_bfloat16(node: Any) -> bool:
+    """HDF5 has no such type: Keras keeps its two bytes and says so beside them."""
+    return node.attrs.get("dtype") == "bfloat16" and node.dtype.kind == "V" and node.dtype.itemsize == 2
+
+
 def _read(path: Path, name: str) -> np.ndarray:
     import h5py
 
     with h5py.File(path, "r") as file:
-        values = file[name]
-        kind = values.attrs.get("dtype")
-        # HDF5 has no bfloat16: Keras keeps its bytes and says so beside them.
-        return values[()].view(float_dtype("bfloat16")) if kind == "bfloat16" else values[()]
+        values = file[name][()]
+        return values.view(float_dtype("bfloat16")) if _is_bfloat16(file[name]) else values

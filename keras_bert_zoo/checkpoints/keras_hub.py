@@ -127,7 +127,7 @@ def _registered(document: dict[str, Any]) -> str | None:
 
 
 def _read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    missing = [name for name in _SIZES if name not in config]
+    missing = [name for name in _SIZES if config.get(name) is None]
     if missing:
         raise ValueError(f"{path}: `config` must have {', '.join(_SIZES)}. Received: one without {', '.join(missing)}")
     dropout = typed(path, config, "dropout", float, 0.1)
@@ -145,6 +145,9 @@ def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
     """The name of the class, which is ours too, and its head's arguments."""
     document = read_json(path) if path.is_file() else {}
     class_name = _registered(document)
+    class_name = {"BertClassifier": "BertTextClassifier"}.get(
+        str(class_name), class_name
+    )  # As it was called before 2024.
     if class_name not in _HEADS:
         return "BertBackbone", {}
     config = typed(path, document, "config", dict, {})

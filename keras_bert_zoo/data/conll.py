@@ -103,8 +103,8 @@ def _table_sentences(source: Any) -> Iterator[tuple[list[str], list[str], int]]:
     tag_names = getattr(getattr(source, "features", {}).get("ner_tags"), "feature", None)
     names = getattr(tag_names, "names", None)
     for place, (words, tags) in open_table(source).select("tokens", "ner_tags"):
-        if names is not None:
-            tags = [names[tag] for tag in tags]
+        if names is not None:  # A number that has no name stays, and is refused.
+            tags = [names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else tag for tag in tags]
         if not all(isinstance(word, str) for word in words) or not all(
             isinstance(tag, str) and is_tag(tag) for tag in tags
         ):

@@ -11,7 +11,9 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 
-def read_texts(source: Source, text: str | tuple[str, str] = "text", label: str | None = "label") -> Columns:
+def read_texts(
+    source: Source, text: str | tuple[str, str] = "text", label: str | None = "label", numbers: bool = True
+) -> Columns:
     """Read texts, or pairs, and their labels from a table.
 
     Labels of a TSV or CSV file are integers where every one looks like one, else floats where every one looks like
@@ -22,6 +24,7 @@ def read_texts(source: Source, text: str | tuple[str, str] = "text", label: str 
             mapping of columns or a Hugging Face data set.
         text: The column of the text; a tuple of two for pairs.
         label: The column of the label; None reads texts only.
+        numbers: False leaves the labels of TSV and CSV files as they are written, `007` too.
 
     Returns:
         `Columns`, without `class_names`: `fit` numbers names in sorted order.
@@ -42,7 +45,7 @@ def read_texts(source: Source, text: str | tuple[str, str] = "text", label: str 
     table = open_table(source)
     rows = table.select(*texts, *([] if label is None else [label]))
     columns = text_columns(rows, len(texts) == 2, None if label is None else _check_label)
-    if not table.name.endswith((".tsv", ".csv")) or columns.y is None:
+    if not numbers or not table.name.endswith((".tsv", ".csv")) or columns.y is None:
         return columns
     return columns._replace(y=_typed(columns.y))
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from keras_bert_zoo.checkpoints.files import listed
 from keras_bert_zoo.metrics import entity_scores, squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.metrics.spans import find_entities
 from keras_bert_zoo.models import (
@@ -93,6 +94,11 @@ class Classes(Kind):
 
     def score(self, model: Any, data: Data, predictions: np.ndarray) -> Scores:
         numbers = {name: number for number, name in enumerate(_order(model, data, predictions))}
+        unknown = next((name for name in data.y if name not in numbers), None)
+        if unknown is not None:
+            raise ValueError(
+                f"The labels must be among the preset's classes, {listed(list(numbers))}. Received: {unknown!r}"
+            )
         return dict(self.measure([numbers[name] for name in data.y], predictions))
 
     def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:

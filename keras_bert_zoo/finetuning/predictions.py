@@ -28,8 +28,9 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
         out: The file to write, a JSON object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
             `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
             one of SQuAD it is a directory for the three official files.
-        source: A file of the task, with or without labels, by the ending of its name; any other file is lines: a text
-            each, two with a tab between, or a context and its choices. None reads lines from standard input.
+        source: A file of the task, by the ending of its name, of GLUE and SWAG with or without labels, of the others
+            with them; any other file is lines: a text each, two with a tab between, or a context and its choices. None
+            reads lines from standard input.
 
     Example:
 
@@ -47,8 +48,10 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
             f"`out` must be a .jsonl, or for a file of GLUE one of its submissions, {names} for {run.task}. "
             f"Received: out={str(out)!r}"
         )
-    if target.is_dir() and not (own and isinstance(recipe.kind, Answers)):
-        raise ValueError(f"`out` must be a file. Received: out={str(out)!r}, a directory")
+    folder = own and isinstance(recipe.kind, Answers)
+    if target.is_file() if folder else target.is_dir():
+        expected, found = ("directory", "file") if folder else ("file", "directory")
+        raise ValueError(f"`out` must be a {expected}. Received: out={str(out)!r}, a {found}")
     if own:
         assert source is not None
         data = run.read_file(Path(source), **({"label": None} if "label" in recipe.options else {}))
@@ -62,13 +65,14 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
         else:
             _write(target, recipe.kind.records(model, data, predictions))
         return
-    fields = len(run.text or ("text",)) if "text" in recipe.options else recipe.kind.fields
+    own_table = "text" in recipe.options
+    fields = len(run.text or ("text",)) if own_table else recipe.kind.fields
     model = run.load()
 
     def records() -> Iterator[dict[str, Any]]:
         lines = _lines(source)
         while block := list(islice(lines, _BLOCK)):
-            data = from_lines(block, fields)
+            data = from_lines(block, fields, tabs=not own_table)
             yield from recipe.kind.records(model, data, recipe.kind.predict(model, data))
 
     _write(target, records())

@@ -33,7 +33,9 @@ def own_reader(convert: Callable[[Any], Any], kinds: Any, expected: str) -> Read
     def read_data(
         path: Source, limit: int | None = None, text: Sequence[str] = ("text",), label: str | None = "label"
     ) -> Data:
-        columns = read_texts(path, text[0] if len(text) == 1 else tuple(text), label)  # type: ignore[arg-type]
+        own_text: Any = text[0] if len(text) == 1 else tuple(text)
+        # Names stay as they are written: whether all of a file look like numbers says nothing about another file's.
+        columns = read_texts(path, own_text, label, numbers=convert is not str)
         wrong = next((label for label in columns.y or () if not isinstance(label, kinds)), None)
         if wrong is not None:
             raise ValueError(f"{path}: a label must be {expected}. Received: {wrong!r}")
@@ -68,13 +70,20 @@ def read_answered(path: Source, limit: int | None = None) -> Data:
     return data
 
 
-def from_lines(lines: Iterable[tuple[str, str]], fields: int | None) -> Data:
-    """Lines, each after its place, of so many texts with tabs between; None stands for three or more."""
+def from_lines(lines: Iterable[tuple[str, str]], fields: int | None, tabs: bool = True) -> Data:
+    """Lines, each after its place, of so many texts with tabs between; None stands for three or more.
+
+    A single text may have tabs in it, unless `tabs` is False: then it could be a pair that somebody forgot to announce.
+    """
     rows = []
     for place, line in lines:
-        row = [line] if fields == 1 else line.split("\t")
+        row = [line] if fields == 1 and tabs else line.split("\t")
         if not all(row[1:]) or not (len(row) == fields or (fields is None and len(row) > 2)):
-            expected = "a text and, after tabs, its choices" if fields is None else "two texts, a tab between them"
+            expected = {
+                None: "a text and, after tabs, its choices",
+                1: "one text, without tabs (--text a b is for pairs)",
+                2: "two texts, a tab between them",
+            }[fields]
             raise ValueError(f"{place} must hold {expected}. Received: {line[:80]!r}")
         rows.append(row)
     first = [row[0] for row in rows]

@@ -66,6 +66,8 @@ class Run:
         check_positive(learning_rate=self.learning_rate)
         if self.limit is not None:
             check_positive_int(limit=self.limit)
+        if self.text is not None and (isinstance(self.text, str) or len(self.text) not in (1, 2)):
+            raise ValueError(f"`text` must be a list of one column or two. Received: text={self.text!r}")
         WarmupPolynomialDecay(1.0, self.warmup)  # It says what is wrong with a share.
         for name in ("language", "text", "label"):
             if getattr(self, name) is not None and name not in self.recipe.options:

@@ -24,7 +24,10 @@ class AdaptableDense(keras.layers.Dense):
             store[name] = value
 
     def load_own_variables(self, store: Any) -> None:
+        before = keras.ops.convert_to_numpy(self.lora_kernel_a) if self.lora_enabled else None
         super().load_own_variables(store)
-        if self.lora_enabled and "lora_kernel_a" in store:
-            self.lora_kernel_a.assign(store["lora_kernel_a"])
-            self.lora_kernel_b.assign(store["lora_kernel_b"])
+        if self.lora_enabled:  # A file from before LoRA has no factors: the first stays as it was drawn.
+            kept = "lora_kernel_a" in store
+            self.lora_kernel_a.assign(store["lora_kernel_a"] if kept else before)
+            if kept:
+                self.lora_kernel_b.assign(store["lora_kernel_b"])

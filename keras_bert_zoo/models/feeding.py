@@ -205,6 +205,8 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
         """
         if not self._is_columns(x):
             raise ValueError(f"`x` must be raw text or ready arrays at hand. Received: x of type {type(x).__name__}")
+        if y is None and sample_weight is not None:
+            raise ValueError("`sample_weight` needs `y`. Received: sample_weight without y")
         examples = self._examples(x)
         targets, weight = (None, None) if y is None else self._targets(examples, y, sample_weight)
         seed = self._draw_seed() if shuffle else None
