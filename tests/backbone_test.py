@@ -8,7 +8,10 @@ import keras_bert_zoo as kbz
 from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise
 
 
-@pytest.mark.parametrize("preset, parameters", [("bert_base", 109_482_240), ("bert_large", 335_141_888)])
+@pytest.mark.parametrize(
+    "preset, parameters",
+    [("bert_base", 109_482_240), pytest.param("bert_large", 335_141_888, marks=pytest.mark.slow)],
+)
 def test_parameters(preset, parameters):
     # The table of embeddings alone would take gigabytes to initialise in three processes: count from the shapes.
     with keras.StatelessScope():
