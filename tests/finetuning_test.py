@@ -138,6 +138,7 @@ def test_from_official_files_to_scores(task, start, tmp_path):
         assert results["scores"]["f1"] == pytest.approx(results["scores"]["best_f1"])
         again = evaluate(replace(run, preset=preset))
         assert again["scores"] == pytest.approx(results["scores"], abs=1e-4)
+        assert "learning_rate" not in again["run"]  # It trained nothing.
 
 
 def check_scores(results, task, folder, out):
@@ -243,7 +244,7 @@ def test_lines_become_json_lines(start, tmp_path, monkeypatch):
     write(tmp_path / "one", "a film\tgood", "a film")
     with pytest.raises(ValueError, match=r"one, line 2 must hold two texts, a tab between them. Received: 'a film'"):
         predict(Run("squad", str(tmp_path / "squad")), tmp_path / "none.jsonl", tmp_path / "one")
-    assert not (tmp_path / "none.jsonl").exists()
+    assert not [path for path in tmp_path.iterdir() if "none" in path.name]
     classifier = kbz.BertTextClassifier.from_preset(start, class_names=["no", "yes"])
     classifier.save_to_preset(tmp_path / "texts")
     with pytest.raises(ValueError, match=r"pairs, line 1 must hold one text, without tabs \(--text a b is for pairs\)"):

@@ -22,6 +22,9 @@ from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_dire
 CONFIG, STATE, LOG, CURVE = "run.json", "state.safetensors", "log.csv", "curve.png"
 RESULTS, SCORES, PREDICTIONS, PRESET = "results.json", "scores.json", "predictions", "preset"
 
+# What of a run's configuration decides on an evaluation; the rest is training's.
+_OF_AN_EVALUATION = ("task", "preset", "data", "dev", "dtype", "language", "text", "label")
+
 
 def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> dict[str, Any]:
     """Fine-tune and score, or go on where a run of the same configuration was killed.
@@ -79,7 +82,8 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     write_predictions(folder / PREDICTIONS, run, model, dev, score.predictions)
     draw_curve(folder / LOG, folder / CURVE, run.recipe.score)
     results = {
-        **_described(run, scores),
+        **_described(run, scores, asdict(run)),
+        "seed": run.seed,
         "examples": {"train": train.size, "dev": dev.size},
         "train_seconds": train_seconds(folder / LOG),
     }
@@ -107,7 +111,8 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None) -> dict[str, A
     model = run.load()
     predictions = run.recipe.kind.predict(model, dev)
     scores = run.recipe.kind.score(model, dev, predictions)
-    results = {**_described(run, scores), "examples": {"dev": dev.size}}
+    settings = {name: value for name, value in asdict(run).items() if name in _OF_AN_EVALUATION}
+    results = {**_described(run, scores, settings), "examples": {"dev": dev.size}}
     if out is not None:
         write_predictions(Path(out) / PREDICTIONS, run, model, dev, predictions)
         write_json(Path(out) / SCORES, results)
@@ -155,7 +160,7 @@ def _check_labels(run: Run, train: Data, dev: Data) -> None:
             )
 
 
-def _described(run: Run, scores: Scores) -> dict[str, Any]:
+def _described(run: Run, scores: Scores, settings: dict[str, Any]) -> dict[str, Any]:
     backend = keras.backend.backend()
     # JSON has no word for a correlation with what is constant.
     kept = {name: value if isfinite(value) else None for name, value in scores.items()}
@@ -163,8 +168,7 @@ def _described(run: Run, scores: Scores) -> dict[str, Any]:
         "task": run.task,
         "score": {run.recipe.score: kept[run.recipe.score]},
         "scores": kept,
-        "seed": run.seed,
-        "run": asdict(run),
+        "run": settings,
         "versions": {
             "keras_bert_zoo": sys.modules["keras_bert_zoo"].__version__,
             "python": platform.python_version(),

@@ -98,7 +98,10 @@ def _write(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """A JSON object a line; all of it or nothing."""
     beside = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with beside.open("w", encoding="utf-8", newline="\n") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    os.replace(beside, path)
+    try:
+        with beside.open("w", encoding="utf-8", newline="\n") as file:
+            for record in records:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
