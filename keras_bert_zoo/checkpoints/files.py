@@ -5,7 +5,8 @@ import os
 import reprlib
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,21 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
     return value
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to: in the end it takes the place of `path`, and after an error nothing is left."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
     """A JSON object or list, indented, with a final newline; all of it or nothing."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_directory(

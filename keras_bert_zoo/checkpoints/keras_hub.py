@@ -30,9 +30,7 @@ _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermedi
 # What their BertBackbone has no arguments for.
 _FIXED = {"activation": "gelu_new", "layer_norm_epsilon": 1e-12, "initializer_range": 0.02, "causal": False}
 # What their tokenizer may be told, with the only values that BERT's has.
-_TOKENIZER: dict[str, tuple[Any, ...]] = {
-    "split": (True,), "suffix_indicator": ("##",), "oov_token": ("[UNK]",), "special_tokens": (None,),
-}  # fmt: skip
+_TOKENIZER: dict[str, Any] = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]", "special_tokens": None}
 
 _ATTENTION = "encoder/layer_{i}/_self_attention_layer"
 _DENSE = (("kernel", "vars/0"), ("bias", "vars/1"))
@@ -121,6 +119,10 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     )
 
 
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
 def _registered(document: dict[str, Any]) -> str | None:
     match = _REGISTERED.fullmatch(str(document.get("registered_name")))
     return None if match is None else match[1]
@@ -143,11 +145,10 @@ def _read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
     """The name of the class, which is ours too, and its head's arguments."""
-    document = read_json(path) if path.is_file() else {}
+    document = _read_if_there(path)
     class_name = _registered(document)
-    class_name = {"BertClassifier": "BertTextClassifier"}.get(
-        str(class_name), class_name
-    )  # As it was called before 2024.
+    if class_name == "BertClassifier":  # As it was called before 2024.
+        class_name = "BertTextClassifier"
     if class_name not in _HEADS:
         return "BertBackbone", {}
     config = typed(path, document, "config", dict, {})
@@ -179,33 +180,30 @@ def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
     check_size(path, TEXT_BYTES)
     vocabulary = read_vocabulary(path)
     path = directory / TOKENIZER
-    config = typed(path, read_json(path) if path.is_file() else {}, "config", dict, {})
-    for name, allowed in _TOKENIZER.items():
-        if config.get(name, allowed[0]) not in allowed:
-            raise ValueError(f"{path}: `{name}` must be {allowed[0]!r}. Received: {reprlib.repr(config[name])}")
+    config = typed(path, _read_if_there(path), "config", dict, {})
+    for name, only in _TOKENIZER.items():
+        if config.get(name, only) != only:
+            raise ValueError(f"{path}: `{name}` must be {only!r}. Received: {reprlib.repr(config[name])}")
     # Theirs keeps accents unless told otherwise, even where it lower-cases.
     options = {name: typed(path, config, name, bool, False) for name in ("lowercase", "strip_accents")}
     return vocabulary, {**options, "split_chinese": True}
 
 
 def _read_length(path: Path, longest: int) -> int | None:
-    config = typed(path, read_json(path) if path.is_file() else {}, "config", dict, {})
+    config = typed(path, _read_if_there(path), "config", dict, {})
     length = typed(path, config, "sequence_length", int, None)
     return None if length is None else min(length, longest)
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     """Tensors by their places below `layers/`, as matrices, what an optimiser keeps left out."""
-    return {
-        re.sub(r"^transformer_encoder(?:_(\d+))?/", lambda match: f"encoder/layer_{match[1] or 0}/", name): _flat(
-            name, tensor
-        )
-        for name, tensor in (
-            (name.removeprefix("layers/"), tensor)
-            for name, tensor in read_hdf5(path).items()
-            if name.startswith("layers/")
-        )
-    }
+    tensors = {}
+    for name, tensor in read_hdf5(path).items():
+        if name.startswith("layers/"):
+            # The first layer has no number.
+            place = re.sub(r"^layers/transformer_encoder(?:_(\d+))?/", lambda m: f"encoder/layer_{m[1] or 0}/", name)
+            tensors[place.removeprefix("layers/")] = _flat(name, tensor)
+    return tensors
 
 
 def _flat(name: str, tensor: Tensor) -> Tensor:

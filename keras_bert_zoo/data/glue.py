@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_bert_zoo.checkpoints.files import replacing
 from keras_bert_zoo.data.columns import Columns, class_reader, text_columns
 from keras_bert_zoo.data.tables import Source, open_table, tsv_table
 
@@ -162,10 +163,9 @@ def write_submission(directory: str | os.PathLike[str], name: str, predictions: 
         written = [f"{score:.3f}" for score in np.clip(values, 0, 5).tolist()]
     path = Path(directory) / f"{name}.tsv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
     lines = ["index\tprediction", *(f"{index}\t{label}" for index, label in enumerate(written))]
-    beside.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    os.replace(beside, path)
+    with replacing(path) as beside:
+        beside.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return path
 
 

@@ -2,9 +2,10 @@
 
 import csv
 import logging
-import os
 from importlib.util import find_spec
 from pathlib import Path
+
+from keras_bert_zoo.checkpoints.files import replacing
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -19,9 +20,8 @@ def keep_rows(path: Path, count: int) -> None:
     """Cut the log to its first epochs: one more may be there than in the state."""
     if path.is_file():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        beside = path.with_name(f".{path.name}.part")
-        beside.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
-        os.replace(beside, path)
+        with replacing(path) as beside:
+            beside.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
 
 
 def train_seconds(path: Path) -> float:

@@ -1,5 +1,6 @@
 """What the kinds of tasks differ in: the model and its head, what it predicts, how that is scored and written."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -41,7 +42,7 @@ class Data(NamedTuple):
     ids: list[str] | None = None
 
 
-class Kind:
+class Kind(ABC):
     """A kind of task. A subclass states what is its own."""
 
     model_class: ClassVar[Any]
@@ -60,16 +61,16 @@ class Kind:
         """What the model says to each example, for the functions below."""
         return model.predict(data.x, verbose=0)
 
-    def tune(self, model: Any, data: Data, predictions: Any) -> None:
+    def tune(self, model: Any, data: Data, predictions: Any) -> None:  # noqa: B027 (most kinds have nothing)
         """Set what is not trained and comes from the dev data."""
 
+    @abstractmethod
     def score(self, model: Any, data: Data, predictions: Any) -> Scores:
         """The official scores."""
-        raise NotImplementedError
 
+    @abstractmethod
     def records(self, model: Any, data: Data, predictions: Any) -> Iterator[dict[str, Any]]:
         """A JSON object an example."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

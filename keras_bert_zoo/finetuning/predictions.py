@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from keras_bert_zoo.checkpoints.files import replacing
 from keras_bert_zoo.data import write_squad_predictions, write_submission
 from keras_bert_zoo.data.glue import SUBMISSIONS
 from keras_bert_zoo.finetuning.kinds import Answers, Data
@@ -96,12 +97,7 @@ def _lines(source: str | os.PathLike[str] | None) -> Iterator[tuple[str, str]]:
 
 def _write(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """A JSON object a line; all of it or nothing."""
-    beside = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            for record in records:
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")

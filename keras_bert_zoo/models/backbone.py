@@ -136,7 +136,6 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         self.encoder_layers = encoder_layers
         self.pooler_layer = pooler_layer if pooler else None
         self.load_report: LoadReport | None = None
-        self._dtype_argument = dtype
         self._lora_rank: int | None = None
         self._config: dict[str, Any] = {
             "vocabulary_size": vocabulary_size,

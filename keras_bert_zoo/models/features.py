@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bert_zoo.checkpoints.files import replacing
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.batching import LengthSortedBatches
@@ -108,9 +109,7 @@ def _extract(
 
 def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -> None:
     """Write features as JSON lines in the layout of google-research/bert; all of it or nothing."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.part")
-    with beside.open("w", encoding="utf-8") as file:
+    with replacing(Path(path)) as beside, beside.open("w", encoding="utf-8") as file:
         for number, (tokens, layers, values) in enumerate(features):
             rounded = np.round(values.astype("float64"), 6).tolist()
             rows = [
@@ -122,7 +121,6 @@ def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -
             ]
             # "linex" is how the original spells it, and what its readers look for.
             file.write(json.dumps({"linex_index": number, "features": rows}) + "\n")
-    os.replace(beside, target)
 
 
 class _ChosenLayers(keras.Model):

@@ -1,13 +1,12 @@
 """Runs that may be killed at any time and started again: their directory, their state."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_bert_zoo.checkpoints.files import read_json
+from keras_bert_zoo.checkpoints.files import read_json, replacing
 from keras_bert_zoo.training.distribution import is_chief
 
 
@@ -56,10 +55,9 @@ class State:
                 arrays["torch.cuda"] = torch.stack(torch.cuda.get_rng_state_all()).numpy()
         if not is_chief():  # The variables are the same on all workers, and to read one they may have to meet.
             return
-        beside = self.path.with_suffix(".part")
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-        save_file(contiguous, beside, metadata={"epochs": str(epochs)})
-        os.replace(beside, self.path)
+        with replacing(self.path) as beside:
+            save_file(contiguous, beside, metadata={"epochs": str(epochs)})
 
     def restore(self) -> int:
         """Take the state that is there, and return the number of epochs behind it."""
