@@ -1,6 +1,7 @@
 """From one layout to another and back: the same bytes; TensorFlow and transformers open what was written."""
 
 import json
+import logging
 import shutil
 
 import keras
@@ -209,11 +210,31 @@ def test_keras_hub_to_transformers(kind, tmp_path):
         assert again.head_config() == ours.head_config()
 
 
-def test_sentence_transformers_keep_their_modules(backbone, tmp_path):
+def test_weights_of_other_heads_are_left_out_and_said(tmp_path):
+    """As where a classifier was trained from a whole checkpoint of pre-training."""
+    saved_model("BertForPreTraining", tmp_path / "theirs")
+    kbz.convert_preset(tmp_path / "theirs", tmp_path / "tf1", to="tensorflow1")
+    prefix = tmp_path / "tf1" / "bert_model.ckpt"
+    tensors = {name: tensor.read() for name, tensor in bundle.read(prefix).items()}
+    head = {"output_weights": np.ones((3, 24), "float32"), "output_bias": np.ones(3, "float32")}
+    bundle_writer.write(prefix, {**tensors, **head, "cls/other": np.ones(2, "float32")})
+    report = kbz.convert_preset(tmp_path / "tf1", tmp_path / "ours")
+    assert (report.class_name, len(report.loaded)) == ("BertTextClassifier", 33)
+    assert report.unused[-1] == "cls/other"
+    assert {name.split("/")[0] for name in report.unused} == {"mlm_head", "mlm_bias", "nsp", "cls"}
+    assert set(arrays(tmp_path / "ours")) == set(report.loaded)
+    assert kbz.BertTextClassifier.from_preset(tmp_path / "ours").load_report.unused == ()
+
+
+def test_sentence_transformers_keep_their_modules(backbone, tmp_path, caplog):
     embedder = kbz.BertTextEmbedder(backbone, "max", normalize=True, preprocessor=preprocessor())
     randomise(embedder).save_to_preset(tmp_path / "theirs")
     (tmp_path / "theirs" / "preset.json").unlink()
+    prompts = {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": None}
+    (tmp_path / "theirs" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    caplog.set_level(logging.WARNING, "keras_bert_zoo")
     assert kbz.convert_preset(tmp_path / "theirs", tmp_path / "ours").class_name == "BertTextEmbedder"
+    assert "not kept, to be written before the texts: query" in caplog.text
     again = kbz.BertTextEmbedder.from_preset(tmp_path / "ours")
     np.testing.assert_array_equal(again.embed(TEXTS), embedder.embed(TEXTS))
     assert again.head_config() == {"pooling": "max", "normalize": True}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
 from keras_bert_zoo.presets import presets
 from tests.helpers import TEXTS, TINY, numpy, random_inputs, randomise
 from tests.hub_server import Hub, files_of
@@ -230,10 +231,14 @@ def token(hub, monkeypatch):
 
 
 @pytest.mark.parametrize("private", [True, False])
-def test_an_upload_comes_back(hub, token, classifier, private, tmp_path):
+def test_an_upload_comes_back(hub, token, classifier, private, tmp_path, capsys):
     randomise(classifier).save_to_preset(tmp_path / "preset")
     (tmp_path / "preset" / "notes.txt").write_text("mine")
-    assert kbz.upload_preset("hf://org/new", tmp_path / "preset", private=private) == f"{hub.url}/org/new"
+    if private:  # From the console.
+        assert cli.main(["upload", str(tmp_path / "preset"), "hf://org/new", "--private"]) == 0
+        assert capsys.readouterr().out == f"{hub.url}/org/new\n"
+    else:
+        assert kbz.upload_preset("hf://org/new", tmp_path / "preset") == f"{hub.url}/org/new"
     assert ("org/new" in hub.private) == private
     preset = {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir() if path.name != "notes.txt"}
     assert held(hub) == preset

@@ -40,9 +40,9 @@ def check_license(license: str | None) -> None:
 
 def is_written_by_hand(path: Path) -> bool:
     """Whether there is a card that is not ours, or was edited since."""
-    if not path.is_file():
+    if not path.exists():
         return False
-    if path.stat().st_size > SETTINGS_BYTES:
+    if not path.is_file() or path.stat().st_size > SETTINGS_BYTES:
         return True
     text = path.read_bytes()
     lines = text.rfind(b"<!--")

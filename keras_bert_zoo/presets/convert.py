@@ -38,7 +38,7 @@ def convert_preset(
     to: str = "huggingface",
     license: str | None = None,
 ) -> ConversionReport:
-    """Write a preset in another layout, its head and its tokenizer with it; weights stay the same, bit for bit.
+    """Write a preset in another layout, with its head and its tokenizer; weights stay as they are, as float32.
 
     Args:
         preset: A name, a directory (ours, Hugging Face's, sentence-transformers', keras-hub's or
