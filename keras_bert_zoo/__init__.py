@@ -30,7 +30,9 @@ from keras_bert_zoo.models import Features as Features
 from keras_bert_zoo.models import ensemble as ensemble
 from keras_bert_zoo.models import extract_features as extract_features
 from keras_bert_zoo.models import write_features as write_features
+from keras_bert_zoo.presets import convert_preset as convert_preset
 from keras_bert_zoo.presets import preset_names as preset_names
+from keras_bert_zoo.presets import upload_preset as upload_preset
 from keras_bert_zoo.text import BertTokenizer as BertTokenizer
 from keras_bert_zoo.text import learn_vocabulary as learn_vocabulary
 from keras_bert_zoo.text import read_lines as read_lines

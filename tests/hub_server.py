@@ -1,5 +1,6 @@
-"""A small Hugging Face hub on loopback: the part of its HTTP interface that `huggingface_hub` downloads through."""
+"""A small Hugging Face hub on loopback: as much of its HTTP interface as `huggingface_hub` loads through, both ways."""
 
+import base64
 import hashlib
 import json
 import re
@@ -20,6 +21,9 @@ class Hub:
         cut: Names of files whose download breaks off in the middle, and again when it is resumed.
         cut_once: The same, but the rest comes when it is asked for.
         far: Names of files that lie on another host, as large ones do.
+        storage: Folder for repositories that are made.
+        full: Whether large files are refused.
+        blobs: What was sent as large files, by its checksum.
         requests: `(method, path, Range header)` of each request.
     """
 
@@ -32,6 +36,9 @@ class Hub:
         self.cut: set[str] = set()
         self.cut_once: set[str] = set()
         self.far: set[str] = set()
+        self.storage: Path | None = None
+        self.full = False
+        self.blobs: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, str | None]] = []
         self.url = ""
 
@@ -58,9 +65,13 @@ class Hub:
 def commit(folder):
     """A name for what a folder holds, as a commit has."""
     digest = hashlib.sha1()
-    for path in sorted(folder.iterdir()):
+    for path in files_of(folder):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -76,12 +87,20 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer()
 
+    def do_POST(self):
+        self.answer_write()
+
+    def do_PUT(self):
+        self.answer_write()
+
     def answer(self):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path, self.headers.get("Range")))
         for old, new in self.hub.moved.items():
             if f"/{old}/" in f"{path}/":
                 return self.reply(307, {"Location": self.path.replace(old, new)})
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)", path):
+            return self.answer_api(match[1], "revision", "main")
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/(.+)", path):
             return self.answer_api(*match.groups())
         if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
@@ -107,8 +126,13 @@ class Handler(BaseHTTPRequestHandler):
         if folder is None:
             return None
         files = [
-            {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": etag(path)[:40]}
-            for path in sorted(folder.iterdir())
+            {
+                "type": "file",
+                "path": path.relative_to(folder).as_posix(),
+                "size": path.stat().st_size,
+                "oid": etag(path)[:40],
+            }
+            for path in files_of(folder)
         ]
         info = {
             "id": repository,
@@ -116,8 +140,7 @@ class Handler(BaseHTTPRequestHandler):
             "private": repository in self.hub.private,
             "siblings": [{"rfilename": file["path"]} for file in files],
         }
-        body = json.dumps(files if kind == "tree" else info).encode()
-        return self.reply(200, {"Content-Type": "application/json"}, body)
+        return self.reply_json(files if kind == "tree" else info)
 
     def answer_file(self, repository, revision, name):
         folder = self.folder(repository, revision)
@@ -151,13 +174,79 @@ class Handler(BaseHTTPRequestHandler):
             end = max(start, len(content) // 2) if path.name in self.hub.cut or not start else end
         return self.reply(206 if start else 200, headers, content[start:], end - start)
 
+    def answer_write(self):
+        """What an upload asks for: a repository, how to send each file, the large ones, and a commit."""
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append((self.command, path, None))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if match := re.fullmatch(r"/lfs/(\w+)", path):
+            if self.hub.full:
+                return self.reply(400, {})
+            self.hub.blobs[match[1]] = body
+            return self.reply(200, {})
+        if self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            return self.reply(401, {"X-Error-Message": "Invalid username or password."})
+        if path == "/api/repos/create":
+            return self.create(**json.loads(body))
+        if path == "/api/validate-yaml":
+            bad = "---" not in json.loads(body)["content"]
+            return self.reply_json(
+                {"errors": [{"message": "no front matter"}] * bad, "warnings": []}, 400 if bad else 200
+            )
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/main", path):
+            return self.reply_json({"files": [
+                {"path": file["path"], "uploadMode": "lfs" if file["size"] > 1000 else "regular", "shouldIgnore": False}
+                for file in json.loads(body)["files"]
+            ]})  # fmt: skip
+        if re.fullmatch(r"/([^/]+/[^/]+)[.]git/info/lfs/objects/batch", path):
+            return self.reply_json({"objects": [
+                {**wanted, "actions": {"upload": {"href": f"{self.hub.url}/lfs/{wanted['oid']}"}}}
+                for wanted in json.loads(body)["objects"]
+            ]})  # fmt: skip
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path):
+            return self.commit(match[1], map(json.loads, body.splitlines()))
+        return self.reply(404, {})
+
+    def create(self, name, organization, visibility=None, **_):
+        repository = f"{organization}/{name}"
+        answer = {"url": f"{self.hub.url}/{repository}"}
+        if repository in self.hub.repositories:
+            return self.reply_json(answer, 409)
+        if organization != "org":
+            return self.reply(403, {"X-Error-Message": "You don't have the rights to create a model here."})
+        folder = self.hub.storage / organization / name
+        folder.mkdir(parents=True)
+        self.hub.repositories[repository] = {"main": folder}
+        if visibility == "private":
+            self.hub.private.add(repository)
+        return self.reply_json(answer)
+
+    def commit(self, repository, lines):
+        folder = self.hub.repositories[repository]["main"]
+        for line in lines:
+            value = line["value"]
+            path = folder / value.get("path", "")
+            if line["key"] == "deletedFile":
+                path.unlink()
+            elif line["key"] in ("file", "lfsFile"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                large = line["key"] == "lfsFile"
+                path.write_bytes(self.hub.blobs[value["oid"]] if large else base64.b64decode(value["content"]))
+                assert not large or etag(path) == value["oid"]
+        return self.reply_json(
+            {"commitUrl": f"{self.hub.url}/{repository}/commit/{commit(folder)}", "commitOid": commit(folder)}
+        )
+
+    def reply_json(self, answer, status=200):
+        return self.reply(status, {"Content-Type": "application/json"}, json.dumps(answer).encode())
+
     def reply(self, status, headers, body=b"", sent=None):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body[:sent])
             if sent is not None and sent < len(body):
                 self.close_connection = True

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
 from keras_bert_zoo.presets import presets
-from tests.helpers import TINY, numpy, random_inputs, randomise
-from tests.hub_server import Hub
+from tests.helpers import TEXTS, TINY, numpy, random_inputs, randomise
+from tests.hub_server import Hub, files_of
 
 if keras.backend.backend() != "torch":
     pytest.skip("the hub knows no backend: once is enough", allow_module_level=True)
@@ -32,6 +33,7 @@ def backbone_folder(backbone, tmp_path):
 def hub(backbone_folder, tmp_path, monkeypatch):
     hub = Hub()
     hub.repositories["org/bert"] = {"main": backbone_folder}
+    hub.storage = tmp_path / "made"
     with hub.serve() as url:
         monkeypatch.setattr(constants, "ENDPOINT", url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
@@ -39,6 +41,7 @@ def hub(backbone_folder, tmp_path, monkeypatch):
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # Another protocol, which no loopback speaks.
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             monkeypatch.delenv(name, raising=False)
         huggingface_hub.close_session()
@@ -203,3 +206,88 @@ def test_a_released_name_goes_the_same_way(hub, backbone, monkeypatch, tmp_path)
 def test_addresses_of_another_form(hub, address):
     refused(["A hub address must"], address)
     assert hub.requests == []
+
+
+# --- Uploads
+
+
+def held(hub, repository="org/new"):
+    folder = hub.repositories[repository]["main"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files_of(folder)}
+
+
+def not_uploaded(words, *arguments, **options):
+    with pytest.raises(ValueError) as error:
+        kbz.upload_preset(*arguments, **options)
+    for word in words:
+        assert word in str(error.value)
+    assert len(str(error.value)) < 500
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def token(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_an_upload_comes_back(hub, token, classifier, private, tmp_path, capsys):
+    randomise(classifier).save_to_preset(tmp_path / "preset")
+    (tmp_path / "preset" / "notes.txt").write_text("mine")
+    if private:  # From the console.
+        assert cli.main(["upload", str(tmp_path / "preset"), "hf://org/new", "--private"]) == 0
+        assert capsys.readouterr().out == f"{hub.url}/org/new\n"
+    else:
+        assert kbz.upload_preset("hf://org/new", tmp_path / "preset") == f"{hub.url}/org/new"
+    assert ("org/new" in hub.private) == private
+    preset = {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir() if path.name != "notes.txt"}
+    assert held(hub) == preset
+    assert {"README.md", "model.safetensors", "vocab.txt"} <= set(preset)
+    assert preset["model.safetensors"] in hub.blobs.values()  # As a large file.
+    again = kbz.BertTextClassifier.from_preset("hf://org/new")
+    np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), classifier.predict(TEXTS, verbose=0))
+
+
+def test_an_upload_replaces_a_preset_and_leaves_the_rest(hub, token, backbone, classifier, backbone_folder, tmp_path):
+    randomise(classifier).save_to_preset(tmp_path / "preset")
+    kbz.upload_preset("hf://org/bert", tmp_path / "preset")
+    now = held(hub, "org/bert")
+    assert "pytorch_model.bin" not in now  # It would be other weights.
+    assert now["tf_model.h5"] == b"never asked for"
+    assert now["README.md"] == b"A model card."
+    assert now["config.json"] == (tmp_path / "preset" / "config.json").read_bytes()
+    (tmp_path / "preset" / "README.md").write_text("---\nlicense: mit\n---\nMine.")
+    kbz.upload_preset("hf://org/bert", tmp_path / "preset")
+    assert held(hub, "org/bert")["README.md"].endswith(b"Mine.")
+    backbone.save_to_preset(tmp_path / "other")
+    kbz.upload_preset("hf://org/bert", tmp_path / "other")
+    assert "vocab.txt" not in held(hub, "org/bert")
+
+
+def test_uploads_that_cannot_be(hub, backbone, monkeypatch, tmp_path):
+    be_quick(monkeypatch)
+    preset = tmp_path / "preset"
+    backbone.save_to_preset(preset)
+    not_uploaded(["needs a token that may write", "`hf auth login`", "HF_TOKEN"], "hf://org/new", preset)
+    not_uploaded(["`uri` must be hf://org/name, without a revision"], "hf://org/new@main", preset)
+    not_uploaded(["A hub address must be hf://org/name"], "org/new", preset)
+    for wrong in (tmp_path, tmp_path / "nothing", "bert_base"):
+        not_uploaded(["`preset` must be a directory with a config.json. Received: preset="], "hf://org/new", wrong)
+    assert hub.requests == []
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    not_uploaded(["The token must be one that may write to hf://org/new", "HTTP 401"], "hf://org/new", preset)
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    not_uploaded(["may write to hf://others/new", "HTTP 403"], "hf://others/new", preset)
+    not_uploaded(
+        ["hf://org/bert could not", "`private` needs", "one that is public"], "hf://org/bert", preset, private=True
+    )
+    (preset / "README.md").write_text("No front matter.")
+    not_uploaded(["README.md", "no front matter"], "hf://org/new", preset)
+    (preset / "README.md").unlink()
+    hub.full = True
+    not_uploaded(["hf://org/new could not be written at http://127"], "hf://org/new", preset)
+    hub.full = False
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    not_uploaded(["hf://org/new could not be written at http://127.0.0.1:9 (Conn"], "hf://org/new", preset)
+    (preset / "model.safetensors").write_bytes(b"")
+    not_uploaded(["model.safetensors must be a safetensors file"], "hf://org/new", preset)

@@ -58,6 +58,18 @@ def test_classifier_with_its_texts(classifier, tmp_path):
     np.testing.assert_allclose(again.predict(TEXTS, verbose=0), ours.predict(TEXTS, verbose=0), atol=1e-6)
 
 
+def test_a_softmax_head_gives_its_logits(classifier, tmp_path, caplog):
+    theirs = build("BertTextClassifier", num_classes=3, activation="softmax")
+    theirs.save_to_preset(tmp_path)
+    caplog.set_level(logging.WARNING, "keras_bert_zoo")
+    ours = kbz.BertTextClassifier.from_preset(tmp_path)
+    assert "ours gives logits" in caplog.text
+    expected = numpy(theirs(random_inputs()))
+    np.testing.assert_allclose(numpy(keras.ops.softmax(ours(random_inputs()))), expected, atol=1e-5)
+    assert not np.allclose(numpy(ours(random_inputs())), expected, atol=0.1)
+    assert kbz.BertBackbone.from_preset(tmp_path).load_report.unused == ("classifier/kernel", "classifier/bias")
+
+
 def test_a_classifier_under_the_name_that_keras_nlp_gave_it(classifier, tmp_path):
     shutil.copytree(classifier[1], tmp_path / "preset")
     path = tmp_path / "preset" / "task.json"
@@ -104,7 +116,7 @@ def test_half_precision(tmp_path):
         ("config.json", ("config", "num_layers"), None, "Received: one without num_layers"),
         ("config.json", ("config", "num_layers"), "12", "`num_layers` must be of the kind int. Received: '12'"),
         ("config.json", ("config", "num_layers"), 11, "the number of layers that the weights have, 12. Received: 11"),
-        ("task.json", ("config", "activation"), "softmax", "`activation` must be linear, as ours gives logits."),
+        ("task.json", ("config", "activation"), "sigmoid", "`activation` must be linear or softmax."),
         ("tokenizer.json", ("config", "suffix_indicator"), "@@", "`suffix_indicator` must be '##'. Received: '@@'"),
         ("tokenizer.json", ("config", "split"), False, "`split` must be True. Received: False"),
     ],

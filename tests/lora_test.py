@@ -150,3 +150,12 @@ def test_bad_ranks(backbone):
     backbone.enable_lora(1)
     with pytest.raises(ValueError, match=r"LoRA is enabled already, with rank=1\. Received: rank=2"):
         backbone.enable_lora(2)
+
+
+def test_lora_that_is_frozen_stays_frozen(adapted, tmp_path):
+    adapted.backbone.trainable = False
+    adapted.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert [w.path for w in loaded.trainable_weights] == ["classifier/kernel", "classifier/bias"]
+    for before, after in zip(values(adapted), values(loaded), strict=True):
+        np.testing.assert_array_equal(before, after)

@@ -243,8 +243,9 @@ def test_saving_again_leaves_nothing_stale(backbone, classifier, tmp_path):
     classifier.save_to_preset(tmp_path / "preset")
     backbone.save_to_preset(tmp_path / "preset")
     assert {path.name for path in (tmp_path / "preset").iterdir()} == {
-        "config.json", "model.safetensors", "preset.json",
+        "config.json", "model.safetensors", "preset.json", "README.md",
     }  # fmt: skip
+    assert "BERT: text encoder" in (tmp_path / "preset" / "README.md").read_text()
 
 
 def test_saving_spares_other_peoples_directories(backbone, tmp_path):

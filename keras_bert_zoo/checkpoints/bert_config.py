@@ -68,3 +68,28 @@ def read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 def write_backbone(backbone: dict[str, Any]) -> dict[str, Any]:
     """The fields that hold `BertBackbone`'s arguments."""
     return {theirs: backbone[ours] for theirs, (ours, _) in _BACKBONE_FIELDS.items()}
+
+
+def read_classes(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """`num_classes`, and `class_names` where somebody named them."""
+    names = typed(path, config, "id2label", dict, {})
+    class_names = [names.get(str(i)) for i in range(len(names))]
+    if not all(isinstance(name, str) for name in class_names):
+        raise ValueError(
+            f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
+        )
+    # `LABEL_0` and so on is what transformers writes where nobody named the classes.
+    named = class_names != [f"LABEL_{i}" for i in range(len(names))]
+    return {
+        "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
+        "class_names": class_names if named else None,
+    }
+
+
+def write_classes(head: dict[str, Any]) -> dict[str, Any]:
+    """The fields that hold them."""
+    names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }

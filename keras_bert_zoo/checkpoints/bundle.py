@@ -16,10 +16,11 @@ from keras_bert_zoo.checkpoints.checkpoint import Tensor
 from keras_bert_zoo.checkpoints.files import SETTINGS_BYTES, check_size
 from keras_bert_zoo.checkpoints.tensors import check_bytes, float_dtype, read_values
 
-_MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
-_FOOTER = 48
+MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
+FOOTER = 48
 # types.proto; a tensor of another kind is listed, but not read.
-_KINDS = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
+FLOAT32 = 1
+_KINDS = {FLOAT32: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
 
 
 class _BundleError(ValueError):
@@ -47,12 +48,13 @@ def read(prefix: Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{index} must be the index of a TensorFlow checkpoint. Received: a broken one ({type(error).__name__})"
         ) from None
-    files = {_shard(prefix, i, shards) for i in range(shards)}
+    files = {shard(prefix, i, shards) for i in range(shards)}
     check_bytes(prefix, tensors, sum(path.stat().st_size for path in files if path.is_file()))
     return tensors
 
 
-def _shard(prefix: Path, i: int, shards: int) -> Path:
+def shard(prefix: Path, i: int, shards: int) -> Path:
+    """The `i`-th file of values."""
     return prefix.with_name(f"{prefix.name}.data-{i:05d}-of-{shards:05d}")
 
 
@@ -60,7 +62,7 @@ def _tensor(prefix: Path, shards: int, entry: dict[int, list[Any]]) -> Tensor:
     shape = _shape(entry)
     if 7 in entry:
         raise _BundleError("a tensor in slices")
-    path, offset, size = _shard(prefix, _number(entry, 3), shards), _number(entry, 4), _number(entry, 5)
+    path, offset, size = shard(prefix, _number(entry, 3), shards), _number(entry, 4), _number(entry, 5)
     if not path.is_file() or offset + size > path.stat().st_size:
         raise _BundleError(f"a tensor at {offset} to {offset + size}, beyond {path.name[-80:]}")
     kind = _KINDS.get(_number(entry, 1))
@@ -86,9 +88,9 @@ def _shape(entry: dict[int, list[Any]]) -> tuple[int, ...]:
 
 
 def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    if len(data) < _FOOTER or not data.endswith(_MAGIC):
+    if len(data) < FOOTER or not data.endswith(MAGIC):
         raise _BundleError("a file without the footer")
-    footer = data[-_FOOTER:]
+    footer = data[-FOOTER:]
     _, position = _varint(footer, _varint(footer, 0)[1])  # The first handle leads to filters, which we do not use.
     for _, handle in _block(data, footer[position:]):
         yield from _block(data, handle)

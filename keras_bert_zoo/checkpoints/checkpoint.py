@@ -1,6 +1,6 @@
 """What every checkpoint format is translated into."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,6 +41,10 @@ class LazyArrays(Mapping[str, np.ndarray]):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every array, without reading one."""
         return {name: tensor.shape for name, tensor in self._tensors.items()}
+
+    def without(self, names: Collection[str]) -> "LazyArrays":
+        """The others."""
+        return LazyArrays({name: tensor for name, tensor in self._tensors.items() if name not in names})
 
 
 class Module(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints import sentence_transformers
-from keras_bert_zoo.checkpoints.bert_config import read_backbone, write_backbone
+from keras_bert_zoo.checkpoints.bert_config import read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
 from keras_bert_zoo.checkpoints.files import read_json, typed, write_json
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, read_tensors, split_tensors
@@ -21,6 +21,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
     write_tokenizer,
 )
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
+from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
 
 CONFIG, PRESET = "config.json", "preset.json"
@@ -75,6 +76,8 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     if load_weights:
         arrays, unknown = read_tensors(read_weights(directory), class_name)
         backbone["pooler"] = "pooler/kernel" in arrays
+        if class_name == "BertMaskedLM" and backbone["pooler"] and {"nsp/kernel", "nsp/bias"} <= set(arrays):
+            class_name = "BertPretrainer"
         check_layers(path, "num_hidden_layers", backbone["num_layers"], arrays)
     else:
         backbone["pooler"] = typed(directory / PRESET, preset, "pooler", bool, True)
@@ -124,29 +127,21 @@ def _read_head(path: Path, config: dict[str, Any], class_name: str) -> dict[str,
     dropout = typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout
     head = {"dropout": dropout}
     if class_name in _WITH_CLASSES:
-        head |= _read_classes(path, config)
+        head |= read_classes(path, config)
     if class_name == "BertTextClassifier":
         head["multi_label"] = config.get("problem_type") == "multi_label_classification"
     return head
 
 
-def _read_classes(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    names = typed(path, config, "id2label", dict, {})
-    class_names = [names.get(str(i)) for i in range(len(names))]
-    if not all(isinstance(name, str) for name in class_names):
-        raise ValueError(
-            f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
-        )
-    # `LABEL_0` and so on is what transformers writes where nobody named the classes.
-    named = class_names != [f"LABEL_{i}" for i in range(len(names))]
-    return {
-        "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
-        "class_names": class_names if named else None,
-    }
+def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: str | None = None) -> None:
+    """Write what `read` reads and transformers opens, into an existing directory.
 
-
-def write(directory: Path, checkpoint: Checkpoint) -> None:
-    """Write what `read` reads and transformers opens, into an existing directory."""
+    Args:
+        directory: Where.
+        checkpoint: What.
+        card: Whether to write a model card, too.
+        license: What the card names, the hub's name of it.
+    """
     from safetensors.numpy import save_file
 
     backbone = checkpoint.backbone
@@ -183,19 +178,16 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
             **({"settings": checkpoint.settings} if checkpoint.settings else {}),
         },
     )
+    if card:
+        write_card(directory / CARD, checkpoint, architecture, license)
 
 
 def _write_head(class_name: str, head: dict[str, Any]) -> dict[str, Any]:
     if class_name == "BertMultipleChoice":  # As many logits as a question has choices.
         return {"classifier_dropout": head["dropout"]}
-    names, problem = ["LABEL_0"], {"problem_type": "regression"}
+    classes, problem = {"num_classes": 1, "class_names": None}, {"problem_type": "regression"}
     if class_name in _WITH_CLASSES:
-        names, problem = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])], {}
+        classes, problem = head, {}
     if class_name == "BertTextClassifier":
         problem = {"problem_type": f"{'multi' if head['multi_label'] else 'single'}_label_classification"}
-    return {
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-        "classifier_dropout": head["dropout"],
-        **problem,
-    }
+    return {**write_classes(classes), "classifier_dropout": head["dropout"], **problem}

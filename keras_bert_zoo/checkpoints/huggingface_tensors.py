@@ -3,13 +3,12 @@
 Theirs are PyTorch's: linear weights `[out, in]`, query, key and value apart. Ours are the paths of the Keras variables.
 """
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import LazyArrays, Tensor
-from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arrays
 
 BACKBONE_PREFIX = "bert."
 
@@ -121,7 +120,8 @@ def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyAr
     """
     tensors = {_modern(name): tensor for name, tensor in tensors.items()}
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in tensors) else ""
-    heads = HEADS[class_name]
+    # The released models call themselves BertForMaskedLM and have the other head of pre-training, too.
+    heads = HEADS["BertPretrainer" if class_name == "BertMaskedLM" else class_name]
     arrays, unknown = join_tensors(tensors, _templates(prefix, heads))
     known = {prefix + name for name in _BUFFERS}
     if _MASKED_LM[0] in heads:
@@ -151,14 +151,4 @@ def _modern(name: str) -> str:
 def split_tensors(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """Our arrays as their tensors, float32; an array without a place on their side is a `ValueError`."""
     heads = [template for head in HEADS.values() for template in head]
-    templates = {template.ours: template for template in _templates(prefix, heads)}
-    tensors = {}
-    for ours, array in arrays.items():
-        match = re.fullmatch(r"encoder_layer_(\d+)/(.+)", ours)
-        template = templates.get(f"encoder_layer_{{i}}/{match[2]}" if match else ours)
-        if template is None:
-            raise ValueError(f"A weight must have a place in Hugging Face's BERT. Received: {ours!r}")
-        theirs = [name.replace("{i}", match[1] if match else "") for name in template.theirs]
-        for name, part in zip(theirs, np.split(array, len(theirs), axis=-1), strict=True):
-            tensors[name] = np.ascontiguousarray(part.T if template.transposed else part, dtype="float32")
-    return tensors
+    return split_arrays(arrays, _templates(prefix, heads), "Hugging Face's BERT")

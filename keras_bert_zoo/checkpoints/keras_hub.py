@@ -159,11 +159,11 @@ def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
         # Theirs has the exact GELU and an epsilon of 1e-5 in the head alone; no BERT config has a place for that.
         _logger.warning("%s: the head is computed as BERT's; probabilities differ from keras-hub's by some 1e-3", path)
         return class_name, {}
-    if config.get("activation") not in (None, "linear"):
-        raise ValueError(
-            f"{path}: `activation` must be linear, as ours gives logits. "
-            f"Received: {reprlib.repr(config.get('activation'))}"
-        )
+    activation = config.get("activation")
+    if activation == "softmax":
+        _logger.warning("%s: ours gives logits, of which `classify` gives keras-hub's probabilities", path)
+    elif activation not in (None, "linear"):
+        raise ValueError(f"{path}: `activation` must be linear or softmax. Received: {reprlib.repr(activation)}")
     head = {
         "num_classes": typed(path, config, "num_classes", int, 2),
         "dropout": typed(path, config, "dropout", float, 0.1),

@@ -5,13 +5,22 @@ versions open.
 """
 
 import dataclasses
+import logging
 import re
 import reprlib
 from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Module
-from keras_bert_zoo.checkpoints.files import SETTINGS_BYTES, check_size, parse_json, read_json, typed, write_json
+from keras_bert_zoo.checkpoints.files import (
+    SETTINGS_BYTES,
+    check_size,
+    listed,
+    parse_json,
+    read_json,
+    typed,
+    write_json,
+)
 
 MODULES, PROMPTS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
@@ -30,6 +39,8 @@ _POOLING = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 _SUPPORTED = ("mean", "cls", "max")
+
+_logger = logging.getLogger("keras_bert_zoo")
 
 
 def read_modules(directory: Path) -> tuple[Module, ...]:
@@ -53,14 +64,15 @@ def read_modules(directory: Path) -> tuple[Module, ...]:
         settings = directory / place / ("config.json" if number else TRANSFORMER)
         modules.append(Module(kind, place, read_json(settings) if settings.is_file() else {}))
     if modules and (directory / PROMPTS).is_file():
-        modules[0].config["default_prompt"] = _default_prompt(directory / PROMPTS)
+        modules[0].config.update(_read_prompts(directory / PROMPTS))
     return tuple(modules)
 
 
-def _default_prompt(path: Path) -> str:
+def _read_prompts(path: Path) -> dict[str, Any]:
     config = read_json(path)
-    name = typed(path, config, "default_prompt_name", str, None)
-    return "" if name is None else str(typed(path, config, "prompts", dict, {}).get(name, ""))
+    name, prompts = typed(path, config, "default_prompt_name", str, None), typed(path, config, "prompts", dict, {})
+    default = "" if name is None else str(prompts.get(name, ""))
+    return {"default_prompt": default, "prompts": [name for name, prompt in prompts.items() if prompt]}
 
 
 def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
@@ -102,6 +114,8 @@ def _check_transformer(place: Path, config: dict[str, Any]) -> None:
     if config.get("default_prompt"):
         received = reprlib.repr(config["default_prompt"])
         raise ValueError(f"{PROMPTS}: `default_prompt_name` must name no prompt. Received: {received}")
+    if config.get("prompts"):
+        _logger.warning("%s: not kept, to be written before the texts: %s", PROMPTS, listed(config["prompts"]))
     task = config.get("transformer_task", "feature-extraction")
     modality = typed(place, config, "modality_config", dict, {}).get("text", {})
     outputs = modality.get("method_output_name", "last_hidden_state") if isinstance(modality, dict) else modality

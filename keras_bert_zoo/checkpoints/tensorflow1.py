@@ -1,4 +1,9 @@
-"""Checkpoints of google-research/bert: `bert_config.json`, `bert_model.ckpt.index` and `.data-*`, `vocab.txt`."""
+"""Checkpoints of google-research/bert, in and out: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
+
+Its own code keeps fields of `bert_config.json` that it does not know (modeling.py, `BertConfig.from_dict`) and has the
+rest on the command line, so names of classes and our settings are there, and what `vocab.txt` does not say about the
+tokenizer in a `tokenizer_config.json`.
+"""
 
 import logging
 import re
@@ -8,18 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.checkpoints import bundle
-from keras_bert_zoo.checkpoints.bert_config import read_backbone
+from keras_bert_zoo.checkpoints import bundle, bundle_writer
+from keras_bert_zoo.checkpoints.bert_config import read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays, Tensor
-from keras_bert_zoo.checkpoints.files import read_json
+from keras_bert_zoo.checkpoints.files import read_json, typed, write_json
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE
-from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, read_vocabulary
-from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
+from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
+    TOKENIZER_CONFIG,
+    read_tokenizer,
+    read_vocabulary,
+    write_tokenizer,
+)
+from keras_bert_zoo.checkpoints.shapes import check_layers
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arrays
 
-CONFIG = "bert_config.json"
+CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 
 # The head of run_classifier.py; its dropout is written there, not in the config.
-_HEAD = [
+_CLASSIFIER = [
     Template("classifier/kernel", ("output_weights",), transposed=True),
     Template("classifier/bias", ("output_bias",)),
 ]
@@ -30,7 +41,7 @@ _SPANS = [
     Template("spans/bias", ("cls/squad/output_bias",)),
 ]
 # The heads of run_pretraining.py, which every released checkpoint has.
-_PRETRAINING = [
+_MASKED_LM = [
     *(
         Template(f"mlm_head/{ours}", (f"cls/predictions/transform/{theirs}",))
         for ours, theirs in (
@@ -41,9 +52,26 @@ _PRETRAINING = [
         )
     ),
     Template("mlm_bias/bias", ("cls/predictions/output_bias",)),
+]
+_NEXT_SENTENCE = [
     Template("nsp/kernel", ("cls/seq_relationship/output_weights",), transposed=True),
     Template("nsp/bias", ("cls/seq_relationship/output_bias",)),
 ]
+# Each of our classes with a head of its scripts; a checkpoint is of the first whose weights it has.
+_HEADS = {
+    "BertTextClassifier": _CLASSIFIER,
+    "BertQuestionAnswerer": _SPANS,
+    "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,
+    "BertMaskedLM": _MASKED_LM,
+    "BertNextSentencePredictor": _NEXT_SENTENCE,
+    "BertBackbone": [],
+}
+_TEMPLATES = [*_CLASSIFIER, *_SPANS, *_MASKED_LM, *_NEXT_SENTENCE]
+
+# What its code has no choice of, and the activations that it knows (modeling.py).
+_FIXED = {"layer_norm_epsilon": 1e-12, "causal": False}
+_ACTIVATIONS = ("gelu", "relu", "tanh")
+_WITHOUT = ("layer_norm_eps", "is_decoder")
 
 # What the optimiser keeps is no weight of the model.
 _OPTIMIZER = re.compile(r"global_step|.*/adam_[mv]")
@@ -64,20 +92,27 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     """
     # `hidden_act="gelu"` is the exact GELU here as everywhere: the original's code has had the tanh form since 2019,
     # the released models were trained with either, and Hugging Face's copies of them compute the exact one.
-    backbone = read_backbone(directory / CONFIG, read_json(directory / CONFIG))
+    path = directory / CONFIG
+    config = read_json(path)
+    settings = typed(path, config, "settings", dict, {})
+    backbone = read_backbone(path, {name: value for name, value in config.items() if name != "settings"})
     arrays: Mapping[str, np.ndarray] = {}
     head: dict[str, Any] = {}
     unknown: tuple[str, ...] = ()
+    class_name = "BertBackbone"
     backbone["pooler"] = True
     if load_weights:
         arrays, unknown = _read_arrays(directory)
         backbone["pooler"] = "pooler/kernel" in arrays
-        if "classifier/kernel" in arrays and "classifier/bias" in arrays:
-            classes = arrays.shapes()["classifier/kernel"][-1]
-            head = {"num_classes": classes, "class_names": None, "multi_label": False, "dropout": _HEAD_DROPOUT}
+        check_layers(path, "num_hidden_layers", backbone["num_layers"], arrays)
+        class_name = _class_name(arrays)
+        if class_name == "BertTextClassifier":
+            classes = {"num_labels": arrays.shapes()["classifier/kernel"][-1], **config}
+            dropout = typed(path, config, "classifier_dropout", float, _HEAD_DROPOUT)
+            head = {**read_classes(path, classes), "multi_label": False, "dropout": dropout}
     vocabulary, tokenizer, length = read_tokenizer(directory, lowercase=_is_uncased(directory))
     return Checkpoint(
-        class_name=_class_name(head, arrays),
+        class_name=class_name,
         backbone=backbone,
         head=head,
         arrays=arrays,
@@ -85,15 +120,52 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
+        settings=settings,
     )
 
 
-def _class_name(head: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    if head:
-        return "BertTextClassifier"
-    if all(template.ours in arrays for template in _SPANS):
-        return "BertQuestionAnswerer"
-    return "BertPretrainer" if all(template.ours in arrays for template in _PRETRAINING) else "BertBackbone"
+def write(directory: Path, checkpoint: Checkpoint) -> None:
+    """Write what `read` and google-research/bert's scripts read, into an existing directory.
+
+    Raises:
+        ValueError: What this layout cannot hold, by its name.
+    """
+    _check_fits(checkpoint)
+    backbone = checkpoint.backbone
+    config = {name: value for name, value in write_backbone(backbone).items() if name not in _WITHOUT}
+    if checkpoint.head:
+        config |= write_classes(checkpoint.head) | {"classifier_dropout": checkpoint.head["dropout"]}
+    if checkpoint.settings:
+        config["settings"] = checkpoint.settings
+    tensors = split_arrays(checkpoint.arrays, [*map(_renamed, BACKBONE), *_TEMPLATES], "google-research/bert")
+    bundle_writer.write(directory / PREFIX, tensors)
+    write_json(directory / CONFIG, config)
+    if checkpoint.vocabulary is not None:
+        length = checkpoint.sequence_length or backbone["max_sequence_length"]
+        fields = write_tokenizer(directory, checkpoint.vocabulary, checkpoint.tokenizer, length)
+        write_json(directory / TOKENIZER_CONFIG, fields)
+
+
+def _check_fits(checkpoint: Checkpoint) -> None:
+    backbone, options = checkpoint.backbone, checkpoint.tokenizer
+    held: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "class": (checkpoint.class_name, tuple(_HEADS)),
+        "activation": (backbone["activation"], _ACTIVATIONS),
+        **{name: (backbone[name], (only,)) for name, only in _FIXED.items()},
+        "multi_label": (checkpoint.head.get("multi_label", False), (False,)),
+    }
+    if checkpoint.vocabulary is not None:
+        lowercase = options["lowercase"]  # Its tokenizer strips accents where it lower-cases.
+        held["strip_accents"] = (options["strip_accents"], (None, lowercase))
+        held["split_chinese"] = (options["split_chinese"], (True,))
+    for name, (value, allowed) in held.items():
+        if value not in allowed:
+            expected = repr(allowed[0]) if len(allowed) == 1 else f"one of {allowed}"
+            raise ValueError(f"`{name}` must be {expected} in google-research/bert's layout. Received: {value!r}")
+
+
+def _class_name(arrays: Mapping[str, np.ndarray]) -> str:
+    return next(name for name, head in _HEADS.items() if all(template.ours in arrays for template in head))
 
 
 def _is_uncased(directory: Path) -> bool:
@@ -109,7 +181,7 @@ def _is_uncased(directory: Path) -> bool:
 
 def _read_arrays(directory: Path) -> tuple[LazyArrays, tuple[str, ...]]:
     tensors = {name: tensor for name, tensor in _read_tensors(directory).items() if not _OPTIMIZER.fullmatch(name)}
-    return join_tensors(tensors, [*map(_renamed, BACKBONE), *_HEAD, *_SPANS, *_PRETRAINING])
+    return join_tensors(tensors, [*map(_renamed, BACKBONE), *_TEMPLATES])
 
 
 def _renamed(template: Template) -> Template:

@@ -1,4 +1,4 @@
-"""Other people's tensors as our arrays: every format has a table, and this reads any table."""
+"""Other people's tensors as our arrays and back: every format has a table, and this goes by any table."""
 
 import math
 import re
@@ -56,6 +56,21 @@ def _join(parts: dict[str, Tensor], transposed: bool) -> Tensor:
         described = ", ".join(f"{name} {tensor.shape}" for name, tensor in parts.items())
         raise ValueError(f"Tensors of one layer must fit each other. Received: {described}")
     return Tensor((*shapes[0][:-1], sum(shape[-1] for shape in shapes)), read)
+
+
+def split_arrays(arrays: Mapping[str, np.ndarray], templates: Iterable[Template], layout: str) -> dict[str, np.ndarray]:
+    """Our arrays as their float32 tensors; an array without a place in the `layout` is a `ValueError`."""
+    places = {template.ours: template for template in templates}
+    tensors = {}
+    for ours, array in arrays.items():
+        match = re.fullmatch(r"encoder_layer_(\d+)/(.+)", ours)
+        template = places.get(f"encoder_layer_{{i}}/{match[2]}" if match else ours)
+        if template is None:
+            raise ValueError(f"A weight must have a place in {layout}. Received: {ours!r}")
+        theirs = [name.replace("{i}", match[1] if match else "") for name in template.theirs]
+        for name, part in zip(theirs, np.split(array, len(theirs), axis=-1), strict=True):
+            tensors[name] = np.ascontiguousarray(part.T if template.transposed else part, dtype="float32")
+    return tensors
 
 
 def _as_float32(name: str, array: np.ndarray) -> np.ndarray:

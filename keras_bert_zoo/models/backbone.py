@@ -230,6 +230,8 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         backbone = cls(**config)
         if lora_rank is not None:
             backbone.enable_lora(lora_rank)
+            if not config.get("trainable", True):  # Frozen after LoRA was enabled.
+                backbone.trainable = False
         return backbone
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_bert_zoo.checkpoints import Checkpoint, huggingface, keras_hub, tensorflow1
 from keras_bert_zoo.checkpoints.files import read_json, write_directory
+from keras_bert_zoo.checkpoints.model_card import CARD, check_license, is_written_by_hand
 from keras_bert_zoo.checkpoints.shapes import check_shapes
 from keras_bert_zoo.presets import hub
 
@@ -89,8 +90,19 @@ def _described(description: dict[str, Any]) -> Checkpoint:
     return Checkpoint(class_name="BertBackbone", backbone=description["backbone"], tokenizer=description["tokenizer"])
 
 
-def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write a checkpoint as a preset directory, all of it or nothing."""
+def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint, license: str | None = None) -> None:
+    """Write a checkpoint as a preset directory, all of it or nothing; a model card that somebody wrote stays.
+
+    Args:
+        path: New or empty directory, or an earlier preset.
+        checkpoint: What to write.
+        license: What the model card names, unknown unless given.
+    """
+    check_license(license)
+    card = not is_written_by_hand(Path(path) / CARD)
     write_directory(
-        path, huggingface.PRESET, huggingface.OPTIONAL, lambda directory: huggingface.write(directory, checkpoint)
+        path,
+        huggingface.PRESET,
+        huggingface.OPTIONAL,
+        lambda directory: huggingface.write(directory, checkpoint, card, license),
     )

@@ -1,0 +1,75 @@
+"""The checksum CRC-32C (Castagnoli's polynomial, RFC 3720 appendix B.4) in NumPy, some 0.3 GB a second on one core."""
+
+from functools import cache
+
+import numpy as np
+
+_POLYNOMIAL = 0x82F63B78  # Its bits from the lowest power on.
+# As many parts of an array go through the tables at a time: enough for NumPy's loops, few enough for the cache.
+_LANES = 4096
+
+
+def crc32c(data: np.ndarray) -> int:
+    """The checksum of an array's bytes; the array is contiguous."""
+    content = np.frombuffer(data, "u1")
+    words = content[: content.size // 4 * 4].view("<u4")
+    register, length = 0xFFFFFFFF, words.size // _LANES
+    if length:
+        register, words = _lanes(words[: _LANES * length].reshape(_LANES, length), register), words[_LANES * length :]
+    low, high = _lists()
+    for word in words.tolist():
+        register ^= word
+        register = low[register & 0xFFFF] ^ high[register >> 16]
+    for byte in content[content.size // 4 * 4 :].tolist():
+        register ^= byte
+        register = high[(register & 0xFF) << 8] ^ (register >> 8)
+    return register ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: np.ndarray) -> int:
+    """The checksum as TensorFlow and LevelDB store it (leveldb/util/crc32c.h)."""
+    value = crc32c(data)
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _lanes(lanes: np.ndarray, register: int) -> int:
+    """The register after all lanes in a row: each runs alone, and a matrix moves a register on as zeros would."""
+    low, high = _tables()
+    registers = np.zeros(len(lanes), "u4")
+    registers[0] = register
+    for column in lanes.T:
+        registers ^= column
+        registers = low[registers & 0xFFFF] ^ high[registers >> 16]
+    bits = np.left_shift(np.uint32(1), np.arange(32, dtype="u4"))
+    power, past = low[bits & 0xFFFF] ^ high[bits >> 16], bits  # Past one word, and past none.
+    length = lanes.shape[1]
+    while length:
+        past = _apply(power, past) if length & 1 else past
+        power, length = _apply(power, power), length >> 1
+    while registers.size > 1:
+        registers = _apply(past, registers[::2]) ^ registers[1::2]
+        past = _apply(past, past)
+    return int(registers[0])
+
+
+def _apply(matrix: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """A matrix over bits, given by its columns, times vectors of bits."""
+    product = np.zeros_like(vectors)
+    for i, column in enumerate(matrix):
+        product ^= (vectors >> np.uint32(i) & np.uint32(1)) * column
+    return product
+
+
+@cache
+def _tables() -> tuple[np.ndarray, np.ndarray]:
+    """What becomes of a word's lower and upper half."""
+    high = np.arange(2**16, dtype="u4")
+    for _ in range(16):
+        high = high >> 1 ^ (high & 1) * np.uint32(_POLYNOMIAL)
+    return high[high & 0xFFFF] ^ high >> 16, high
+
+
+@cache
+def _lists() -> tuple[list[int], list[int]]:
+    low, high = _tables()
+    return low.tolist(), high.tolist()
