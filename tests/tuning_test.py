@@ -4,6 +4,9 @@ import csv
 import gc
 import importlib
 import json
+import os
+import socket
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
@@ -18,7 +21,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
-from tests.finetuning_test import SMALL, mrpc
+from tests.finetuning_test import SENTENCES, SMALL, mrpc, write
 from tests.helpers import LABELS, TEXTS, TINY, WORDS
 
 keras_tuner = pytest.importorskip("keras_tuner")
@@ -45,18 +48,23 @@ class Trainings:
         self.rows = []
         self.stop_before = None
         self.seed = None
-        monkeypatch.setattr(kbz.BertTextClassifier, "from_preset", lambda preset, **arguments: self.model)
+        monkeypatch.setattr(kbz.BertTextClassifier, "from_preset", self.from_preset)
         monkeypatch.setattr(kbz.BertTextClassifier, "fit", self.fit)
         for module, name in ((keras.backend, "clear_session"), (gc, "collect")):  # Before each trial, for a second.
             monkeypatch.setattr(module, name, lambda: None)
         seed = keras.utils.set_random_seed
         monkeypatch.setattr(keras.utils, "set_random_seed", lambda n: (setattr(self, "seed", n), seed(n)))
 
+    def from_preset(self, preset, **arguments):
+        self.model.layers[-1].bias.assign([0, 0, 0])
+        return self.model
+
     def fit(self, x, y, batch_size, epochs, callbacks, verbose, validation_data, initial_epoch=0):
         if len(self.rows) == self.stop_before:
             self.stop_before = None
             raise KeyboardInterrupt
         assert initial_epoch == 0
+        np.testing.assert_array_equal(self.model.layers[-1].bias, 0)  # Nothing is trained twice.
         schedule = self.model.optimizer._learning_rate
         row = (schedule.learning_rate, batch_size, epochs, schedule.warmup, self.seed)
         self.rows.append(row)
@@ -266,7 +274,6 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
 
 def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkeypatch):
     """The best trial's preset is, to the last bit, that of `finetune` with the trial's hyperparameters."""
-    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
@@ -276,9 +283,8 @@ def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkey
     assert cli.main(command) == 0
     results = json.loads(Path("sweep/results.json").read_text())
     assert capsys.readouterr().out.rstrip().endswith("results.json has the numbers")
-    assert {path.name for path in Path("sweep").iterdir()} == {
-        "sweep.json", "trials", "preset", "results.json", "table.csv", "table.md", "sweep.png"
-    }  # fmt: skip
+    written = {path.name for path in Path("sweep").iterdir()} - {"sweep.png"}
+    assert written == {"sweep.json", "trials", "preset", "results.json", "table.csv", "table.md"}
     done = json.loads(Path("sweep/trials/trial_0000/restarts.json").read_text())["restarts"]
     assert [one["seed"] for one in done] == [5, 6]
     objective = results["objective"]
@@ -296,3 +302,96 @@ def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkey
     assert cli.main(command) == 0  # There is nothing left to do.
     assert cli.main([*command, "--epochs", "2"]) == 2
     assert "`out` must be new, or hold a run of the same configuration. Received: space=" in capsys.readouterr().err
+
+
+def test_every_task_takes_a_dropout(start):
+    """The weights are those of `from_preset` after the same seed, under the rate of the point."""
+    names = ["O", "B-X"]
+    for task, arguments in (
+        (kbz.BertTextClassifier, {"class_names": names}),
+        (kbz.BertTextRegressor, {}),
+        (kbz.BertTokenClassifier, {"class_names": names}),
+        (kbz.BertQuestionAnswerer, {"null_threshold": -1.5, "sequence_length": 80}),
+        (kbz.BertMultipleChoice, {}),
+    ):
+        hypermodel = kbz.tuning.TaskHyperModel(task, start, dropout=[0.3, 0.1], seed=8, **arguments)
+        model = hypermodel.build(keras_tuner.HyperParameters())
+        keras.utils.set_random_seed(8)
+        plain = task.from_preset(start, **arguments)
+        for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+        rates = {"dropout": 0.3, "attention_dropout": 0.3}
+        assert model.backbone.architecture == {**plain.backbone.architecture, **rates}
+        config = plain.head_config() | ({"dropout": 0.3} if "dropout" in plain.head_config() else {})
+        assert (model.head_config(), model.settings()) == (config, plain.settings())
+        schedule = model.optimizer._learning_rate
+        assert (schedule.learning_rate, schedule.warmup) == (5e-5, 0.1)
+
+
+CONSOLE = "import sys; from keras_bert_zoo import cli; sys.exit(cli.main(sys.argv[1:]))"
+
+
+@pytest.mark.slow
+def test_processes_share_a_sweep(start, tmp_path):
+    """A chief and two workers find what one process finds."""
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    command = ["tune", "mrpc", "--data", ".", "--preset", "start", "--sequence-length", "80", "--epochs", "1"]
+    command += ["--learning-rate", "1e-2", "5e-3", "1e-3", "--batch-size", "4", "8", "--restarts", "2"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": port}
+    path = str(Path(kbz.__file__).parents[1])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CONSOLE, *command, "--out", "shared"],
+            env={**os.environ, "PYTHONPATH": path, **shared, "KERASTUNER_TUNER_ID": name},
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "chief", "two")
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=540)
+            assert process.returncode == 0, errors[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    assert {"one.json", "two.json", "chief.json"} <= {path.name for path in (tmp_path / "shared" / "trials").iterdir()}
+    run = Run("mrpc", str(tmp_path / "start"), data=str(tmp_path), sequence_length=80)
+    grid = {"learning_rate": [1e-2, 5e-3, 1e-3], "batch_size": [4, 8], "epochs": 1}
+    alone = tune(run, tmp_path / "alone", restarts=2, verbose=0, **grid)
+    together = json.loads((tmp_path / "shared" / "results.json").read_text())
+    found = [
+        sorted(
+            (row["learning_rate"], row["batch_size"], round(row[results["objective"]], 6), round(row["std"], 6))
+            for row in results["rows"]
+        )
+        for results in (alone, together)
+    ]
+    assert len(found[0]) == 6
+    assert found[0] == found[1]
+    assert (tmp_path / "shared" / "preset" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"search": "random", "trials": 2}, {"search": "bayesian"}, {"search": "hyperband"}]
+)
+def test_other_searches_train(options, start, tmp_path):
+    for name in ("train", "dev"):
+        rows = (f"{text}\t{i % 2}" for i, text in enumerate(SENTENCES))
+        write(tmp_path / f"{name}.tsv", "text\tlabel", *rows)
+    run = Run("texts", start, data=str(tmp_path), sequence_length=16)
+    grid = {"learning_rate": [1e-2, 1e-3], "batch_size": 8, "epochs": [1, 2]}
+    results = tune(run, tmp_path / "sweep", verbose=0, **options, **grid)
+    assert all(row["status"] == "COMPLETED" for row in results["rows"])
+    assert {row["epochs"] for row in results["rows"]} <= {1, 2}
+    assert len(results["rows"]) == {"random": 2, "bayesian": 4}.get(options["search"], len(results["rows"]))
+    classifier = kbz.BertTextClassifier.from_preset(tmp_path / "sweep" / "preset")
+    said = [classifier.class_names[i] for i in classifier.predict(SENTENCES, verbose=0).argmax(-1)]
+    assert np.mean([one == other for one, other in zip(said, "01" * 4, strict=True)]) == results["rows"][0]["best"]

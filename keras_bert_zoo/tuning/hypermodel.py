@@ -30,7 +30,8 @@ class TaskHyperModel(keras_tuner.HyperModel):
 
     A point is trained with each of `restarts` seeds, and its score is the mean after the last epoch, where the rate has
     come down to zero. Each training is kept on disk when it is done, and the best one as a preset, for `best_preset`
-    and `save_best`; a trial that is no better than one before it keeps the numbers only.
+    and `save_best`; a trial that is no better than one before it keeps the numbers only. Keras Tuner's own checkpoints,
+    behind `get_best_models`, are of the best epoch.
 
     `epochs=None` is for `Hyperband`, which sets them. A trial that it promotes is trained anew, with more epochs: the
     schedule of the rate spans all of them, so that what was trained with fewer is no beginning of it.

@@ -95,7 +95,8 @@ def _written(value: Any) -> str:
 def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
     """Draw the objective over what was searched, where matplotlib is installed; else the log says so.
 
-    There is a panel a hyperparameter. A point is a trial's mean, its bar the standard deviation over the restarts, and the ring the best trial.
+    There is a panel a hyperparameter. A point is a trial's mean, its bar the standard deviation over the restarts, and
+    the ring the best trial.
     """
     if find_spec("matplotlib") is None:
         _logger.warning('No picture of the sweep: that needs matplotlib (pip install ".[plot]").')

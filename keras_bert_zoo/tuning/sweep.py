@@ -1,11 +1,12 @@
 """A sweep over a task's official files, from a preset to the best one."""
 
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import read_json, write_json
+from keras_bert_zoo.checkpoints.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score, check_labels
 from keras_bert_zoo.layers.checks import check_positive_int
@@ -14,6 +15,8 @@ from keras_bert_zoo.tuning.spaces import PAPER, SMALL_MODELS, checked_space
 
 GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
 SEARCHES = ("grid", "random", "bayesian", "hyperband")
+# As long as Keras Tuner's workers wait for their chief, in seconds.
+_PATIENCE = 3600
 CONFIG, RESULTS, TRIALS, PRESET = "sweep.json", "results.json", "trials", "preset"
 
 
@@ -74,11 +77,13 @@ def tune(
     fixed = {name: value for name, value in asdict(run).items() if name not in space}
     config = {**fixed, "space": space, "search": search, "trials": trials, "restarts": restarts}
     folder = Path(out)
+    train, dev = run.read("train"), run.read("dev")
+    check_labels(run, train, dev)
+    if _is_worker():
+        _wait_for(folder / CONFIG)
     check_directory(folder / CONFIG, config)
     if (folder / RESULTS).is_file():
         return read_json(folder / RESULTS)
-    train, dev = run.read("train"), run.read("dev")
-    check_labels(run, train, dev)
     kind, epochs = run.recipe.kind, space.get("epochs")
     hypermodel = TaskHyperModel(
         kind.model_class,
@@ -89,8 +94,9 @@ def tune(
         **space | ({"epochs": None} if search == "hyperband" else {}),
         **kind.head(train),
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG, config)
+    if not _is_worker():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CONFIG, config)
     objective = keras_tuner.Objective(f"val_{run.recipe.score}", "max")
     options: dict[str, Any] = {"objective": objective, "seed": run.seed, "directory": folder, "project_name": TRIALS}
     if search == "hyperband":
@@ -98,8 +104,16 @@ def tune(
     elif trials is not None or search != "grid":
         options["max_trials"] = trials or 10
     tuner = _tuner_class(search)(hypermodel, **options)
-    tuner.search(train.x, train.y, verbose=verbose)
-    if not hasattr(tuner.oracle, "trials"):  # A worker's, which asks the chief.
+    try:
+        tuner.search(train.x, train.y, verbose=verbose)
+    except RuntimeError as error:
+        if "consecutive failures" not in str(error):
+            raise
+        last = str(error).strip().splitlines()[-1]
+        raise ValueError(
+            f"Several trials in a row failed; {folder / TRIALS} has why. Received at last: {last}"
+        ) from None
+    if _is_worker():
         return None
     save_best(tuner, folder / PRESET)
     for name in ("table.csv", "table.md"):
@@ -108,6 +122,26 @@ def tune(
     results = {"task": run.task, "objective": objective.name, "rows": table(tuner), "sweep": config}
     write_json(folder / RESULTS, results)  # Last: it says that all is there.
     return results
+
+
+def _is_worker() -> bool:
+    """Whether another process, the chief, says what to try."""
+    names = ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT", "KERASTUNER_TUNER_ID")
+    if names[0] not in os.environ:
+        return False
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise ValueError(f"A shared sweep needs all of {listed(names)} in the environment. Received: no {missing[0]}")
+    return "chief" not in os.environ[names[2]]
+
+
+def _wait_for(config: Path) -> None:
+    """The chief writes the configuration, so that processes which start together do not find a directory half made."""
+    end = time.monotonic() + _PATIENCE
+    while not config.is_file():
+        if time.monotonic() > end:
+            raise ValueError(f"`out` must be the directory of the chief, too. Received: no {config} for an hour")
+        time.sleep(0.2)
 
 
 def _tuner_class(search: str) -> Any:
