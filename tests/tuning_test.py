@@ -152,7 +152,7 @@ SEARCHES = {
     "grid": (lambda: kbz.tuning.GridSearch, {}),
     "random": (lambda: keras_tuner.RandomSearch, {"max_trials": 5}),
     "bayesian": (lambda: keras_tuner.BayesianOptimization, {"max_trials": 5}),
-    "hyperband": (lambda: keras_tuner.Hyperband, {"max_epochs": 4, "factor": 2}),
+    "hyperband": (lambda: keras_tuner.Hyperband, {"max_epochs": 2, "factor": 2}),
 }
 
 
@@ -181,18 +181,19 @@ def test_a_killed_sweep_goes_on(name, trainings, tmp_path):
     assert kbz.tuning.table(again) == kbz.tuning.table(tuner)
 
 
-def test_a_grid_goes_on_between_two_trials(trainings, tmp_path, monkeypatch):
-    """Nothing was under way, so that Keras Tuner's own grid search would end at once."""
+@pytest.mark.parametrize("written", [False, True])
+def test_a_grid_goes_on_between_two_trials(written, trainings, tmp_path, monkeypatch):
+    """Nothing was under way, or no more of it than a trial's file: Keras Tuner's own grid search would end at once."""
     space = {"learning_rate": [1e-2, 1e-3], "batch_size": [2, 4, 8]}
     tuner = tuner_of(kbz.tuning.GridSearch, tmp_path, **space)
     monkeypatch.setattr(tuner, "pre_create_trial", lambda: 1 / (4 - len(trainings.rows)))
     with pytest.raises(ZeroDivisionError):
         search(tuner)
-    # What is left of a trial that was written, and no more.
-    trial = keras_tuner.engine.trial.Trial(tuner.oracle.get_space(), "0004")
-    trial.hyperparameters.values |= {"learning_rate": 1e-3, "batch_size": 4}
-    (tmp_path / "sweep" / "trial_0004").mkdir()
-    trial.save(str(tmp_path / "sweep" / "trial_0004" / "trial.json"))
+    if written:
+        trial = keras_tuner.engine.trial.Trial(tuner.oracle.get_space(), "0004")
+        trial.hyperparameters.values |= {"learning_rate": 1e-3, "batch_size": 4}
+        (tmp_path / "sweep" / "trial_0004").mkdir()
+        trial.save(str(tmp_path / "sweep" / "trial_0004" / "trial.json"))
     search(tuner_of(kbz.tuning.GridSearch, tmp_path, **space))
     points = [(rate, size) for rate in (1e-2, 1e-3) for size in (2, 4, 8)]
     assert sorted(row[:2] for row in trainings.rows) == sorted(points)

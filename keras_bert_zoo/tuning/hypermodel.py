@@ -172,11 +172,10 @@ def _with_dropout(model: Any, rate: float) -> Any:
     return other
 
 
-def _is_best(objective: Any, scores: dict[str, float], before: dict[str, list[float]]) -> bool:
+def _is_best(objective: Any, scores: dict[str, float], before: list[dict[str, float]]) -> bool:
     """Whether this is better than the trainings of the same point before it."""
-    earlier = [dict(zip(before, numbers, strict=True)) for numbers in zip(*before.values(), strict=True)]
     mine = objective.get_value(scores)
-    return all(objective.better_than(mine, objective.get_value(one)) for one in earlier)
+    return all(objective.better_than(mine, objective.get_value(one)) for one in before)
 
 
 def _is_best_trial(oracle: Any, summary: dict[str, float]) -> bool:

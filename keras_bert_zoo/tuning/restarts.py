@@ -44,19 +44,21 @@ class Restarts:
     def seconds(self) -> float:
         return sum(restart["seconds"] for restart in self.done)
 
-    def scores(self) -> dict[str, list[float]]:
-        """The value of each score under each seed."""
-        names = self.done[0]["scores"] if self.done else {}
-        return {name: [_number(restart["scores"][name]) for restart in self.done] for name in names}
+    def scores(self) -> list[dict[str, float]]:
+        """The scores of each training."""
+        return [
+            {name: math.nan if value is None else value for name, value in restart["scores"].items()}
+            for restart in self.done
+        ]
 
     def summary(self) -> dict[str, float]:
         """The mean of each score, and of several seeds its standard deviation, as `<name>_std`."""
-        numbers = self.scores()
+        rows = self.scores()
+        numbers = {name: [row[name] for row in rows] for name in rows[0]}
         means = {name: float(np.mean(values)) for name, values in numbers.items()}
-        if len(self.done) < 2:
-            return means
-        return means | {f"{name}_std": float(np.std(values, ddof=1)) for name, values in numbers.items()}
+        return means | {f"{name}_std": spread(values) for name, values in numbers.items() if len(values) > 1}
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+def spread(values: list[float]) -> float:
+    """The standard deviation of which `values` are a sample."""
+    return float(np.std(values, ddof=1))

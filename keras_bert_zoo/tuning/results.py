@@ -9,19 +9,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_bert_zoo.checkpoints.files import replacing, write_directory
 from keras_bert_zoo.checkpoints.huggingface import OPTIONAL
 from keras_bert_zoo.checkpoints.huggingface import PRESET as MARKER
 from keras_bert_zoo.tuning.hypermodel import PRESET
-from keras_bert_zoo.tuning.restarts import Restarts
+from keras_bert_zoo.tuning.restarts import Restarts, spread
 
 _logger = logging.getLogger("keras_bert_zoo")
-_ALL = 1_000_000
 
 
 def best_preset(tuner: Any) -> Path:
     """The directory of the best trial's preset: of its best restart, after the last epoch."""
-    for trial in tuner.oracle.get_best_trials(_ALL):  # Of several equal ones one has it.
+    for trial in _ranked(tuner):  # Of several equal ones one has it.
         path = Path(tuner.get_trial_dir(trial.trial_id)) / PRESET
         if trial.status == "COMPLETED" and path.is_dir():
             return path
@@ -46,28 +47,36 @@ def table(tuner: Any) -> list[dict[str, Any]]:
         objective, the standard deviation over the restarts as `std` (None of fewer than two), the best of them, how
         many there are, and the seconds that they took, dev scores included.
     """
-    name = tuner.oracle.objective.name
+    objective = tuner.oracle.objective
+    best = max if objective.direction == "max" else min
     rows = []
-    for trial in tuner.oracle.get_best_trials(_ALL):
+    for trial in _ranked(tuner):
         restarts = Restarts(Path(tuner.get_trial_dir(trial.trial_id)))
-        done = {} if trial.status != "COMPLETED" else restarts.summary()
+        scores = [objective.get_value(one) for one in restarts.scores()] if trial.status == "COMPLETED" else []
         values = dict(trial.hyperparameters.values)
         if "tuner/epochs" in values:  # What else Hyperband notes is its own affair.
             values["epochs"] = values["tuner/epochs"]
-        best = max if tuner.oracle.objective.direction == "max" else min
         rows.append(
             {
                 "trial": trial.trial_id,
                 "status": trial.status,
-                **{key: value for key, value in values.items() if not key.startswith("tuner/")},
-                name: done.get(name),
-                "std": done.get(f"{name}_std"),
-                "best": best(restarts.scores()[name]) if done else None,
+                **{name: value for name, value in values.items() if not name.startswith("tuner/")},
+                objective.name: float(np.mean(scores)) if scores else None,
+                "std": spread(scores) if len(scores) > 1 else None,
+                "best": best(scores) if scores else None,
                 "restarts": len(restarts.done),
                 "seconds": round(restarts.seconds, 1),
             }
         )
     return rows
+
+
+def _ranked(tuner: Any) -> list[Any]:
+    """The trials, the best first, of equal ones the earliest, and those without a score last."""
+    trials = sorted(tuner.oracle.get_best_trials(1_000_000), key=lambda trial: trial.trial_id)
+    done = [trial for trial in trials if trial.status == "COMPLETED"]
+    done.sort(key=lambda trial: trial.score, reverse=tuner.oracle.objective.direction == "max")
+    return done + [trial for trial in trials if trial.status != "COMPLETED"]
 
 
 def write_table(tuner: Any, path: str | os.PathLike[str]) -> None:
