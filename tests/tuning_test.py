@@ -227,6 +227,7 @@ def test_a_range_and_a_choice_of_presets(trainings, tmp_path):
     assert len(set(rates)) == 4
     assert all(1e-5 <= rate <= 1e-3 for rate in rates)
     assert {row["preset"] for row in kbz.tuning.table(tuner)} == {"a", "b"}
+    assert len(tuner.get_best_models(2)) == 2  # Keras Tuner's own way goes on working.
 
 
 def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
@@ -267,6 +268,14 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
             tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "out", **options)
         assert words in str(error.value)
         assert not (tmp_path / "out").exists()
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", lambda *arguments, **options: 1 / 0)
+    with pytest.raises(ValueError, match=r"Several trials in a row failed; .*trials has why. .* division by zero"):
+        tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "failed", verbose=0)
+    monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
+    with pytest.raises(ValueError, match=r"A shared sweep needs all of .* Received: no KERASTUNER_ORACLE_PORT"):
+        tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "alone")
     monkeypatch.setitem(sys.modules, "keras_tuner", None)
     monkeypatch.delitem(sys.modules, "keras_bert_zoo.tuning.extra")
     with pytest.raises(ValueError, match=r'`tuning` needs Keras Tuner: pip install "keras-bert-zoo\[tuner\]"'):

@@ -120,14 +120,17 @@ def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
     figure = Figure(figsize=(4 * max(len(swept), 1), 3.5), layout="constrained")
     panels = figure.subplots(1, max(len(swept), 1), sharey=True, squeeze=False)[0]
     for axes, key in zip(panels, swept or ["trial"], strict=True):
-        # Each value has its place, whatever the distance: a grid's are neither linear nor logarithmic.
         values = sorted({row[key] for row in rows if key in row})
-        places = [values.index(row[key]) for row in rows]
-        axes.errorbar(
-            places, [row[name] for row in rows], [row["std"] or 0.0 for row in rows], fmt="o", alpha=0.6, capsize=3
-        )
-        axes.plot(places[0], rows[0][name], "o", markersize=12, markerfacecolor="none", color="black")
-        axes.set_xticks(range(len(values)), [_written(value) for value in values])
+        # The few values of a grid are neither linear nor logarithmic: each has its place. Those of a range have theirs.
+        few = len(values) <= 8 or isinstance(values[0], str)
+        places = [values.index(row[key]) if few else row[key] for row in rows]
+        means, bars = [row[name] for row in rows], [row["std"] or 0.0 for row in rows]
+        axes.errorbar(places, means, bars, fmt="o", alpha=0.6, capsize=3)
+        axes.plot(places[0], means[0], "o", markersize=12, markerfacecolor="none", color="black")
+        if few:
+            axes.set_xticks(range(len(values)), [_written(value) for value in values])
+        elif key == "learning_rate":
+            axes.set_xscale("log")
         axes.set_xlabel(key)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(name)
