@@ -351,7 +351,7 @@ def test_the_curve_is_drawn(tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("command", ["finetune", "evaluate", "predict"])
+@pytest.mark.parametrize("command", ["finetune", "tune", "evaluate", "predict"])
 def test_help_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as leaves:
         cli.main([command, "--help"])
