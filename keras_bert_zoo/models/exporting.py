@@ -39,11 +39,12 @@ class Exports:
 
         A SavedModel of a task with a preprocessor that takes a text or a pair a row takes strings: its default
         signature has the input `text`, or `first` and `second`, string `[batch]`; the signature `serve_tokens` takes
-        ready arrays. Whoever loads it imports `tensorflow_text` first; TensorFlow Serving has these operations built
-        in. All other inputs are int32 arrays under the names of the model's own.
+        ready arrays. Whoever loads it imports `tensorflow_text` first; a server must have its operations built in.
+        All other inputs are int32 arrays under the names of the model's own. A BiLSTM goes into a SavedModel and, from
+        TensorFlow, into ONNX only.
 
-        Outputs are what `predict` gives: under their names, or as `output_0` where there is one only. OpenVINO
-        computes in bfloat16 where the processor can, unless `INFERENCE_PRECISION_HINT` is `"f32"`.
+        Outputs are what `predict` gives, within rounding: under their names, or as `output_0` where there is one only.
+        OpenVINO computes in bfloat16 where the processor can, unless `INFERENCE_PRECISION_HINT` is `"f32"`.
 
         Args:
             filepath: Where to; a directory may hold a SavedModel, which is replaced.
