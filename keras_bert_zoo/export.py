@@ -155,24 +155,24 @@ def _write_saved_model(
 
 def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> None:
     # A graph's outputs are called as the model's; one that has no name as in Keras' SavedModels.
-    outputs = model.output if isinstance(model.output, dict) else {"output_0": model.output}
     with gelu_spelled_out():
         if keras.backend.backend() == "tensorflow":
-            named = keras.Model(model.input, outputs)
-            _export(named, path, "onnx", axes, options)
+            outputs = model.output if isinstance(model.output, dict) else {"output_0": model.output}
+            _export(keras.Model(model.input, outputs), path, "onnx", axes, options)
             return
         import torch
 
         # Keras 3.15 has PyTorch's older exporter do this, which fails on a LayerNorm.
-        program = torch.onnx.export(
-            _program(model, axes, longest, {}),
+        program = _program(model, axes, longest, {})
+        places: Any = program.call_spec.out_spec.unflatten(range(program.call_spec.out_spec.num_leaves))
+        torch.onnx.export(
+            program,
             input_names=list(axes),
-            output_names=list(outputs),
+            output_names=sorted(places, key=places.__getitem__) if isinstance(places, dict) else ["output_0"],
             dynamo=True,
             verbose=False,
             **options,
-        )
-        program.save(str(path))
+        ).save(str(path))
 
 
 def _write_openvino(

@@ -124,7 +124,11 @@ def test_runtimes(format, tmp_path):
     ids=["number", "vector", "next", "tags", "answer", "choice", "mlm", "pretrainer", "backbone", "ensemble"],
 )
 def test_every_task(build, tmp_path):
-    check_export(build(), FIRST, tmp_path / "model")
+    model = build()
+    check_export(model, FIRST, tmp_path / "model")
+    if BACKEND == "torch" and isinstance(model.output, dict):  # To be named in the order that they have there.
+        (tmp_path / "onnx").mkdir()
+        check_export(model, "onnx", tmp_path / "onnx" / "model")
 
 
 SERVE = """
@@ -245,5 +249,6 @@ def test_quantized_after_training(mode, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0), expected)
-    assert keras.saving.serialize_keras_object(loaded.backbone) == keras.saving.serialize_keras_object(model.backbone)
+    configs = [json.dumps(keras.saving.serialize_keras_object(some.backbone)) for some in (loaded, model)]
+    assert configs[0] == configs[1]
     loaded.fit(TEXTS, LABELS, batch_size=6, verbose=0)
