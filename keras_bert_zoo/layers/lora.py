@@ -16,7 +16,8 @@ class AdaptableDense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.
 
     def save_own_variables(self, store: Any) -> None:
-        enabled, self.lora_enabled = self.lora_enabled, False
+        enabled: bool = self.lora_enabled
+        self.lora_enabled = False  # Else Keras would add their product to the kernel.
         try:
             super().save_own_variables(store)
         finally:
