@@ -12,11 +12,13 @@ class AdaptableDense(keras.layers.Dense):
     no gradient leads away: training would not go on.
     """
 
+    lora_enabled: bool
+
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.
 
     def save_own_variables(self, store: Any) -> None:
-        enabled: bool = self.lora_enabled
+        enabled = self.lora_enabled
         self.lora_enabled = False  # Else Keras would add their product to the kernel.
         try:
             super().save_own_variables(store)

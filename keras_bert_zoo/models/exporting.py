@@ -8,6 +8,7 @@ from keras_bert_zoo.export import Axes, Texts, check_format, write_model
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.models.inputs import INPUT_NAMES
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.models.quantized import quantized_layers
 
 _HALF_PRECISION = ("tf_saved_model", "torch")
 
@@ -75,6 +76,11 @@ class Exports:
         if half and format not in _HALF_PRECISION:
             raise ValueError(
                 f'`format="{format}"` needs a float32 model. Received: one of {backbone.embeddings.dtype_policy.name}'
+            )
+        if format == "litert" and quantized_layers(self):
+            raise ValueError(
+                '`format="litert"` needs a model before quantize(): the converter has `optimizations` of its own. '
+                "Received: a quantized model"
             )
         positions = backbone.architecture["max_sequence_length"]
         texts = self._texts(sequence_length, pairs) if format == "tf_saved_model" else None
