@@ -88,6 +88,7 @@ def test_weights_from_before_lora(adapted, tmp_path):
 
 
 def test_preset_holds_the_sums(adapted, tmp_path):
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     # Any layer of Keras' may be adapted on its own, scaled too.
     adapted.backbone.encoder_layers[0].intermediate.enable_lora(3, lora_alpha=6)

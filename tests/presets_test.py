@@ -148,6 +148,7 @@ def test_classifier_round_trip_and_transformers(backbone, tokenizer, multi_label
 
 
 def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     options = {
         "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
