@@ -85,7 +85,7 @@ $(VENV)/.only-jax $(VENV)/.only-torch: $(VENV)/.only-%: pyproject.toml
 	touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet ".[docs]"
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	touch $@
 
 $(VENV)/.beam: pyproject.toml | $(BIN)/python

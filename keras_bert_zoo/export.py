@@ -67,6 +67,8 @@ def check_format(path: str | os.PathLike[str], format: str) -> Path:
     suffixes, needs = FORMATS[format]
     if suffixes and Path(path).suffix != suffixes[0]:
         raise ValueError(f'`filepath` must end with {suffixes[0]} for format="{format}". Received: {str(path)!r}')
+    if suffixes and Path(path).is_dir():
+        raise ValueError(f'`filepath` must be a file for format="{format}". Received: {str(path)!r}, a directory')
     backend = keras.backend.backend()
     if backend not in needs:
         raise ValueError(
@@ -104,11 +106,19 @@ def write_model(
         options: More arguments of the exporter.
     """
     options = options or {}
+    backend = keras.backend.backend()
     recurrent = next((layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)), None)
-    if recurrent is not None and (format, keras.backend.backend()) not in _FOLLOW_LOOPS:
+    if recurrent is not None and (format, backend) not in _FOLLOW_LOOPS:
         raise ValueError(
             f'`format="{format}"` has no loop over tokens here; "tf_saved_model" has, and "onnx" on the TensorFlow '
             f"backend. Received: a model with {recurrent.path}"
+        )
+    # PyTorch's exporter writes the quantized table's look-up as a file that no runtime opens.
+    tables = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    if backend == "torch" and format in ("onnx", "openvino") and any(table.quantization_mode for table in tables):
+        raise ValueError(
+            f'`format="{format}"` takes no quantized embeddings on the torch backend: quantize with filters="attention|'
+            'intermediate|output", or export on TensorFlow. Received: a model with them'
         )
     if format == "tf_saved_model":
 

@@ -56,6 +56,9 @@ def test_reads_columns():
     withheld = datasets.Dataset.from_dict({"tokens": [["EU"]], "ner_tags": [[-1]]}, features=features)
     with pytest.raises(ValueError, match=r"Row 0: .* Received: .*-1"):
         read_conll(withheld)
+    assert read_conll(withheld, labels=False) == ([["EU"]], [[]], [0])
+    with pytest.raises(ValueError, match=r"Row 0: `tokens` must be a list of words. Received: 'George went'"):
+        read_conll({"tokens": ["George went"]}, labels=False)
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,8 @@ def test_squad_from_hugging_face():
     assert columns.answers == [[("Rollo", 4)], []]
     assert columns.impossible == [False, True]
     assert columns.title == ["T", "T"]
+    bare = readers.read_squad(datasets.Dataset.from_dict(data).remove_columns("answers"), labels=False)
+    assert (bare.question, bare.answers, bare.impossible) == (columns.question, [[], []], [False, False])
     data["answers"][0]["answer_start"] = []
     refused(
         lambda: readers.read_squad(datasets.Dataset.from_dict(data)),

@@ -22,7 +22,8 @@ from tests.layouts import write_tensorflow1
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [
-    ROOT / "README.md", DOCS / "index.md", *sorted(DOCS.glob("guides/*.md")), *sorted(DOCS.glob("migration/*.md")),
+    ROOT / "README.md", DOCS / "index.md", DOCS / "is_my_run_normal.md",
+    *sorted(DOCS.glob("guides/*.md")), *sorted(DOCS.glob("migration/*.md")),
 ]  # fmt: skip
 NO_COMMAND = ("make", "pip")
 # What readers would write -> what a test has time for.
@@ -73,8 +74,9 @@ def toys(tmp_path_factory):
         official.mrpc(folder / "glue_data", part)
         official.squad2(folder, part)
     sentences = "\n".join(f"{text.capitalize()}, and so {other}." for text in GIVEN["texts"] for other in WORDS[5:])
-    (folder / "books").mkdir()
-    for name in ("books/one.txt", "books/two.txt", "sample.txt"):
+    for name in ("books", "novels", "held_out"):
+        (folder / name).mkdir()
+    for name in ("books/one.txt", "books/two.txt", "novels/one.txt", "held_out/one.txt", "sample.txt"):
         (folder / name).write_text(f"{sentences}\n\n{sentences}\n\n{sentences}")
     kbz.write_vocabulary(folder / "vocab.txt", VOCABULARY)
     tokenizer = kbz.BertTokenizer(VOCABULARY)

@@ -235,6 +235,12 @@ def test_int8_from_a_file(tmp_path):
         with pytest.raises(ValueError, match="A preset holds float weights: save it before quantize"):
             one.save_to_preset(tmp_path / "preset")
     assert not (tmp_path / "preset").exists()
+    if BACKEND == "torch":
+        for name in ("onnx", "openvino"):
+            with pytest.raises(
+                ValueError, match=f'`format="{name}"` takes no quantized embeddings on the torch backend'
+            ):
+                model.export(tmp_path / f"model{SUFFIXES[name]}", format=name)
 
 
 @pytest.mark.slow

@@ -128,7 +128,10 @@ def test_restarts(trainings, tmp_path):
     assert trial.score == pytest.approx(rows[0]["val_accuracy"])
     assert trial.metrics.get_best_value("val_accuracy_std") == pytest.approx(rows[0]["std"])
     best = trainings.rows.index((*ranked[0], 7 + int(np.argmax(scores[ranked[0]])))) + 1
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "README.md").write_text("mine")
     kbz.tuning.save_best(tuner, tmp_path / "best")
+    assert (tmp_path / "best" / "README.md").read_text() == "mine"
     assert load_file(tmp_path / "best" / "model.safetensors")["classifier.bias"][0] == best
     kept = [trial.trial_id for trial in tuner.oracle.trials.values() if (preset_of(tuner, trial)).is_dir()]
     means = [np.mean(scores[point]) for point in points]
@@ -262,6 +265,8 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         ({"search": "all"}, "`search` must be one of ('grid', 'random', "),
         ({"search": "hyperband", "trials": 3}, "`trials` must be None for hyperband"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"epochs": None}, "`epochs` must be a value or a list of them. Received: epochs=None"),
+        ({"lr": 3}, "A choice must be one of ('learning_rate', 'batch_size', "),
         ({}, "`data` must be a directory with train.tsv"),
     ):
         with pytest.raises(ValueError) as error:
@@ -289,6 +294,9 @@ def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkey
         mrpc(tmp_path, part)
     point = ("--learning-rate", "1e-2", "--batch-size", "4", "--epochs", "1", "--seed", "5")
     files = ("--data", ".", "--preset", "start", "--sequence-length", "80")
+    assert cli.main(["tune", "mrpc", "--data", ".", "--preset", "strat", *point, "--out", "typo"]) == 2
+    assert "`preset` must be one of" in capsys.readouterr().err
+    assert not Path("typo").exists()
     command = ["tune", "mrpc", *files, *point, "--restarts", "2", "--out", "sweep"]
     assert cli.main(command) == 0
     results = json.loads(Path("sweep/results.json").read_text())

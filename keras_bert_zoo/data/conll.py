@@ -3,7 +3,7 @@
 import os
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from keras_bert_zoo.data.tables import Source, open_table
@@ -107,6 +107,8 @@ def _table_sentences(source: Any, labels: bool) -> Iterator[tuple[list[str], lis
         tags = rest[0] if labels else []
         if names is not None:  # A number that has no name stays, and is refused.
             tags = [names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else tag for tag in tags]
+        if isinstance(words, str) or not isinstance(words, Collection):
+            raise ValueError(f"{place}: `tokens` must be a list of words. Received: {reprlib.repr(words)}")
         if not all(isinstance(word, str) for word in words) or not all(
             isinstance(tag, str) and is_tag(tag) for tag in tags
         ):

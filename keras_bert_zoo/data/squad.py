@@ -26,7 +26,7 @@ class SquadColumns(NamedTuple):
         context: The paragraph that it is about.
         answers: All answers that were given: one in training sets, several in dev sets, none where there is none,
             or where they were not read.
-        impossible: Whether there are none, as in SQuAD 2.0.
+        impossible: Whether there is none, as in SQuAD 2.0; False where they were not read.
         title: That of the article, or `""`.
     """
 
@@ -71,7 +71,7 @@ def read_squad(source: Source, labels: bool = True) -> SquadColumns:
         columns.question.append(question)
         columns.context.append(context)
         columns.answers.append([_answer(place, context, answer) for answer in _objects_of(place, answers)])
-        columns.impossible.append(not columns.answers[-1])
+        columns.impossible.append(labels and not columns.answers[-1])
         columns.title.append(title)
     return columns
 

@@ -2,8 +2,10 @@
 
 import csv
 import logging
+import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from keras_bert_zoo.checkpoints.files import replacing
 
@@ -32,7 +34,7 @@ def train_seconds(path: Path) -> float:
 def draw_curve(log: Path, path: Path, score: str) -> None:
     """Draw the loss and the dev score after each epoch, where matplotlib is installed; else the log says so."""
     if find_spec("matplotlib") is None:
-        _logger.warning('No picture of the learning curve: that needs matplotlib (pip install ".[plot]").')
+        _logger.warning('No picture of the learning curve: that needs matplotlib (pip install "keras-bert-zoo[plot]").')
         return
     from matplotlib.figure import Figure
 
@@ -45,4 +47,10 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
         axes.plot(epochs, [row.get(name, float("nan")) for row in rows], marker="o")
         axes.set(xlabel="epochs", ylabel=title, xticks=epochs)
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    write_figure(figure, path)
+
+
+def write_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write matplotlib's figure, all of it or nothing."""
+    with replacing(Path(path)) as beside:
+        figure.savefig(beside, dpi=150)

@@ -128,6 +128,12 @@ class TaskHyperModel(keras_tuner.HyperModel):
             start = time.perf_counter()
             history = trained.fit(*args, **options).history
             scores = {name: numbers[-1] for name, numbers in history.items()}
+            objective = at.tuner.oracle.objective
+            if isinstance(objective, keras_tuner.Objective) and not objective.has_value(scores):
+                raise keras_tuner.errors.FatalValueError(
+                    f"`objective` must be one of the scores, {sorted(scores)}; those of the dev set need "
+                    f"validation_data or score. Received: objective={objective.name!r}"
+                )
             if not math.isfinite(scores["loss"]):
                 raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {scores['loss']}")
             if _is_best(at.tuner.oracle.objective, scores, done.scores()):

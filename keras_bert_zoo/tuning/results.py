@@ -14,6 +14,8 @@ import numpy as np
 from keras_bert_zoo.checkpoints.files import replacing, write_directory
 from keras_bert_zoo.checkpoints.huggingface import OPTIONAL
 from keras_bert_zoo.checkpoints.huggingface import PRESET as MARKER
+from keras_bert_zoo.checkpoints.model_card import CARD, is_written_by_hand
+from keras_bert_zoo.finetuning.curve import write_figure
 from keras_bert_zoo.tuning.hypermodel import PRESET
 from keras_bert_zoo.tuning.restarts import Restarts, spread
 
@@ -34,7 +36,8 @@ def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:
     source = best_preset(tuner)
 
     def copy(folder: Path) -> None:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
+        card = shutil.ignore_patterns(CARD) if is_written_by_hand(Path(path) / CARD) else None
+        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=card)
 
     write_directory(path, MARKER, OPTIONAL, copy)
 
@@ -108,7 +111,7 @@ def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
     the ring the best trial.
     """
     if find_spec("matplotlib") is None:
-        _logger.warning('No picture of the sweep: that needs matplotlib (pip install ".[plot]").')
+        _logger.warning('No picture of the sweep: that needs matplotlib (pip install "keras-bert-zoo[plot]").')
         return
     from matplotlib.figure import Figure
 
@@ -134,4 +137,4 @@ def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
         axes.set_xlabel(key)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(name)
-    figure.savefig(path, dpi=150)
+    write_figure(figure, path)

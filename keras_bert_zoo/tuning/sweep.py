@@ -14,6 +14,7 @@ from keras_bert_zoo.training.runs import check_directory
 from keras_bert_zoo.tuning.spaces import PAPER, SMALL_MODELS, checked_space
 
 GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
+CHOICES = ("learning_rate", "batch_size", "epochs", "warmup", "dropout", "preset", "seed")
 SEARCHES = ("grid", "random", "bayesian", "hyperband")
 # As long as Keras Tuner's workers wait for their chief, in seconds.
 _PATIENCE = 3600
@@ -72,6 +73,11 @@ def tune(
     check_positive_int(restarts=restarts, **({} if trials is None else {"trials": trials}))
     if trials is not None and search == "hyperband":
         raise ValueError(f"`trials` must be None for hyperband, which counts epochs. Received: trials={trials}")
+    for name, value in choices.items():
+        if name not in CHOICES:
+            raise ValueError(f"A choice must be one of {CHOICES}; the rest is the run's. Received: {name}={value!r}")
+        if value is None and name != "dropout":
+            raise ValueError(f"`{name}` must be a value or a list of them. Received: {name}=None")
     own = {"preset": run.preset, "warmup": run.warmup, "seed": run.seed}
     space = checked_space(**{**own, **GRIDS[grid], **choices})
     fixed = {name: value for name, value in asdict(run).items() if name not in space}
@@ -95,8 +101,9 @@ def tune(
         **kind.head(train),
     )
     if not _is_worker():
+        hypermodel.build(keras_tuner.HyperParameters())
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CONFIG, config)
+        write_json(folder / CONFIG, config)  # Not before it is known to make sense.
     objective = keras_tuner.Objective(f"val_{run.recipe.score}", "max")
     options: dict[str, Any] = {"objective": objective, "seed": run.seed, "directory": folder, "project_name": TRIALS}
     if search == "hyperband":
