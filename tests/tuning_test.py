@@ -128,7 +128,7 @@ def test_restarts(trainings, tmp_path):
     assert trial.score == pytest.approx(rows[0]["val_accuracy"])
     assert trial.metrics.get_best_value("val_accuracy_std") == pytest.approx(rows[0]["std"])
     best = trainings.rows.index((*ranked[0], 7 + int(np.argmax(scores[ranked[0]])))) + 1
-    (tmp_path / "best").mkdir()
+    kbz.tuning.save_best(tuner, tmp_path / "best")
     (tmp_path / "best" / "README.md").write_text("mine")
     kbz.tuning.save_best(tuner, tmp_path / "best")
     assert (tmp_path / "best" / "README.md").read_text() == "mine"
