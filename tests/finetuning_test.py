@@ -220,6 +220,33 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
         evaluate(replace(run, preset=str(tmp_path / "other")))
 
 
+def test_files_without_labels(start, tmp_path):
+    """Test sets of SQuAD have no answers, those of a tagger words alone: the same is said as with them."""
+    conll(tmp_path, "dev")
+    squad2(tmp_path, "dev")
+    words, questions = tmp_path / "conll2003" / "eng.testa", tmp_path / "squad" / "dev-v2.0.json"
+    bare = "".join(line.split(" ")[0] + "\n" for line in words.read_text().splitlines())
+    (tmp_path / "bare.bio").write_text(bare)
+    asked = json.loads(questions.read_text())
+    for row in asked["data"][0]["paragraphs"][0]["qas"]:
+        del row["answers"], row["is_impossible"]
+    (tmp_path / "bare.json").write_text(json.dumps(asked))
+    kbz.BertTokenClassifier.from_preset(start, class_names=["O", "B-LOC"]).save_to_preset(tmp_path / "ner")
+    kbz.BertQuestionAnswerer.from_preset(start, sequence_length=80).save_to_preset(tmp_path / "squad2")
+    for task, preset, full, bare_file in (
+        ("conll", "ner", words, "bare.bio"), ("squad2", "squad2", questions, "bare.json"),
+    ):  # fmt: skip
+        run = Run(task, str(tmp_path / preset))
+        for name, file in (("full", full), ("bare", tmp_path / bare_file)):
+            predict(run, tmp_path / task / name, file)
+    assert (tmp_path / "conll" / "full").read_text() == (tmp_path / "conll" / "bare").read_text()
+    for file in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
+        said = [(tmp_path / "squad2" / name / file).read_text() for name in ("full", "bare")]
+        assert said[0] == said[1] != "{}"
+    with pytest.raises(ValueError, match=r"bare.bio, line 3 must have a word and its tag"):
+        read_conll(tmp_path / "bare.bio")
+
+
 def test_lines_become_json_lines(start, tmp_path, monkeypatch):
     tagger = kbz.BertTokenClassifier.from_preset(start, class_names=["O", "B-LOC", "I-LOC"])
     tilted(tagger, "classifier", [0.0, 9.0, 0.0]).save_to_preset(tmp_path / "ner")
@@ -351,7 +378,7 @@ def test_the_curve_is_drawn(tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("command", ["finetune", "evaluate", "predict"])
+@pytest.mark.parametrize("command", ["finetune", "tune", "evaluate", "predict"])
 def test_help_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as leaves:
         cli.main([command, "--help"])

@@ -61,6 +61,8 @@ print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
         "torch",
         "jax",
         "transformers",
+        "keras_tuner",
+        "grpc",
     }
     assert "keras_bert_zoo" in loaded
 

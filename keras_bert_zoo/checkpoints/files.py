@@ -66,7 +66,7 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to: in the end it takes the place of `path`, and after an error nothing is left."""
-    beside = path.with_name(f".{path.name}.part")
+    beside = path.with_name(f".{path.stem}.part{path.suffix}")  # Some writers ask for their suffix.
     try:
         yield beside
         os.replace(beside, path)

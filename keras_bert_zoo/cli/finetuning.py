@@ -1,4 +1,4 @@
-"""Fine-tuning from the console: `finetune`, `evaluate`, `predict`."""
+"""Fine-tuning from the console: `finetune`, `tune`, `evaluate`, `predict`."""
 
 import argparse
 from pathlib import Path
@@ -6,6 +6,11 @@ from typing import Any
 
 from keras_bert_zoo.cli.commands import add_command, add_options, configured
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
+from keras_bert_zoo.tuning import tune
+from keras_bert_zoo.tuning.sweep import GRIDS, SEARCHES
+
+# What `tune` takes several values of.
+SWEPT = ("preset", "learning_rate", "batch_size", "epochs", "warmup", "dropout")
 
 _FINETUNE = """\
 BERT base on MRPC by the paper's recipe; the same command goes on after an interruption:
@@ -22,6 +27,24 @@ A table of your own, with a header; several models of one configuration:
 
   keras-bert-zoo finetune texts --train train.csv --dev dev.csv --text message --label queue --preset bert_base --out 1
   keras-bert-zoo finetune --config 1/run.json --seed 2 --out 2
+"""
+_TUNE = """\
+The paper's grid on MRPC, each point with five seeds; the same command goes on after an interruption:
+
+  keras-bert-zoo tune mrpc --data glue_data --preset bert_base --restarts 5 --out sweep
+
+A small model's wider grid; some random points of it; Hyperband up to 4 epochs:
+
+  keras-bert-zoo tune sst2 --data glue_data --preset bert_tiny --grid small --out all
+  keras-bert-zoo tune sst2 --data glue_data --preset bert_tiny --grid small --search random --trials 8 --out some
+  keras-bert-zoo tune sst2 --data glue_data --preset bert_tiny --grid small --search hyperband --out bands
+
+A grid of your own:
+
+  keras-bert-zoo tune rte --data glue_data --preset bert_base bert_large --learning-rate 1e-5 2e-5 --epochs 5 --out rte
+
+Several processes share a sweep where the same command runs in each with KERASTUNER_ORACLE_IP and _PORT set, and
+KERASTUNER_TUNER_ID=chief in one, which trains nothing, and another name in each of the others.
 """
 _EVALUATE = """\
 A run on the other dev set of MNLI:
@@ -46,7 +69,7 @@ Lines of text to JSON lines: entities, or classes of pairs with a tab between:
 
 
 def add_commands(commands: Any) -> None:
-    for add in (_add_finetune, _add_evaluate, _add_predict):
+    for add in (_add_finetune, _add_tune, _add_evaluate, _add_predict):
         add(commands)
 
 
@@ -97,6 +120,52 @@ def _add_finetune(commands: Any) -> None:
 def _finetune(options: argparse.Namespace) -> None:
     _report(finetune(_run(options), options.out, verbose=1))
     print(f"{options.out}/preset is fine-tuned; {options.out}/results.json has the numbers")
+
+
+# --- tune
+
+
+def _add_tune(commands: Any) -> None:
+    parser = add_command(commands, "tune", "Search for the best hyperparameters, or go on with it.", _TUNE, _tune)
+    _add_task(parser, optional=False)
+    _add_files(parser)
+    add_options(
+        parser,
+        ("train", str, "the training file, where it has another name"),
+        ("sequence-length", int, "longest input in tokens (the recipe's)"),
+        ("dtype", str, "precision policy (float32)"),
+        ("limit", int, "train on the first so many examples only"),
+    )
+    parser.add_argument("--grid", choices=GRIDS, default="paper", help="the values to try (%(default)s)")
+    for name, kind, words in (
+        ("preset", str, "what to start from"),
+        ("learning-rate", float, "the peak (the grid's)"),
+        ("batch-size", int, "examples an update (the grid's)"),
+        ("epochs", int, "passes over the training data (the grid's)"),
+        ("warmup", float, "share of the updates spent warming up (0.1)"),
+        ("dropout", float, "of sub-layers, attention and head (the preset's)"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, nargs="+", help=f"{words}; several are searched")
+    add_options(parser, ("seed", int, "where chance comes from (12345)"))
+    parser.add_argument("--restarts", type=int, default=1, help="trainings of a point, with seeds of their own (1)")
+    parser.add_argument("--search", choices=SEARCHES, default="grid", help="how to search (%(default)s)")
+    parser.add_argument("--trials", type=int, help="how many points to try (all of a grid, 10 of another search)")
+    parser.add_argument("--out", required=True, help="directory of the sweep")
+
+
+def _tune(options: argparse.Namespace) -> None:
+    choices = {}
+    for name in SWEPT:
+        values = getattr(options, name)
+        if values is not None:
+            choices[name] = values if len(values) > 1 else values[0]
+        setattr(options, name, values[0] if values and name == "preset" else None)
+    options.config = None
+    searching = {name: getattr(options, name) for name in ("grid", "search", "trials", "restarts")}
+    results = tune(_run(options), options.out, verbose=1, **searching, **choices)
+    if results is not None:
+        print((Path(options.out) / "table.md").read_text(encoding="utf-8"), end="")
+        print(f"{options.out}/preset is the best trial's; {options.out}/results.json has the numbers")
 
 
 # --- evaluate

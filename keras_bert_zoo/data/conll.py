@@ -19,7 +19,7 @@ class ConllSentences(NamedTuple):
 
     Attributes:
         words: The words of each sentence.
-        tags: Their tags in BIO.
+        tags: Their tags in BIO; an empty list each where they were not read.
         documents: The number of the document that each sentence is of, from 0.
     """
 
@@ -38,7 +38,7 @@ class ConllSentences(NamedTuple):
         return words, tags
 
 
-def read_conll(source: Source) -> ConllSentences:
+def read_conll(source: Source, labels: bool = True) -> ConllSentences:
     """Read a file such as CoNLL-2003's `eng.train` (Tjong Kim Sang and De Meulder 2003).
 
     The first column is the word and the last its tag; what stands between is not used. Columns are parted by spaces or
@@ -48,6 +48,7 @@ def read_conll(source: Source) -> ConllSentences:
     Args:
         source: A file; or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
             `ner_tags`.
+        labels: False reads the words of a file or data set whose tags are not there, or do not matter.
 
     Raises:
         ValueError: The file, the line and what was expected there.
@@ -61,16 +62,16 @@ def read_conll(source: Source) -> ConllSentences:
     ```
     """
     if isinstance(source, (str, os.PathLike)):
-        name, sentences = source, list(_file_sentences(source))
+        name, sentences = source, list(_file_sentences(source, labels))
     else:
-        name, sentences = "The data set", list(_table_sentences(source))
+        name, sentences = "The data set", list(_table_sentences(source, labels))
     if not sentences:
         raise ValueError(f"{name} must hold a sentence. Received: none")
     words, tags, documents = (list(column) for column in zip(*sentences, strict=True))
     return ConllSentences(words, [to_bio(sentence) for sentence in tags], documents)
 
 
-def _file_sentences(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], list[str], int]]:
+def _file_sentences(path: str | os.PathLike[str], labels: bool) -> Iterator[tuple[list[str], list[str], int]]:
     """Words, tags and the number of the document."""
     document, columns = 0, 0
     words: list[str] = []
@@ -86,23 +87,24 @@ def _file_sentences(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], l
                 document, in_document = document + 1, False
             continue
         columns = columns or len(cells)
-        if len(cells) != columns or columns < 2:
-            expected = f"{columns} columns, as before" if columns > 1 else "a word and its tag"
+        if len(cells) != columns or columns < 1 + labels:
+            expected = f"{columns} columns, as before" if columns > labels else "a word and its tag"
             raise ValueError(f"{path}, line {number} must have {expected}. Received: {line[:80]!r}")
-        if not is_tag(cells[-1]):
+        if labels and not is_tag(cells[-1]):
             raise ValueError(f"{path}, line {number} must end in O, or B- or I- with a label. Received: {line[:80]!r}")
         words.append(cells[0])
-        tags.append(cells[-1])
+        tags += cells[-1:] * labels
         in_document = True
     if words:
         yield words, tags, document
 
 
-def _table_sentences(source: Any) -> Iterator[tuple[list[str], list[str], int]]:
+def _table_sentences(source: Any, labels: bool) -> Iterator[tuple[list[str], list[str], int]]:
     """The same of columns, which know no documents; tags are names, or numbers where the data set has their names."""
     tag_names = getattr(getattr(source, "features", {}).get("ner_tags"), "feature", None)
     names = getattr(tag_names, "names", None)
-    for place, (words, tags) in open_table(source).select("tokens", "ner_tags"):
+    for place, (words, *rest) in open_table(source).select("tokens", *["ner_tags"] * labels):
+        tags = rest[0] if labels else []
         if names is not None:  # A number that has no name stays, and is refused.
             tags = [names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else tag for tag in tags]
         if not all(isinstance(word, str) for word in words) or not all(
@@ -112,7 +114,7 @@ def _table_sentences(source: Any) -> Iterator[tuple[list[str], list[str], int]]:
                 f"{place}: `tokens` must be strings, and `ner_tags` O, or B- or I- with a label. "
                 f"Received: {reprlib.repr(words)}, {reprlib.repr(tags)}"
             )
-        if len(words) != len(tags):
+        if labels and len(words) != len(tags):
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
         if words:
             yield list(words), list(tags), 0

@@ -24,8 +24,9 @@ class SquadColumns(NamedTuple):
         id: The question's, different for each.
         question: Its text.
         context: The paragraph that it is about.
-        answers: All answers that were given: one in training sets, several in dev sets, none where there is none.
-        impossible: Whether the context has no answer, as in SQuAD 2.0.
+        answers: All answers that were given: one in training sets, several in dev sets, none where there is none,
+            or where they were not read.
+        impossible: Whether there are none, as in SQuAD 2.0.
         title: That of the article, or `""`.
     """
 
@@ -37,22 +38,25 @@ class SquadColumns(NamedTuple):
     title: list[str]
 
 
-def read_squad(source: Source) -> SquadColumns:
+def read_squad(source: Source, labels: bool = True) -> SquadColumns:
     """Read questions, contexts and answers.
 
     Args:
         source: An official file of SQuAD 1.1 or 2.0, or one part of Hugging Face's data sets `squad` or `squad_v2`.
+        labels: False reads questions and contexts whose answers are not there, or do not matter.
 
     Raises:
         ValueError: Something is not as expected, with the file, the article, the paragraph and the question; also an
             answer that does not stand where the file says.
     """
     if isinstance(source, (str, os.PathLike)):
-        rows = _file_rows(Path(source))
+        rows = _file_rows(Path(source), labels)
     else:
         table = open_table(source)
         titled = table.has("title")
-        rows = table.select("id", "question", "context", "answers", *["title"] * titled)
+        rows = table.select("id", "question", "context", *["answers"] * labels, *["title"] * titled)
+        if not labels:
+            rows = ((place, [*fields[:3], [], *fields[3:]]) for place, fields in rows)
     columns = SquadColumns([], [], [], [], [], [])
     seen: set[str] = set()
     for place, (name, question, context, answers, *rest) in rows:
@@ -72,7 +76,7 @@ def read_squad(source: Source) -> SquadColumns:
     return columns
 
 
-def _file_rows(path: Path) -> Iterator[Row]:
+def _file_rows(path: Path, labels: bool) -> Iterator[Row]:
     if not path.is_file():
         raise ValueError(f"{path} must be a JSON file. Received: none of that name")
     for article in _objects(str(path), read_json(path, TEXT_BYTES), "data"):
@@ -82,8 +86,8 @@ def _file_rows(path: Path) -> Iterator[Row]:
             place = f"{article_place}, paragraph {number}"
             for question in _objects(place, paragraph, "qas"):
                 asked = f"{place}, question {question.get('id')!r}"
-                answers = _objects(asked, question, "answers")
-                if question.get("is_impossible", not answers) != (not answers):
+                answers = _objects(asked, question, "answers") if labels else []
+                if labels and question.get("is_impossible", not answers) != (not answers):
                     raise ValueError(
                         f"{asked}: `is_impossible` must be true where `answers` is empty, else false. "
                         f"Received: {question['is_impossible']!r} and {len(answers)} answers"

@@ -57,7 +57,7 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     if (folder / RESULTS).is_file():
         return read_json(folder / RESULTS)
     train, dev = run.read("train"), run.read("dev")
-    _check_labels(run, train, dev)
+    check_labels(run, train, dev)
     keras.utils.set_random_seed(run.seed)
     model = run.build(train)
     model.optimizer.build(model.trainable_variables)
@@ -65,7 +65,7 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
     state = State(model, folder / STATE)
     done = state.restore()
-    score = _Score(run, dev)
+    score = Score(run, dev)
     if done < run.epochs:  # type: ignore[operator]
         keep_rows(folder / LOG, done)
         callbacks = [
@@ -119,7 +119,7 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None) -> dict[str, A
     return results
 
 
-class _Score:
+class Score:
     """Scores a model on the dev set, and keeps the last of it."""
 
     def __init__(self, run: Run, dev: Data) -> None:
@@ -146,7 +146,7 @@ class _Seconds(keras.callbacks.Callback):
             logs["seconds"] = time.perf_counter() - self._start
 
 
-def _check_labels(run: Run, train: Data, dev: Data) -> None:
+def check_labels(run: Run, train: Data, dev: Data) -> None:
     """All classes of the dev data must be among those that are trained."""
     names = run.recipe.kind.head(train).get("class_names")
     if names is None:

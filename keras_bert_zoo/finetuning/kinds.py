@@ -86,24 +86,19 @@ class Classes(Kind):
 
     def predict(self, model: Any, data: Data) -> np.ndarray:
         """Logits, in the data's order of the classes where it has one."""
-        theirs, ours = model.class_names, data.class_names
-        if ours is None or theirs is None or theirs == ours:
-            return super().predict(model, data)
-        if sorted(theirs) != sorted(ours):
-            raise ValueError(f"`preset` must have the classes {ours}. Received: one with {theirs}")
-        return super().predict(model, data)[:, [theirs.index(name) for name in ours]]
+        names = _classes(model, data)
+        unknown = next((name for name in data.y or () if name not in names), None)
+        if unknown is not None:
+            raise ValueError(f"The labels must be among the preset's classes, {listed(names)}. Received: {unknown!r}")
+        logits, theirs = super().predict(model, data), model.class_names or names
+        return logits if theirs == names else logits[:, [theirs.index(name) for name in names]]
 
     def score(self, model: Any, data: Data, predictions: np.ndarray) -> Scores:
-        numbers = {name: number for number, name in enumerate(_order(model, data, predictions))}
-        unknown = next((name for name in data.y if name not in numbers), None)
-        if unknown is not None:
-            raise ValueError(
-                f"The labels must be among the preset's classes, {listed(list(numbers))}. Received: {unknown!r}"
-            )
+        numbers = {name: number for number, name in enumerate(_classes(model, data))}
         return dict(self.measure([numbers[name] for name in data.y], predictions))
 
     def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
-        names = _order(model, data, predictions)
+        names = _classes(model, data)
         for logits, row in zip(predictions, _softmax(predictions), strict=True):
             yield {
                 "label": names[int(logits.argmax())],  # Of nearly equal logits the probabilities may be the same.
@@ -214,11 +209,15 @@ class Choices(Kind):
             yield {"choice": int(logits.argmax()), "probabilities": row[: len(choices)].tolist()}
 
 
-def _order(model: Any, data: Data, predictions: np.ndarray) -> Sequence[str]:
-    names = data.class_names or model.class_names or [str(i) for i in range(model.num_classes)]
-    if len(names) != predictions.shape[1]:
-        raise ValueError(f"`preset` must have the classes {names}. Received: one with {predictions.shape[1]} classes")
-    return names
+def _classes(model: Any, data: Data) -> list[str]:
+    """Names of the classes, in the data's order where it has one."""
+    theirs = model.class_names or [str(i) for i in range(model.num_classes)]
+    ours = data.class_names
+    if ours is None:
+        return theirs
+    if len(ours) != len(theirs) or (model.class_names and sorted(ours) != sorted(theirs)):
+        raise ValueError(f"`preset` must have the classes {ours}. Received: one with {theirs}")
+    return ours
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -29,8 +29,8 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
         out: The file to write, a JSON object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
             `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
             one of SQuAD it is a directory for the three official files.
-        source: A file of the task, by the ending of its name, of GLUE and SWAG with or without labels, of the others
-            with them; any other file is lines: a text each, two with a tab between, or a context and its choices. None
+        source: A file of the task, by the ending of its name, with or without labels (of DREAM and XNLI with
+            them); any other file is lines: a text each, two with a tab between, or a context and its choices. None
             reads lines from standard input.
 
     Example:
@@ -55,7 +55,7 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
         raise ValueError(f"`out` must be a {expected}. Received: out={str(out)!r}, a {found}")
     if own:
         assert source is not None
-        data = run.read_file(Path(source), **({"label": None} if "label" in recipe.options else {}))
+        data = run.read_file(Path(source), **recipe.unlabelled)
         model = run.load()
         predictions = recipe.kind.predict(model, data)
         if submission:

@@ -45,24 +45,25 @@ def own_reader(convert: Callable[[Any], Any], kinds: Any, expected: str) -> Read
     return read_data
 
 
-def read_documents(path: Source, limit: int | None = None) -> Data:
+def read_documents(path: Source, limit: int | None = None, labels: bool = True) -> Data:
     """Documents of tagged sentences, so that a sentence sees its document (Devlin et al. 2019, section 5.3)."""
-    words, tags, documents = read_conll(path)
+    words, tags, documents = read_conll(path, labels)
     kept = ConllSentences(words[:limit], tags[:limit], documents[:limit])
-    return Data(*kept.by_document(), size=len(kept.words))
+    x, y = kept.by_document()
+    return Data(x, y if labels else None, len(kept.words))
 
 
-def read_questions(path: Source, limit: int | None = None) -> Data:
+def read_questions(path: Source, limit: int | None = None, labels: bool = True) -> Data:
     """Questions, contexts and answers, of which there may be none (SQuAD 2.0)."""
-    columns = read_squad(path)
+    columns = read_squad(path, labels)
     x = (columns.question[:limit], columns.context[:limit])
-    return Data(x, columns.answers[:limit], len(x[0]), ids=columns.id[:limit])
+    return Data(x, columns.answers[:limit] if labels else None, len(x[0]), ids=columns.id[:limit])
 
 
-def read_answered(path: Source, limit: int | None = None) -> Data:
+def read_answered(path: Source, limit: int | None = None, labels: bool = True) -> Data:
     """The same where each question has an answer (SQuAD 1.1)."""
-    data = read_questions(path, limit)
-    for name, answers in zip(data.ids or (), data.y, strict=True):
+    data = read_questions(path, limit, labels)
+    for name, answers in zip(data.ids or (), data.y or (), strict=labels):
         if not answers:
             raise ValueError(
                 f"{path}, question {name!r} must have an answer, as the task is squad and not squad2. Received: none"

@@ -4,8 +4,10 @@ The numbers are those of Devlin et al. 2019 (https://arxiv.org/abs/1810.04805) a
 paper names a grid, its scores are those of the best point on the dev set: start there, and search.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from keras_bert_zoo.data import GLUE, read_dream, read_glue, read_swag, read_xnli
 from keras_bert_zoo.finetuning.kinds import Answers, Choices, Classes, Kind, Numbers, Tags
@@ -37,6 +39,7 @@ class Recipe:
         learning_rate: The peak.
         epochs: Passes over the training data.
         options: Which of `language`, `text` and `label` its reader takes.
+        unlabelled: What its reader takes for a file whose labels are not there, where it does not see that by itself.
         suffixes: What the names of its own files end in; what else `predict` is given is lines of text.
     """
 
@@ -51,6 +54,7 @@ class Recipe:
     learning_rate: float = 2e-5
     epochs: int = 3
     options: tuple[str, ...] = ()
+    unlabelled: Mapping[str, Any] = field(default_factory=dict)
     suffixes: tuple[str, ...] = (".tsv",)
 
 
@@ -89,6 +93,7 @@ _SQUAD = Recipe(
     score="f1",
     sequence_length=384,
     learning_rate=5e-5,
+    unlabelled={"labels": False},
     suffixes=(".json",),
 )
 
@@ -113,6 +118,7 @@ _TEXTS = Recipe(
     ("dev.tsv", "dev.csv", "dev.jsonl"),
     score="accuracy",
     options=("text", "label"),
+    unlabelled={"label": None},
     suffixes=(".tsv", ".csv", ".jsonl"),
 )
 
@@ -142,6 +148,7 @@ RECIPES: dict[str, Recipe] = {
         batch_size=16,
         learning_rate=5e-5,
         epochs=4,
+        unlabelled={"labels": False},
         suffixes=(".train", ".testa", ".testb", ".conll", ".bio"),
     ),
     "swag": _SWAG,

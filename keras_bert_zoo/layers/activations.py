@@ -1,9 +1,14 @@
 """The activation names of BERT configs and what they compute."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
+
+_spelled_out = ContextVar("spelled_out", default=False)
 
 
 def _gelu_tanh(x: Any) -> Any:
@@ -11,6 +16,8 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 def _gelu_erf(x: Any) -> Any:
+    if _spelled_out.get():
+        return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
     return keras.ops.gelu(x, approximate=False)
 
 
@@ -31,3 +38,13 @@ def get_activation(name: str) -> Callable[[Any], Any]:
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"`activation` must be one of {sorted(ACTIVATIONS)}. Received: activation={name!r}")
     return ACTIVATIONS[name]
+
+
+@contextmanager
+def gelu_spelled_out() -> Iterator[None]:
+    """What is traced within has the exact GELU in operations that ONNX and LiteRT have; the backends' use erfc."""
+    token = _spelled_out.set(True)
+    try:
+        yield
+    finally:
+        _spelled_out.reset(token)

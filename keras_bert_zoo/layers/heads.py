@@ -62,7 +62,9 @@ class MaskedLMHead(keras.layers.Layer):
     def call(self, sequence_output: Any, mask_positions: Any) -> Any:
         # A product with ones and zeros takes rows as exactly as a gather, and its gradient is a product again: no
         # scattered sums, whose order no backend promises, and shapes that a TPU likes.
-        chosen = ops.one_hot(mask_positions, ops.shape(sequence_output)[1], dtype=sequence_output.dtype)
+        # Not `one_hot`, of which PyTorch would export one length only.
+        positions = ops.arange(ops.shape(sequence_output)[1], dtype="int32")
+        chosen = ops.cast(ops.expand_dims(mask_positions, -1) == positions, sequence_output.dtype)
         return self.layer_norm(self.dense(ops.matmul(chosen, sequence_output)))
 
     def compute_output_shape(self, sequence_output_shape: Any, mask_positions_shape: Any) -> tuple[int | None, ...]:

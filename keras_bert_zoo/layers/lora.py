@@ -12,16 +12,20 @@ class AdaptableDense(keras.layers.Dense):
     no gradient leads away: training would not go on.
     """
 
+    lora_enabled: bool
+
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.
 
     def save_own_variables(self, store: Any) -> None:
-        values: dict[str, Any] = {}
-        super().save_own_variables(values)
-        if self.lora_enabled and self.quantization_mode is None:
-            values |= {"0": self._kernel, "lora_kernel_a": self.lora_kernel_a, "lora_kernel_b": self.lora_kernel_b}
-        for name, value in values.items():
-            store[name] = value
+        enabled = self.lora_enabled
+        self.lora_enabled = False  # Else Keras would add their product to the kernel.
+        try:
+            super().save_own_variables(store)
+        finally:
+            self.lora_enabled = enabled
+        if enabled:
+            store["lora_kernel_a"], store["lora_kernel_b"] = self.lora_kernel_a, self.lora_kernel_b
 
     def load_own_variables(self, store: Any) -> None:
         before = keras.ops.convert_to_numpy(self.lora_kernel_a) if self.lora_enabled else None

@@ -10,13 +10,15 @@ from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.models import inputs as checks
+from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.extractor import BertExtractor
 from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
+from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
 from keras_bert_zoo.presets import load_preset, save_preset
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertBackbone(checks.ChecksInputs, keras.Model):
+class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
     """The Transformer encoder of BERT (Devlin et al. 2019, section 3).
 
     Args:
@@ -216,6 +218,7 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         return {
             **self._config,
             **({} if self._lora_rank is None else {"lora_rank": self._lora_rank}),
+            **quantized_layers(self),
             "dtype": keras.dtype_policies.serialize(policy),
             "name": self.name,
             "trainable": self.trainable,
@@ -227,12 +230,16 @@ class BertBackbone(checks.ChecksInputs, keras.Model):
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
         lora_rank = config.pop("lora_rank", None)
-        backbone = cls(**config)
-        if lora_rank is not None:
-            backbone.enable_lora(lora_rank)
-            if not config.get("trainable", True):  # Frozen after LoRA was enabled.
-                backbone.trainable = False
-        return backbone
+
+        def build(**arguments: Any) -> "BertBackbone":
+            backbone = cls(**arguments)
+            if lora_rank is not None:
+                backbone.enable_lora(lora_rank)
+                if not arguments.get("trainable", True):  # Frozen after LoRA was enabled.
+                    backbone.trainable = False
+            return backbone
+
+        return quantize_again(build, config)
 
     @classmethod
     def from_preset(cls, preset: str | os.PathLike[str], load_weights: bool = True, **overrides: Any) -> "BertBackbone":

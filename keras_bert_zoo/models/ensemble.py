@@ -61,7 +61,7 @@ class _Ensemble(Task):
         # Under these names the methods of the task's class look for them. An ensemble may have others of its own, such
         # as a null threshold, but no weights.
         for argument, value in {**first.get_config(), **arguments}.items():
-            if argument not in ("backbone", "preprocessor", "name", "trainable"):
+            if argument not in ("backbone", "preprocessor", "quantized", "name", "trainable"):
                 setattr(self, argument, value)
         mean = _MeanOfMembers(members, name="mean_of_members")
         outputs = mean(first.input)
@@ -81,7 +81,7 @@ class _Ensemble(Task):
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "members": [keras.saving.serialize_keras_object(m) for m in self.members]}
-        return {name: value for name, value in config.items() if name not in ("backbone", "preprocessor")}
+        return {name: value for name, value in config.items() if name not in ("backbone", "preprocessor", "quantized")}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -1,24 +1,17 @@
-"""`fit`, `evaluate` and `predict` on raw text: from what the user gave to what Keras is fed."""
+"""`fit`, `evaluate` and `predict` on raw text."""
 
-import random
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int
-from keras_bert_zoo.models.inputs import ChecksInputs
-from keras_bert_zoo.models.streaming import is_tf_dataset, tokenise_tf_dataset
-from keras_bert_zoo.models.workers import TrainsOnWorkers, distribute_parts
-from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
-from keras_bert_zoo.text.packing import Examples, PaddedArrays
-from keras_bert_zoo.text.texts import is_texts
+from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
+from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.training import WarmupPolynomialDecay
-from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, sum_over_workers
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
 
-class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
+class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
     """A model over a backbone that `fit`, `evaluate` and `predict` feed from `x`, which is
 
     - raw text, where there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
@@ -28,35 +21,6 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
 
     The first two are tokenised once and put into batches of similar length. Predictions come in the order given.
     """
-
-    backbone: Any
-    preprocessor: Any
-    batches_class: ClassVar[type[LengthSortedBatches]] = LengthSortedBatches
-
-    def check_inputs(self, inputs: Any) -> None:
-        self.backbone.check_inputs(inputs)
-
-    def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        """Check targets and turn them into an array with one row an example; `learn` is True in `fit` only."""
-        raise NotImplementedError
-
-    def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
-        """A weight for each example from its class."""
-        raise ValueError(f"`class_weight` needs classes. Received: {type(self).__name__}")
-
-    def check_pairs(self, pairs: bool) -> None:
-        """A pair needs a second segment type."""
-        segments = self.backbone.architecture["num_segments"]
-        if pairs and segments < 2:
-            raise ValueError(f"Pairs need a backbone with two segment types. Received: num_segments={segments}")
-
-    @property
-    def static_lengths(self) -> tuple[int, ...]:
-        """The lengths to pad to: few where each shape compiles a program, else none, and batches are as they come."""
-        compiles = self.jit_compile
-        if keras.backend.backend() == "tensorflow":
-            compiles = compiles or is_tpu(self.distribute_strategy)
-        return static_lengths(self.backbone.architecture["max_sequence_length"]) if compiles else ()
 
     def fit(
         self,
@@ -92,7 +56,9 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
                         f"Received: validation_split={validation_split} of {len(rows)} examples"
                     )
                 size = validation_batch_size or batch_size
-                held_out = self._batches(examples, targets, weight, size, rows[split:][_first(validation_steps, size)])
+                held_out = self._batches(
+                    examples, targets, weight, size, rows[split:][first_rows(validation_steps, size)]
+                )
                 rows = rows[:split]
             if class_weight is not None:
                 if weight is not None:
@@ -151,7 +117,7 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
             if self._is_columns(x):
                 examples = self._examples(x)
                 targets, weight = self._targets(examples, y, sample_weight)
-                x = self._fed(self._batches(examples, targets, weight, batch_size, _first(steps, batch_size)))
+                x = self._fed(self._batches(examples, targets, weight, batch_size, first_rows(steps, batch_size)))
             else:
                 x = self._streamed(x, y, sample_weight)
         return super().evaluate(x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs)
@@ -168,7 +134,7 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):
             return super().predict(self._streamed(x), **options)
-        batches = self._batches(self._examples(x), None, None, batch_size, _first(steps, batch_size))
+        batches = self._batches(self._examples(x), None, None, batch_size, first_rows(steps, batch_size))
         return batches.restore_order(super().predict(self._fed(batches), **options))
 
     def batches(
@@ -212,108 +178,6 @@ class FedModel(ChecksInputs, TrainsOnWorkers, keras.Model):
         seed = self._draw_seed() if shuffle else None
         return self._fed(self._batches(examples, targets, weight, batch_size, shuffle_seed=seed, training=shuffle))
 
-    # --- From what the user gave to what Keras is fed
-
-    def _is_columns(self, x: Any) -> bool:
-        """Whether `x` is at hand as a whole, to be sorted by length; everything else streams."""
-        if x is None:
-            raise ValueError("`x` must be given. Received: x=None")
-        return isinstance(x, dict) or is_texts(x)
-
-    def _examples(self, x: Any) -> Examples:
-        if isinstance(x, dict):
-            arrays = {name: np.asarray(array) for name, array in x.items()}
-            self.check_inputs(arrays)
-            examples: Examples = PaddedArrays(arrays)
-        elif self.preprocessor is None:
-            raise ValueError(
-                "`x` must be a dict of ready arrays, as the task has preprocessor=None. "
-                f"Received: x of type {type(x).__name__}"
-            )
-        else:
-            examples = self.preprocessor.pack(x)
-            self.check_pairs(isinstance(x, tuple))
-        if len(examples.lengths) == 0:
-            raise ValueError("`x` must hold at least one example. Received: none")
-        return examples
-
-    def _targets(
-        self,
-        examples: Examples,
-        y: Any,
-        sample_weight: Any = None,
-        learn: bool = False,
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        count = len(examples.lengths)
-        if y is None:
-            raise ValueError("`y` must be given. Received: y=None")
-        return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
-
-    def _batches(
-        self,
-        examples: Examples,
-        targets: np.ndarray | None,
-        weight: np.ndarray | None,
-        batch_size: int | None,
-        rows: np.ndarray | slice = slice(None),
-        shuffle_seed: int | None = None,
-        training: bool = False,
-    ) -> LengthSortedBatches:
-        if batch_size is not None:
-            check_positive_int(batch_size=batch_size)
-        return self.batches_class(
-            examples,
-            targets,
-            weight,
-            batch_size=batch_size or 32,
-            rows=np.arange(len(examples.lengths))[rows],
-            static_lengths=self.static_lengths,
-            shuffle_seed=shuffle_seed,
-            training=training,
-            multiple_of=replicas(self),
-        )
-
-    def _draw_seed(self) -> int:
-        """A random number, the same one on all workers, which must agree on the order."""
-        seed = random.randrange(2**31)
-        if keras.backend.backend() == "tensorflow" and is_multi_worker(self.distribute_strategy):
-            seed = sum_over_workers(seed, self.distribute_strategy) % 2**31
-        return seed
-
-    def _fed(self, batches: Any) -> Any:
-        if keras.backend.backend() != "tensorflow" or not hasattr(batches, "to_tf"):
-            return batches
-        if hasattr(batches, "part_of") and is_multi_worker(self.distribute_strategy):
-            return distribute_parts(batches, self.distribute_strategy)
-        return batches.to_tf()
-
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        if isinstance(x, (list, str, int, float, np.ndarray)):
-            raise ValueError(
-                "`x` must be a list of strings, a tuple of two such lists, a dict of arrays or a data set. "
-                f"Received: x of type {type(x).__name__}"
-            )
-        for name, value in (("y", y), ("sample_weight", sample_weight)):
-            if value is not None:
-                raise ValueError(
-                    f"`{name}` must be part of the data set where x is one. Received: x of type {type(x).__name__}"
-                )
-        if is_tf_dataset(x):
-            return tokenise_tf_dataset(x, self)
-        return self._fed(x)
-
-    def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
-        if not isinstance(data, (tuple, list, dict)):
-            return self._streamed(data)
-        if isinstance(data, dict) or len(data) not in (2, 3):
-            raise ValueError(
-                "`validation_data` must be (x, y) or (x, y, sample_weight). "
-                f"Received: a {type(data).__name__} of {len(data)}"
-            )
-        examples = self._examples(data[0])
-        rows = _first(steps, batch_size)
-        return self._fed(self._batches(examples, *self._targets(examples, *data[1:]), batch_size, rows))
-
     def _lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
         """Lay a schedule that was left open over this run."""
         optimizer: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
@@ -349,37 +213,6 @@ class _FollowEpochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.batches.epoch = epoch
-
-
-def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarray | None:
-    """Weights as float32 `[count]`, where there are any; `what` says in the error what each is of."""
-    if sample_weight is None:
-        return None
-    weights = np.asarray(sample_weight, dtype="float32")
-    if weights.shape != (count,):
-        raise ValueError(
-            f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
-        )
-    return weights
-
-
-def replicas(model: keras.Model) -> int:
-    """Into how many parts a batch is split."""
-    if keras.backend.backend() == "tensorflow":
-        return model.distribute_strategy.num_replicas_in_sync
-    distribution = keras.distribution.distribution()
-    if distribution is None:
-        return 1
-    mesh = distribution.device_mesh
-    axis = distribution.batch_dim_name
-    return int(mesh.shape[mesh.axis_names.index(axis)])
-
-
-def _first(steps: int | None, batch_size: int | None) -> slice:
-    """The rows that `steps` batches take, before they are sorted."""
-    if steps is not None:
-        check_positive_int(steps=steps)
-    return slice(None if steps is None else steps * (batch_size or 32))
 
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:

@@ -70,7 +70,17 @@ def load_arrays(
 
 
 def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """Every weight by its path; one that LoRA adapts (Hu et al. 2021) with its low-rank product added to it."""
+    """Every weight by its path; one that LoRA adapts (Hu et al. 2021) with its low-rank product added to it.
+
+    Raises:
+        ValueError: The model is quantized.
+    """
+    quantized = next((layer for layer in model._flatten_layers() if layer.quantization_mode is not None), None)
+    if quantized is not None:  # As floats they would give other outputs: inputs are quantized, too.
+        raise ValueError(
+            'A preset holds float weights: save it before quantize(), or use save(".keras"), which keeps both. '
+            f"Received: {quantized.path} in {quantized.quantization_mode}"
+        )
     adapted = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
     factors = [weight for layer in adapted for weight in layer.weights if weight.name.startswith("lora_")]
     # Keras' `layer.kernel` and `layer.embeddings` are the sums.

@@ -30,6 +30,7 @@ class BertNextSentencePredictor(BertTextClassifier):
     """
 
     head_layers = ("nsp",)
+    pairs_only = True
 
     def __init__(
         self,

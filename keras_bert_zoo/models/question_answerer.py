@@ -13,8 +13,8 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.metrics.squad import squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length
-from keras_bert_zoo.models.feeding import checked_weights
 from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task

@@ -8,8 +8,10 @@ import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
+from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
 from keras_bert_zoo.presets import load_preset, save_preset
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.training import LossScaleOptimizer
@@ -17,7 +19,7 @@ from keras_bert_zoo.training import LossScaleOptimizer
 _logger = logging.getLogger("keras_bert_zoo")
 
 
-class Task(FedModel):
+class Task(Exports, FedModel):
     """A backbone, a head and a preprocessor.
 
     A subclass builds its head, calls `super().__init__` with the functional inputs and outputs, and states how
@@ -162,6 +164,7 @@ class Task(FedModel):
             "backbone": serialize(self.backbone),
             "preprocessor": None if self.preprocessor is None else serialize(self.preprocessor),
             **self.head_config(),
+            **quantized_layers(self, besides=self.backbone),
             "name": self.name,
             "trainable": self.trainable,
         }
@@ -172,7 +175,7 @@ class Task(FedModel):
             name: None if config[name] is None else keras.saving.deserialize_keras_object(config[name])
             for name in ("backbone", "preprocessor")
         }
-        return cls(**{**config, **objects})
+        return quantize_again(cls, {**config, **objects})
 
 
 def check_preprocessor(preprocessor: Any, backbone: BertBackbone) -> None:

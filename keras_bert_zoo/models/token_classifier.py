@@ -9,9 +9,9 @@ import numpy as np
 from keras_bert_zoo.layers.checks import check_positive_int, check_rate
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
-from keras_bert_zoo.models.feeding import checked_weights
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.text.packing import Examples, PaddedArrays

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.models.feeding import replicas
+from keras_bert_zoo.models.batch_making import replicas
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.training.speed import peak_flops, training_flops
 

@@ -1,0 +1,227 @@
+"""A model as other runtimes' files, where Keras' own export needs help."""
+
+import importlib.util
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_bert_zoo.checkpoints.files import replacing, write_directory
+from keras_bert_zoo.layers.activations import gelu_spelled_out
+
+
+class Format(NamedTuple):
+    """What a format asks for.
+
+    Attributes:
+        suffixes: Those of its files; none for a directory. The first is the path's.
+        needs: The modules that it needs on each backend that can write it.
+    """
+
+    suffixes: tuple[str, ...]
+    needs: dict[str, tuple[str, ...]]
+
+
+FORMATS = {
+    "tf_saved_model": Format((), {"tensorflow": ("tensorflow",), "jax": ("tensorflow",)}),
+    "onnx": Format((".onnx",), {"tensorflow": ("onnx", "tf2onnx"), "torch": ("onnx", "onnxscript")}),
+    "openvino": Format(
+        (".xml", ".bin"),
+        {"tensorflow": ("openvino", "onnx", "tf2onnx"), "torch": ("openvino", "onnx", "onnxscript")},
+    ),
+    "litert": Format((".tflite",), {"tensorflow": ("tensorflow",)}),
+    "torch": Format((".pt2",), {"torch": ("torch",)}),
+}
+
+
+_FOLLOW_LOOPS = {("tf_saved_model", "tensorflow"), ("tf_saved_model", "jax"), ("onnx", "tensorflow")}
+
+
+class Texts(NamedTuple):
+    """How a SavedModel makes a model's inputs of strings.
+
+    Attributes:
+        tokenizer: A `tf.Module`, to be saved with it.
+        pack: String tensors `[batch]`, one a column, to the model's inputs.
+        columns: Names of the columns.
+    """
+
+    tokenizer: Any
+    pack: Callable[..., dict[str, Any]]
+    columns: tuple[str, ...]
+
+
+Axes = dict[str, tuple[str | int, ...]]
+"""Of each input the names of the axes, or their sizes where they are fixed; axes of one name have one size."""
+
+
+def check_format(path: str | os.PathLike[str], format: str) -> Path:
+    """The path, once this backend with what is installed can write the format there."""
+    if format not in FORMATS:
+        raise ValueError(f"`format` must be one of {list(FORMATS)}. Received: format={format!r}")
+    suffixes, needs = FORMATS[format]
+    if suffixes and Path(path).suffix != suffixes[0]:
+        raise ValueError(f'`filepath` must end with {suffixes[0]} for format="{format}". Received: {str(path)!r}')
+    backend = keras.backend.backend()
+    if backend not in needs:
+        raise ValueError(
+            f'`format="{format}"` needs the {" or ".join(needs)} backend: save_to_preset() or save(), and export there '
+            f"(KERAS_BACKEND={next(iter(needs))}). Received: the {backend} backend"
+        )
+    missing = [module for module in needs[backend] if importlib.util.find_spec(module) is None]
+    if missing:
+        extra = "tensorflow" if missing == ["tensorflow"] else "export"
+        raise ValueError(
+            f'`format="{format}"` needs {" and ".join(missing)}: pip install "keras-bert-zoo[{extra}]". '
+            f"Received: format={format!r}"
+        )
+    return Path(path)
+
+
+def write_model(
+    model: keras.Model,
+    path: Path,
+    format: str,
+    axes: Axes,
+    longest: dict[str, int],
+    texts: Texts | None = None,
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Write a functional model whose inputs are a dict; all of it or nothing.
+
+    Args:
+        model: The model.
+        path: Where to; see `check_format`.
+        format: One of `FORMATS`.
+        axes: What is known of its inputs' shapes.
+        longest: Largest size of the axes that have one.
+        texts: For a SavedModel that takes strings.
+        options: More arguments of the exporter.
+    """
+    options = options or {}
+    recurrent = next((layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)), None)
+    if recurrent is not None and (format, keras.backend.backend()) not in _FOLLOW_LOOPS:
+        raise ValueError(
+            f'`format="{format}"` has no loop over tokens here; "tf_saved_model" has, and "onnx" on the TensorFlow '
+            f"backend. Received: a model with {recurrent.path}"
+        )
+    if format == "tf_saved_model":
+
+        def write(folder: Path) -> None:
+            _write_saved_model(model, folder, axes, longest, texts, options)
+
+        write_directory(path, marker="saved_model.pb", owned=("variables", "assets", "fingerprint.pb"), write=write)
+        return
+    writers = {"onnx": _write_onnx, "openvino": _write_openvino, "litert": _write_litert, "torch": _write_torch}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as files:
+        beside, *_ = [files.enter_context(replacing(path.with_suffix(end))) for end in FORMATS[format].suffixes]
+        writers[format](model, beside, axes, longest, options)
+
+
+def _write_saved_model(
+    model: keras.Model,
+    folder: Path,
+    axes: Axes,
+    longest: dict[str, int],
+    texts: Texts | None,
+    options: dict[str, Any],
+) -> None:
+    import tensorflow as tf
+
+    archive = keras.export.ExportArchive()
+    if keras.backend.backend() == "jax":
+        # Keras takes the lengths of different inputs for different ones, and JAX' gradients cannot be saved.
+        lengths = [f"{name} <= {size}" for name, size in longest.items()]
+        shapes = {name: f"({', '.join(map(str, sizes))})" for name, sizes in axes.items()}
+        jax2tf = {"with_gradient": False, "polymorphic_shapes": [shapes], "polymorphic_constraints": lengths}
+        options = {"jax2tf_kwargs": jax2tf, **options}
+    # The first one would be the default, were no other called so.
+    run = archive.track_and_add_endpoint("serve" if texts is None else "serve_tokens", model, _specs(axes), **options)
+    if texts is not None:
+        signature = [tf.TensorSpec([None], tf.string, name=column) for column in texts.columns]
+        serve = tf.function(lambda *x: run(texts.pack(*x)), input_signature=signature, autograph=False)
+        serve.get_concrete_function()
+        archive.track(texts.tokenizer)
+        for name in ("serve", "serving_default"):
+            archive.add_endpoint(name, serve)
+    archive.write_out(str(folder), verbose=False)
+
+
+def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> None:
+    # A graph's outputs are called as the model's; one that has no name as in Keras' SavedModels.
+    with gelu_spelled_out():
+        if keras.backend.backend() == "tensorflow":
+            outputs = model.output if isinstance(model.output, dict) else {"output_0": model.output}
+            _export(keras.Model(model.input, outputs), path, "onnx", axes, options)
+            return
+        import torch
+
+        # Keras 3.15 has PyTorch's older exporter do this, which fails on a LayerNorm.
+        program = _program(model, axes, longest, {})
+        places: Any = program.call_spec.out_spec.unflatten(range(program.call_spec.out_spec.num_leaves))
+        torch.onnx.export(
+            program,
+            input_names=list(axes),
+            output_names=sorted(places, key=places.__getitem__) if isinstance(places, dict) else ["output_0"],
+            dynamo=True,
+            verbose=False,
+            **options,
+        ).save(str(path))
+
+
+def _write_openvino(
+    model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]
+) -> None:
+    """By way of ONNX: what Keras 3.15 writes has outputs that nobody asked for, or that have no name."""
+    import openvino
+
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        onnx = Path(folder) / "model.onnx"
+        _write_onnx(model, onnx, axes, longest, options)
+        openvino.save_model(openvino.convert_model(onnx), path, compress_to_fp16=False)
+
+
+def _write_litert(model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> None:
+    with gelu_spelled_out():
+        _export(model, path, "litert", axes, options)
+
+
+def _write_torch(model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> None:
+    import torch
+
+    torch.export.save(_program(model, axes, longest, options), path)
+
+
+def _export(model: keras.Model, path: Path, format: str, axes: Axes, options: dict[str, Any]) -> None:
+    signature = _specs(axes)
+    keras.Model.export(model, str(path), format=format, verbose=False, input_signature=signature, **options)
+
+
+def _specs(axes: Axes) -> list[dict[str, keras.InputSpec]]:
+    def spec(name: str, sizes: Sequence[str | int]) -> keras.InputSpec:
+        shape = tuple(size if isinstance(size, int) else None for size in sizes)
+        return keras.InputSpec(shape=shape, dtype="int32", name=name)
+
+    return [{name: spec(name, sizes) for name, sizes in axes.items()}]
+
+
+def _program(model: keras.Model, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> Any:
+    """The model as a `torch.export.ExportedProgram` of any batch and length."""
+    import torch
+
+    names = {size for sizes in axes.values() for size in sizes if isinstance(size, str)}
+    dims = {name: torch.export.Dim(name, max=longest.get(name)) for name in names}
+    shapes = {name: {i: dims[size] for i, size in enumerate(sizes) if size in dims} for name, sizes in axes.items()}
+    sample = {  # PyTorch takes a size of 1 for a fixed one.
+        name: keras.ops.ones([size if isinstance(size, int) else 2 for size in sizes], dtype="int32")
+        for name, sizes in axes.items()
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not properly registered as a submodule")  # Keras' variables.
+        return torch.export.export(model, (sample,), dynamic_shapes=[(shapes,)], **{"strict": False, **options})

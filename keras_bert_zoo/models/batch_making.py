@@ -1,0 +1,182 @@
+"""From what a user gave, texts, arrays or data sets, to what Keras is fed."""
+
+import random
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.models.inputs import ChecksInputs
+from keras_bert_zoo.models.streaming import is_tf_dataset, tokenise_tf_dataset
+from keras_bert_zoo.models.workers import distribute_parts
+from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
+from keras_bert_zoo.text.packing import Examples, PaddedArrays
+from keras_bert_zoo.text.texts import is_texts
+from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, sum_over_workers
+
+
+class MakesBatches(ChecksInputs):
+    """A model over a backbone that makes batches of raw text and ready arrays; a task states what its targets are."""
+
+    backbone: Any
+    preprocessor: Any
+    distribute_strategy: Any
+    jit_compile: Any
+    batches_class: ClassVar[type[LengthSortedBatches]] = LengthSortedBatches
+
+    def check_inputs(self, inputs: Any) -> None:
+        self.backbone.check_inputs(inputs)
+
+    def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
+        """Check targets and turn them into an array with one row an example; `learn` is True in `fit` only."""
+        raise NotImplementedError
+
+    def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
+        """A weight for each example from its class."""
+        raise ValueError(f"`class_weight` needs classes. Received: {type(self).__name__}")
+
+    def check_pairs(self, pairs: bool) -> None:
+        """A pair needs a second segment type."""
+        segments = self.backbone.architecture["num_segments"]
+        if pairs and segments < 2:
+            raise ValueError(f"Pairs need a backbone with two segment types. Received: num_segments={segments}")
+
+    @property
+    def static_lengths(self) -> tuple[int, ...]:
+        """The lengths to pad to: few where each shape compiles a program, else none, and batches are as they come."""
+        compiles = self.jit_compile
+        if keras.backend.backend() == "tensorflow":
+            compiles = compiles or is_tpu(self.distribute_strategy)
+        return static_lengths(self.backbone.architecture["max_sequence_length"]) if compiles else ()
+
+    def _is_columns(self, x: Any) -> bool:
+        """Whether `x` is at hand as a whole, to be sorted by length; everything else streams."""
+        if x is None:
+            raise ValueError("`x` must be given. Received: x=None")
+        return isinstance(x, dict) or is_texts(x)
+
+    def _examples(self, x: Any) -> Examples:
+        if isinstance(x, dict):
+            arrays = {name: np.asarray(array) for name, array in x.items()}
+            self.check_inputs(arrays)
+            examples: Examples = PaddedArrays(arrays)
+        elif self.preprocessor is None:
+            raise ValueError(
+                "`x` must be a dict of ready arrays, as the task has preprocessor=None. "
+                f"Received: x of type {type(x).__name__}"
+            )
+        else:
+            examples = self.preprocessor.pack(x)
+            self.check_pairs(isinstance(x, tuple))
+        if len(examples.lengths) == 0:
+            raise ValueError("`x` must hold at least one example. Received: none")
+        return examples
+
+    def _targets(
+        self,
+        examples: Examples,
+        y: Any,
+        sample_weight: Any = None,
+        learn: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        count = len(examples.lengths)
+        if y is None:
+            raise ValueError("`y` must be given. Received: y=None")
+        return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
+
+    def _batches(
+        self,
+        examples: Examples,
+        targets: np.ndarray | None,
+        weight: np.ndarray | None,
+        batch_size: int | None,
+        rows: np.ndarray | slice = slice(None),
+        shuffle_seed: int | None = None,
+        training: bool = False,
+    ) -> LengthSortedBatches:
+        if batch_size is not None:
+            check_positive_int(batch_size=batch_size)
+        return self.batches_class(
+            examples,
+            targets,
+            weight,
+            batch_size=batch_size or 32,
+            rows=np.arange(len(examples.lengths))[rows],
+            static_lengths=self.static_lengths,
+            shuffle_seed=shuffle_seed,
+            training=training,
+            multiple_of=replicas(self),
+        )
+
+    def _draw_seed(self) -> int:
+        """A random number, the same one on all workers, which must agree on the order."""
+        seed = random.randrange(2**31)
+        if keras.backend.backend() == "tensorflow" and is_multi_worker(self.distribute_strategy):
+            seed = sum_over_workers(seed, self.distribute_strategy) % 2**31
+        return seed
+
+    def _fed(self, batches: Any) -> Any:
+        if keras.backend.backend() != "tensorflow" or not hasattr(batches, "to_tf"):
+            return batches
+        if hasattr(batches, "part_of") and is_multi_worker(self.distribute_strategy):
+            return distribute_parts(batches, self.distribute_strategy)
+        return batches.to_tf()
+
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        if isinstance(x, (list, str, int, float, np.ndarray)):
+            raise ValueError(
+                "`x` must be a list of strings, a tuple of two such lists, a dict of arrays or a data set. "
+                f"Received: x of type {type(x).__name__}"
+            )
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` must be part of the data set where x is one. Received: x of type {type(x).__name__}"
+                )
+        if is_tf_dataset(x):
+            return tokenise_tf_dataset(x, self)
+        return self._fed(x)
+
+    def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
+        if not isinstance(data, (tuple, list, dict)):
+            return self._streamed(data)
+        if isinstance(data, dict) or len(data) not in (2, 3):
+            raise ValueError(
+                "`validation_data` must be (x, y) or (x, y, sample_weight). "
+                f"Received: a {type(data).__name__} of {len(data)}"
+            )
+        examples = self._examples(data[0])
+        rows = first_rows(steps, batch_size)
+        return self._fed(self._batches(examples, *self._targets(examples, *data[1:]), batch_size, rows))
+
+
+def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarray | None:
+    """Weights as float32 `[count]`, where there are any; `what` says in the error what each is of."""
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype="float32")
+    if weights.shape != (count,):
+        raise ValueError(
+            f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
+        )
+    return weights
+
+
+def replicas(model: keras.Model) -> int:
+    """Into how many parts a batch is split."""
+    if keras.backend.backend() == "tensorflow":
+        return model.distribute_strategy.num_replicas_in_sync
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return 1
+    mesh = distribution.device_mesh
+    axis = distribution.batch_dim_name
+    return int(mesh.shape[mesh.axis_names.index(axis)])
+
+
+def first_rows(steps: int | None, batch_size: int | None) -> slice:
+    """The rows that `steps` batches take, before they are sorted."""
+    if steps is not None:
+        check_positive_int(steps=steps)
+    return slice(None if steps is None else steps * (batch_size or 32))

@@ -1,0 +1,131 @@
+"""`export`: what a model's inputs are, for `keras_bert_zoo.export`."""
+
+import os
+from functools import partial
+from typing import Any, ClassVar
+
+from keras_bert_zoo.export import Axes, Texts, check_format, write_model
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.models.inputs import INPUT_NAMES
+from keras_bert_zoo.models.preprocessor import BertPreprocessor
+from keras_bert_zoo.models.quantized import quantized_layers
+
+_HALF_PRECISION = ("tf_saved_model", "torch")
+
+
+class Exports:
+    """For a functional model over a backbone, or a backbone: Keras' `export`, from raw text on where that goes."""
+
+    input: dict[str, Any]
+    pairs_only: ClassVar[bool] = False
+
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        format: str = "tf_saved_model",
+        sequence_length: int | None = None,
+        pairs: bool | None = None,
+        verbose: Any = None,
+        **options: Any,
+    ) -> None:
+        """Write the model for another runtime; all of it or nothing.
+
+        | `format` | backends | `filepath` | batch | length |
+        |---|---|---|---|---|
+        | `"tf_saved_model"`, TensorFlow and TF Serving | TensorFlow, JAX | a directory | any | any |
+        | `"onnx"`, ONNX Runtime | TensorFlow, PyTorch | `.onnx` | any | any |
+        | `"openvino"`, OpenVINO | TensorFlow, PyTorch | `.xml`, and a `.bin` beside it | any | any |
+        | `"litert"`, LiteRT (TFLite) | TensorFlow | `.tflite` | any | `sequence_length` |
+        | `"torch"`, `torch.export` | PyTorch | `.pt2` | any | any |
+
+        A SavedModel of a task with a preprocessor that takes a text or a pair a row takes strings: its default
+        signature has the input `text`, or `first` and `second`, string `[batch]`; the signature `serve_tokens` takes
+        ready arrays. Whoever loads it imports `tensorflow_text` first; a server must have its operations built in.
+        All other inputs are int32 arrays under the names of the model's own. A BiLSTM goes into a SavedModel and, from
+        TensorFlow, into ONNX only.
+
+        Outputs are what `predict` gives, within rounding: under their names, or as `output_0` where there is one only.
+        OpenVINO computes in bfloat16 where the processor can, unless `INFERENCE_PRECISION_HINT` is `"f32"`.
+
+        Args:
+            filepath: Where to; a directory may hold a SavedModel, which is replaced.
+            format: One of the above.
+            sequence_length: Fixes the length in tokens of ready arrays, which are padded to it. Only `"litert"` needs
+                it, and takes the preprocessor's where there is one.
+            pairs: Whether a SavedModel's strings are pairs; only a task of pairs does without.
+            verbose: If True, say what was written.
+            **options: To the exporter: `opset_version` of ONNX, the TFLite converter's such as `optimizations`,
+                `torch.export`'s such as `strict`.
+
+        Raises:
+            ValueError: The backend, or what is installed, cannot write the format, or an argument is wrong.
+
+        Example:
+
+        ```python
+        classifier.export("serving/1")
+        import tensorflow as tf, tensorflow_text    # in another process
+        tf.saved_model.load("serving/1").serve(tf.constant(["a charming journey"]))
+        ```
+        """
+        path = check_format(filepath, format)
+        if "input_signature" in options:
+            raise ValueError("`input_signature` is the model's own; sequence_length fixes the length. Received: one")
+        backbone: Any = getattr(self, "backbone", self)
+        half = backbone.embeddings.compute_dtype != "float32"
+        if half and format not in _HALF_PRECISION:
+            raise ValueError(
+                f'`format="{format}"` needs a float32 model. Received: one of {backbone.embeddings.dtype_policy.name}'
+            )
+        if format == "litert" and quantized_layers(self):
+            raise ValueError(
+                '`format="litert"` needs a model before quantize(): the converter has `optimizations` of its own. '
+                "Received: a quantized model"
+            )
+        positions = backbone.architecture["max_sequence_length"]
+        texts = self._texts(sequence_length, pairs) if format == "tf_saved_model" else None
+        if texts is None and pairs is not None:
+            raise ValueError(
+                f"`pairs` must be None where no strings go in, as in this task's {format}. Received: pairs={pairs!r}"
+            )
+        if format == "litert" and sequence_length is None:
+            preprocessor = getattr(self, "preprocessor", None)
+            sequence_length = positions if preprocessor is None else preprocessor.sequence_length
+        if sequence_length is not None:
+            check_positive_int(sequence_length=sequence_length)
+            if sequence_length > positions:
+                raise ValueError(
+                    f"`sequence_length` must be at most max_sequence_length={positions}. "
+                    f"Received: sequence_length={sequence_length}"
+                )
+        write_model(self, path, format, self._axes(sequence_length), {"length": positions}, texts, options)
+        if verbose:
+            print(f"Saved artifact at '{filepath}'.")
+
+    def _axes(self, sequence_length: int | None) -> Axes:
+        length = "length" if sequence_length is None else sequence_length
+        axes: Axes = {}
+        for name, tensor in self.input.items():
+            rank = len(tensor.shape)
+            if name in INPUT_NAMES:
+                axes[name] = ("batch", length) if rank == 2 else ("batch", "choices", length)
+            else:
+                axes[name] = ("batch", *(f"{name}_{i}" for i in range(1, rank)))
+        return axes
+
+    def _texts(self, sequence_length: int | None, pairs: bool | None) -> Texts | None:
+        preprocessor = getattr(self, "preprocessor", None)
+        # Exactly this class: those of other tasks, and users' own, make something else of a text.
+        if type(preprocessor) is not BertPreprocessor or set(self.input) != set(INPUT_NAMES):
+            return None
+        if sequence_length is not None:
+            raise ValueError(
+                "`sequence_length` must be None where strings go in: the preprocessor has one. "
+                f"Received: sequence_length={sequence_length}"
+            )
+        task: Any = self
+        pairs = self.pairs_only if pairs is None else pairs
+        task.check_pairs(pairs)
+        tokenizer = preprocessor.tokenizer.in_graph()
+        length = {"sequence_length": preprocessor.sequence_length, "static_lengths": task.static_lengths}
+        return Texts(tokenizer, partial(tokenizer.pack, **length), ("first", "second") if pairs else ("text",))

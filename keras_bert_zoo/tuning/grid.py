@@ -1,0 +1,31 @@
+"""A grid search that goes on where it was interrupted."""
+
+from functools import cmp_to_key
+
+from keras_bert_zoo.tuning.extra import keras_tuner
+
+
+class GridSearch(keras_tuner.GridSearch):
+    """As `keras_tuner.GridSearch`, which forgets in an interruption where on the grid it was.
+
+    Keras Tuner 1.4 keeps the trials on disk, but not their order on the grid: started again, its `GridSearch` ends at
+    once, or fails where a trial was interrupted. Here the order is found again from the trials' values.
+    """
+
+    def reload(self) -> None:
+        super().reload()
+        oracle = self.oracle
+        if not hasattr(oracle, "trials"):  # A worker's, which asks the chief.
+            return
+        for trial_id in sorted(set(oracle.trials) - set(oracle.start_order)):  # Written just before the interruption.
+            oracle.start_order.append(trial_id)
+            oracle._retry_queue.append(trial_id)
+
+        def compare(one: str, other: str) -> int:
+            values = [oracle.trials[trial_id].hyperparameters.values for trial_id in (one, other)]
+            return oracle._compare(*values)
+
+        oracle._ordered_ids = type(oracle._ordered_ids)()
+        for trial_id in sorted(oracle.trials, key=cmp_to_key(compare)):
+            oracle._ordered_ids.insert(trial_id)
+        oracle._populate_next = list(oracle.start_order)

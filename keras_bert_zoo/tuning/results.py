@@ -1,0 +1,137 @@
+"""What a sweep has found: the best preset, a table, a picture."""
+
+import csv
+import io
+import logging
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.checkpoints.files import replacing, write_directory
+from keras_bert_zoo.checkpoints.huggingface import OPTIONAL
+from keras_bert_zoo.checkpoints.huggingface import PRESET as MARKER
+from keras_bert_zoo.tuning.hypermodel import PRESET
+from keras_bert_zoo.tuning.restarts import Restarts, spread
+
+_logger = logging.getLogger("keras_bert_zoo")
+
+
+def best_preset(tuner: Any) -> Path:
+    """The directory of the best trial's preset: of its best restart, after the last epoch."""
+    for trial in _ranked(tuner):  # Of several equal ones one has it.
+        path = Path(tuner.get_trial_dir(trial.trial_id)) / PRESET
+        if trial.status == "COMPLETED" and path.is_dir():
+            return path
+    raise ValueError(f"`tuner` must have finished a trial of a TaskHyperModel. Received: {tuner.project_dir!r} without")
+
+
+def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:
+    """Copy the best trial's preset to a directory, all of it or nothing."""
+    source = best_preset(tuner)
+
+    def copy(folder: Path) -> None:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+
+    write_directory(path, MARKER, OPTIONAL, copy)
+
+
+def table(tuner: Any) -> list[dict[str, Any]]:
+    """A row a trial, the best first.
+
+    Returns:
+        Of each trial its number, its status, its hyperparameters, the mean of the objective under the name of the
+        objective, the standard deviation over the restarts as `std` (None of fewer than two), the best of them, how
+        many there are, and the seconds that they took, dev scores included.
+    """
+    objective = tuner.oracle.objective
+    best = max if objective.direction == "max" else min
+    rows = []
+    for trial in _ranked(tuner):
+        restarts = Restarts(Path(tuner.get_trial_dir(trial.trial_id)))
+        scores = [objective.get_value(one) for one in restarts.scores()] if trial.status == "COMPLETED" else []
+        values = dict(trial.hyperparameters.values)
+        if "tuner/epochs" in values:  # What else Hyperband notes is its own affair.
+            values["epochs"] = values["tuner/epochs"]
+        rows.append(
+            {
+                "trial": trial.trial_id,
+                "status": trial.status,
+                **{name: value for name, value in values.items() if not name.startswith("tuner/")},
+                objective.name: float(np.mean(scores)) if scores else None,
+                "std": spread(scores) if len(scores) > 1 else None,
+                "best": best(scores) if scores else None,
+                "restarts": len(restarts.done),
+                "seconds": round(restarts.seconds, 1),
+            }
+        )
+    return rows
+
+
+def _ranked(tuner: Any) -> list[Any]:
+    """The trials, the best first, of equal ones the earliest, and those without a score last."""
+    trials = sorted(tuner.oracle.get_best_trials(1_000_000), key=lambda trial: trial.trial_id)
+    done = [trial for trial in trials if trial.status == "COMPLETED"]
+    done.sort(key=lambda trial: trial.score, reverse=tuner.oracle.objective.direction == "max")
+    return done + [trial for trial in trials if trial.status != "COMPLETED"]
+
+
+def write_table(tuner: Any, path: str | os.PathLike[str]) -> None:
+    """Write the table, as CSV or as Markdown (`.csv`, `.md`)."""
+    target = Path(path)
+    if target.suffix not in (".csv", ".md"):
+        raise ValueError(f"`path` must end in .csv or .md. Received: path={str(path)!r}")
+    rows = table(tuner)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [["" if row.get(name) is None else _written(row[name]) for name in names] for row in rows]
+    text = io.StringIO()
+    if target.suffix == ".csv":
+        csv.writer(text, lineterminator="\n").writerows([names, *cells])
+    else:
+        for line in (names, ["---"] * len(names), *cells):
+            text.write("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n")
+    with replacing(target) as beside:
+        beside.write_text(text.getvalue(), encoding="utf-8", newline="")
+
+
+def _written(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
+    """Draw the objective over what was searched, where matplotlib is installed; else the log says so.
+
+    There is a panel a hyperparameter. A point is a trial's mean, its bar the standard deviation over the restarts, and
+    the ring the best trial.
+    """
+    if find_spec("matplotlib") is None:
+        _logger.warning('No picture of the sweep: that needs matplotlib (pip install ".[plot]").')
+        return
+    from matplotlib.figure import Figure
+
+    name = tuner.oracle.objective.name
+    rows = [row for row in table(tuner) if row["status"] == "COMPLETED"]
+    if not rows:
+        raise ValueError(f"`tuner` must have finished a trial. Received: {tuner.project_dir!r} without")
+    swept = [key for key in list(rows[0])[2 : list(rows[0]).index(name)] if len({row.get(key) for row in rows}) > 1]
+    figure = Figure(figsize=(4 * max(len(swept), 1), 3.5), layout="constrained")
+    panels = figure.subplots(1, max(len(swept), 1), sharey=True, squeeze=False)[0]
+    for axes, key in zip(panels, swept or ["trial"], strict=True):
+        values = sorted({row[key] for row in rows if key in row})
+        # The few values of a grid are neither linear nor logarithmic: each has its place. Those of a range have theirs.
+        few = len(values) <= 8 or isinstance(values[0], str)
+        places = [values.index(row[key]) if few else row[key] for row in rows]
+        means, bars = [row[name] for row in rows], [row["std"] or 0.0 for row in rows]
+        axes.errorbar(places, means, bars, fmt="o", alpha=0.6, capsize=3)
+        axes.plot(places[0], means[0], "o", markersize=12, markerfacecolor="none", color="black")
+        if few:
+            axes.set_xticks(range(len(values)), [_written(value) for value in values])
+        elif key == "learning_rate":
+            axes.set_xscale("log")
+        axes.set_xlabel(key)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(name)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,67 @@
+"""What is searched: the published grids, and how a choice becomes a hyperparameter."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate
+from keras_bert_zoo.training import WarmupPolynomialDecay
+
+PAPER: dict[str, Any] = {"learning_rate": [5e-5, 3e-5, 2e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]}
+"""Devlin et al. 2019, appendix A.3: 18 points; dropout was 0.1 throughout."""
+
+SMALL_MODELS: dict[str, Any] = {
+    "learning_rate": [3e-4, 1e-4, 5e-5, 3e-5],
+    "batch_size": [8, 16, 32, 64, 128],
+    "epochs": 4,
+}
+"""google-research/bert, README.md, of the 24 smaller models (BERT tiny to medium): 20 points."""
+
+
+def _check_seed(seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"`seed` must be an integer of at least 0. Received: seed={seed!r}")
+
+
+def _check_warmup(warmup: float) -> None:
+    WarmupPolynomialDecay(1.0, warmup)  # It says what is wrong with a share.
+
+
+_CHECKS: dict[str, Callable[..., None]] = {
+    "learning_rate": check_positive,
+    "batch_size": check_positive_int,
+    "epochs": check_positive_int,
+    "warmup": _check_warmup,
+    "dropout": check_rate,
+    "seed": _check_seed,
+}
+_NUMBERS = ("learning_rate", "warmup", "dropout")
+
+
+def checked_space(**choices: Any) -> dict[str, Any]:
+    """The choices by name: a value stands, a list is searched, and what is None is left out."""
+    space = {}
+    for name, choice in choices.items():
+        if choice is None:
+            continue
+        several = isinstance(choice, Sequence) and not isinstance(choice, str)
+        values = list(choice) if several else [choice]
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"`{name}` must be a value, or a list of different ones. Received: {name}={choice!r}")
+        for value in values:
+            if name in _CHECKS:
+                _CHECKS[name](**{name: value})
+        if name in _NUMBERS:  # Keras Tuner takes no mixture of 0 and 0.1.
+            values = [float(value) for value in values]
+        elif name == "preset":
+            values = [os.fspath(value) for value in values]
+        space[name] = values if several else values[0]
+    return space
+
+
+def declare(hp: Any, space: dict[str, Any]) -> dict[str, Any]:
+    """Make the choices hyperparameters, and return the values that they have."""
+    return {
+        name: hp.Choice(name, choice) if isinstance(choice, list) else hp.Fixed(name, choice)
+        for name, choice in space.items()
+    }

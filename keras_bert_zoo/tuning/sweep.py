@@ -1,0 +1,156 @@
+"""A sweep over a task's official files, from a preset to the best one."""
+
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from keras_bert_zoo.checkpoints.files import listed, read_json, write_json
+from keras_bert_zoo.finetuning import Run
+from keras_bert_zoo.finetuning.finetune import Score, check_labels
+from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.training.runs import check_directory
+from keras_bert_zoo.tuning.spaces import PAPER, SMALL_MODELS, checked_space
+
+GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
+SEARCHES = ("grid", "random", "bayesian", "hyperband")
+# As long as Keras Tuner's workers wait for their chief, in seconds.
+_PATIENCE = 3600
+CONFIG, RESULTS, TRIALS, PRESET = "sweep.json", "results.json", "trials", "preset"
+
+
+def tune(
+    run: Run,
+    out: str | os.PathLike[str],
+    grid: str = "paper",
+    search: str = "grid",
+    trials: int | None = None,
+    restarts: int = 1,
+    verbose: Any = "auto",
+    **choices: Any,
+) -> dict[str, Any] | None:
+    """Search for a task's best hyperparameters on its dev set, or go on where a sweep was killed.
+
+    Several processes share a sweep in Keras Tuner's way: the same call in each, with `KERASTUNER_ORACLE_IP`,
+    `KERASTUNER_ORACLE_PORT` and `KERASTUNER_TUNER_ID` in the environment, `chief` in one of them, which trains nothing,
+    and names of their own in the others. They all see `out`.
+
+    Args:
+        run: The task, its files, and what is not searched. Its batch size, learning rate and epochs are the grid's.
+        out: Directory of the sweep: `sweep.json`, Keras Tuner's `trials/`, and in the end the best trial's `preset/`,
+            `results.json`, `table.csv`, `table.md`, and `sweep.png` where matplotlib is installed.
+        grid: `"paper"` or `"small"`, for models smaller than BERT base: `tuning.PAPER`, `tuning.SMALL_MODELS`.
+        search: `"grid"` for all points; `"random"`, `"bayesian"`; `"hyperband"` up to the most epochs of the space.
+        trials: How many points to try; all of a grid unless given, 10 of another search.
+        restarts: Trainings of a point, with seeds of their own.
+        verbose: As in `fit`; 0 silences Keras Tuner, too.
+        **choices: In place of the grid's and the run's: `learning_rate`, `batch_size`, `epochs`, `warmup`, `dropout`,
+            `preset` and `seed` of `TaskHyperModel`.
+
+    Returns:
+        What `results.json` holds: the task, the objective, and the table's rows, the best first. None in a worker of
+        a shared sweep.
+
+    Raises:
+        ValueError: Something in a file is not as expected, `out` holds another sweep, or Keras Tuner is missing.
+
+    Example:
+
+    ```python
+    results = tune(Run("mrpc", "bert_base", data="glue_data"), "sweep", restarts=5)
+    results["rows"][0]              # {"learning_rate": 2e-5, "batch_size": 16, …, "val_accuracy": 0.87, "std": 0.01, …}
+    ```
+    """
+    from keras_bert_zoo.tuning.extra import keras_tuner
+    from keras_bert_zoo.tuning.hypermodel import TaskHyperModel
+    from keras_bert_zoo.tuning.results import draw_sweep, save_best, table, write_table
+
+    for name, value, known in (("grid", grid, tuple(GRIDS)), ("search", search, SEARCHES)):
+        if value not in known:
+            raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
+    check_positive_int(restarts=restarts, **({} if trials is None else {"trials": trials}))
+    if trials is not None and search == "hyperband":
+        raise ValueError(f"`trials` must be None for hyperband, which counts epochs. Received: trials={trials}")
+    own = {"preset": run.preset, "warmup": run.warmup, "seed": run.seed}
+    space = checked_space(**{**own, **GRIDS[grid], **choices})
+    fixed = {name: value for name, value in asdict(run).items() if name not in space}
+    config = {**fixed, "space": space, "search": search, "trials": trials, "restarts": restarts}
+    folder = Path(out)
+    train, dev = run.read("train"), run.read("dev")
+    check_labels(run, train, dev)
+    if _is_worker():
+        _wait_for(folder / CONFIG)
+    check_directory(folder / CONFIG, config)
+    if (folder / RESULTS).is_file():
+        return read_json(folder / RESULTS)
+    kind, epochs = run.recipe.kind, space.get("epochs")
+    hypermodel = TaskHyperModel(
+        kind.model_class,
+        score=Score(run, dev),
+        restarts=restarts,
+        sequence_length=run.sequence_length,
+        dtype=run.dtype,
+        **space | ({"epochs": None} if search == "hyperband" else {}),
+        **kind.head(train),
+    )
+    if not _is_worker():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CONFIG, config)
+    objective = keras_tuner.Objective(f"val_{run.recipe.score}", "max")
+    options: dict[str, Any] = {"objective": objective, "seed": run.seed, "directory": folder, "project_name": TRIALS}
+    if search == "hyperband":
+        options["max_epochs"] = max(epochs) if isinstance(epochs, list) else epochs
+    elif trials is not None or search != "grid":
+        options["max_trials"] = trials or 10
+    tuner = _tuner_class(search)(hypermodel, **options)
+    try:
+        tuner.search(train.x, train.y, verbose=verbose)
+    except RuntimeError as error:
+        if "consecutive failures" not in str(error):
+            raise
+        last = str(error).strip().splitlines()[-1]
+        raise ValueError(
+            f"Several trials in a row failed; {folder / TRIALS} has why. Received at last: {last}"
+        ) from None
+    if _is_worker():
+        return None
+    save_best(tuner, folder / PRESET)
+    for name in ("table.csv", "table.md"):
+        write_table(tuner, folder / name)
+    draw_sweep(tuner, folder / "sweep.png")
+    results = {"task": run.task, "objective": objective.name, "rows": table(tuner), "sweep": config}
+    write_json(folder / RESULTS, results)  # Last: it says that all is there.
+    return results
+
+
+def _is_worker() -> bool:
+    """Whether another process, the chief, says what to try."""
+    names = ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT", "KERASTUNER_TUNER_ID")
+    if names[0] not in os.environ:
+        return False
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise ValueError(f"A shared sweep needs all of {listed(names)} in the environment. Received: no {missing[0]}")
+    return "chief" not in os.environ[names[2]]
+
+
+def _wait_for(config: Path) -> None:
+    """The chief writes the configuration, so that processes which start together do not find a directory half made."""
+    end = time.monotonic() + _PATIENCE
+    while not config.is_file():
+        if time.monotonic() > end:
+            raise ValueError(f"`out` must be the directory of the chief, too. Received: no {config} for an hour")
+        time.sleep(0.2)
+
+
+def _tuner_class(search: str) -> Any:
+    from keras_bert_zoo.tuning.extra import keras_tuner
+    from keras_bert_zoo.tuning.grid import GridSearch
+
+    return {
+        "grid": GridSearch,
+        "random": keras_tuner.RandomSearch,
+        "bayesian": keras_tuner.BayesianOptimization,
+        "hyperband": keras_tuner.Hyperband,
+    }[search]

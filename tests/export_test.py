@@ -1,0 +1,254 @@
+"""Exported models in their own runtimes, and quantized models in files, against what Keras computes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.export import FORMATS
+from keras_bert_zoo.layers.activations import gelu_spelled_out, get_activation
+from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise
+
+BACKEND = keras.backend.backend()
+SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "openvino": ".xml", "litert": ".tflite", "torch": ".pt2"}
+FIRST = {"tensorflow": "onnx", "jax": "tf_saved_model", "torch": "torch"}[BACKEND]
+HERE = [
+    pytest.param(name, marks=pytest.mark.slow if BACKEND == "jax" or name != FIRST else ())
+    for name, known in FORMATS.items()
+    if BACKEND in known.needs
+]
+SECONDS = ["very , very slow", "Fine film [MASK] !", "", "a long plot", "é unknown wörd", "good " * 30]
+SLOW_ON_JAX = pytest.mark.slow if BACKEND == "jax" else lambda test: test
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method"),  # Keras says so of each Dropout
+    pytest.mark.filterwarnings("ignore::UserWarning:(?!keras_bert_zoo|tests)"),  # The exporters', about themselves.
+]
+
+
+def tiny(kind, **arguments):
+    return randomise(kind(kbz.BertBackbone(**{**TINY, "num_layers": 1}), **arguments))
+
+
+def with_text(kind, **arguments):
+    return tiny(kind, preprocessor=kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), sequence_length=16), **arguments)
+
+
+def named(outputs):
+    outputs = outputs if isinstance(outputs, dict) else {"output_0": outputs}
+    return {name: numpy(output) for name, output in outputs.items()}
+
+
+def inputs_of(model, batch, length):
+    """Padding in all rows but the first; two choices a question, two masked positions a text."""
+    if isinstance(model, kbz.BertMultipleChoice):
+        rows = random_inputs(2 * batch, length, seed=batch)
+        return {name: array.reshape(batch, 2, length) for name, array in rows.items()}
+    inputs = random_inputs(batch, length, seed=batch)
+    if "mask_positions" in model.input:
+        inputs["mask_positions"] = np.tile(np.array([[1, 0, 1]], "int32"), (batch, 1))
+    return inputs
+
+
+def runtime(format, path):
+    """The file opened by its own runtime: a function from NumPy inputs to NumPy outputs, by name."""
+    if format == "tf_saved_model":
+        tf = pytest.importorskip("tensorflow")
+        loaded = tf.saved_model.load(path)
+        names = loaded.signatures.keys()
+        run = loaded.signatures["serve_tokens" if "serve_tokens" in names else "serving_default"]
+        return lambda inputs: named(run(**{name: tf.constant(array) for name, array in inputs.items()}))
+    if format == "onnx":
+        session = pytest.importorskip("onnxruntime").InferenceSession(path)
+        names = [output.name for output in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+    if format == "openvino":
+        openvino = pytest.importorskip("openvino")
+        compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return lambda inputs: {output.get_any_name(): array for output, array in compiled(inputs).items()}
+    if format == "litert":
+        interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(model_path=str(path))
+        run = interpreter.get_signature_runner("serving_default")
+        return lambda inputs: run(**inputs)
+    import torch
+
+    module = torch.export.load(path).module()
+    return lambda inputs: named(module({name: torch.tensor(array) for name, array in inputs.items()}))
+
+
+def check_export(model, format, path, shapes=((3, 9), (1, 5), (4, 16)), **options):
+    for module in FORMATS[format].needs[BACKEND]:
+        pytest.importorskip(module, reason=f"{format} needs {module}")
+    path = path.with_suffix(SUFFIXES[format])
+    model.export(path, format, **options)
+    assert {file.name for file in path.parent.iterdir()} == {
+        path.with_suffix(suffix).name for suffix in FORMATS[format].suffixes or ("",)
+    }
+    run = runtime(format, path)
+    for shape in shapes:
+        inputs = inputs_of(model, *shape)
+        expected, outputs = named(model(inputs)), run(inputs)
+        assert outputs.keys() == expected.keys()
+        for name in expected:
+            np.testing.assert_allclose(outputs[name], expected[name], atol=1e-4, rtol=1e-5, err_msg=f"{name} {shape}")
+
+
+@pytest.mark.parametrize("format", HERE)
+def test_runtimes(format, tmp_path):
+    """Of any batch and length, padding in it; LiteRT of one length, that of the preprocessor."""
+    shapes = {"shapes": ((3, 16), (1, 16))} if format == "litert" else {}
+    check_export(with_text(kbz.BertTextClassifier, num_classes=3), format, tmp_path / "model", **shapes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: with_text(kbz.BertTextRegressor),
+        lambda: with_text(kbz.BertTextEmbedder),
+        lambda: with_text(kbz.BertNextSentencePredictor),
+        lambda: tiny(kbz.BertTokenClassifier, num_classes=3),
+        lambda: tiny(kbz.BertQuestionAnswerer),
+        lambda: tiny(kbz.BertMultipleChoice),
+        lambda: with_text(kbz.BertMaskedLM),
+        lambda: tiny(kbz.BertPretrainer),
+        lambda: randomise(kbz.BertBackbone(**{**TINY, "causal": True})),
+        lambda: kbz.ensemble([with_text(kbz.BertTextClassifier, num_classes=3) for _ in range(2)]),
+    ],
+    ids=["number", "vector", "next", "tags", "answer", "choice", "mlm", "pretrainer", "backbone", "ensemble"],
+)
+def test_every_task(build, tmp_path):
+    model = build()
+    check_export(model, FIRST, tmp_path / "model")
+    if BACKEND == "torch" and isinstance(model.output, dict):  # To be named in the order that they have there.
+        (tmp_path / "onnx").mkdir()
+        check_export(model, "onnx", tmp_path / "onnx" / "model")
+
+
+SERVE = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+folders, first, second = json.loads(sys.argv[1])
+outputs = []
+for folder, columns in zip(folders, ({"text": first}, {"first": first, "second": second})):
+    loaded = tf.saved_model.load(folder)
+    serve = loaded.signatures["serving_default"]
+    outputs.append(serve(**{name: tf.constant(texts) for name, texts in columns.items()})["output_0"].numpy().tolist())
+    assert loaded.serve(*map(tf.constant, columns.values())).numpy().tolist() == outputs[-1]
+    one = serve(**{name: tf.constant(texts[:1]) for name, texts in columns.items()})["output_0"].numpy()
+    assert abs(one - outputs[-1][:1]).max() < 1e-5
+assert not [name for name in sys.modules if name.startswith("keras_bert_zoo")]
+print(json.dumps(outputs))
+"""
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch writes no SavedModel")
+@SLOW_ON_JAX
+def test_strings_in_a_process_without_us(tmp_path):
+    pytest.importorskip("tensorflow_text")
+    models = with_text(kbz.BertTextClassifier, num_classes=3), with_text(kbz.BertNextSentencePredictor)
+    folders = [str(tmp_path / model.name / "1") for model in models]
+    for model, folder in zip(models, folders, strict=True):
+        model.export(folder)
+    models[0].export(folders[0])  # In the place of what is there.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-c", SERVE, json.dumps([folders, TEXTS, SECONDS])]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    outputs = json.loads(done.stdout.splitlines()[-1])
+    for model, x, output in zip(models, (TEXTS, (TEXTS, SECONDS)), outputs, strict=True):
+        np.testing.assert_allclose(output, model.predict(x, verbose=0), atol=1e-5)
+
+
+def test_spelled_out_gelu():
+    x = np.linspace(-6, 6, 101, dtype="float32")
+    expected = [0.5 * value * (1 + math.erf(value / math.sqrt(2))) for value in x.tolist()]
+    with gelu_spelled_out():
+        spelled = numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))
+    np.testing.assert_allclose(spelled, expected, atol=1e-6)
+    assert (spelled != numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))).any()  # As ever outside.
+
+
+def test_refusals(classifier, tmp_path, monkeypatch):
+    backend = BACKEND
+
+    def refused(model, path, *arguments, **options):
+        with pytest.raises(ValueError) as error:
+            model.export(tmp_path / path, *arguments, **options)
+        assert not list(tmp_path.iterdir())
+        return str(error.value)
+
+    assert "`format` must be one of ['tf_saved_model'" in refused(classifier, "model", "tflite")
+    for name, known in FORMATS.items():
+        if backend not in known.needs:
+            message = refused(classifier, f"model{SUFFIXES[name]}", name)
+            assert f'`format="{name}"` needs the ' in message
+            assert f"Received: the {backend} backend" in message
+    name = "torch" if backend == "torch" else "tf_saved_model"
+    path, ready = f"model{SUFFIXES[name]}", tiny(kbz.BertTokenClassifier, num_classes=3)
+    assert "`sequence_length` must be at most max_sequence_length=16" in refused(ready, path, name, sequence_length=17)
+    assert "`sequence_length` must be a positive integer" in refused(ready, path, name, sequence_length=0)
+    assert "`pairs` must be None where no strings go in" in refused(ready, path, name, pairs=True)
+    assert "`input_signature` is the model's own" in refused(ready, path, name, input_signature=[])
+    if backend == "torch":
+        assert "`filepath` must end with .pt2" in refused(classifier, "model.pt", "torch")
+        bilstm = tiny(kbz.BertTextClassifier, num_classes=3, pooling="bilstm")
+        assert "has no loop over tokens here" in refused(bilstm, path, name)
+    else:
+        pytest.importorskip("tensorflow_text")
+        follows = with_text(kbz.BertNextSentencePredictor)
+        assert "`x` must be pairs" in refused(follows, path, name, pairs=False)
+        assert "`sequence_length` must be None where strings go in" in refused(classifier, path, sequence_length=8)
+    if backend != "jax":
+        half = kbz.BertBackbone(**TINY, dtype="bfloat16")
+        monkeypatch.setattr("importlib.util.find_spec", lambda module: object())
+        assert '`format="onnx"` needs a float32 model' in refused(half, "model.onnx", "onnx")
+        monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+        message = refused(classifier, "model.onnx", "onnx")
+        assert "pip install \"keras-bert-zoo[export]\". Received: format='onnx'" in message
+
+
+def test_int8_from_a_file(tmp_path):
+    """Quantized in part, as Keras lets: what comes back computes the same."""
+    model = with_text(kbz.BertTextClassifier, num_classes=3)
+    model.quantize("int8", filters=lambda layer: layer.name != "position_embedding")
+    expected = model.predict(TEXTS, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    modes = [
+        {layer.path: layer.quantization_mode for layer in some._flatten_layers() if layer.weights and not layer._layers}
+        for some in (model, loaded)
+    ]
+    assert modes[0] == modes[1]
+    assert [path for path, mode in modes[0].items() if mode is None and "norm" not in path] == [
+        "embeddings/position_embedding"
+    ]
+    assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0), expected)
+    for one in (loaded, loaded.backbone):
+        with pytest.raises(ValueError, match="A preset holds float weights: save it before quantize"):
+            one.save_to_preset(tmp_path / "preset")
+    assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_quantized_after_training(mode, tmp_path):
+    """Between two runs of `fit`, and with LoRA."""
+    model = with_text(kbz.BertTextClassifier, num_classes=3)
+    model.backbone.enable_lora(2)
+    model.fit(TEXTS, LABELS, batch_size=6, verbose=0)
+    model.quantize(mode)
+    expected = model.predict(TEXTS, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0), expected)
+    configs = [json.dumps(keras.saving.serialize_keras_object(some.backbone)) for some in (loaded, model)]
+    assert configs[0] == configs[1]
+    loaded.fit(TEXTS, LABELS, batch_size=6, verbose=0)

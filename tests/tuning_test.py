@@ -1,0 +1,407 @@
+"""Sweeps with Keras Tuner: the grids, what reaches `fit`, restarts, interruptions, and the best preset."""
+
+import csv
+import gc
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
+from keras_bert_zoo.finetuning import Run, finetune
+from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
+from tests.finetuning_test import SENTENCES, SMALL, mrpc, write
+from tests.helpers import LABELS, TEXTS, TINY, WORDS
+
+keras_tuner = pytest.importorskip("keras_tuner")
+POINT = {"learning_rate": 1e-3, "batch_size": 4, "epochs": 1}
+
+
+@pytest.fixture
+def start(tmp_path):
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    kbz.BertPretrainer(kbz.BertBackbone(**SMALL), preprocessor).save_to_preset(tmp_path / "start")
+    return str(tmp_path / "start")
+
+
+class Trainings:
+    """Stands in for training, which takes longer than all else: keeps what reached `fit`, and makes up the scores.
+
+    One model goes through all of it, so that nothing is compiled; its bias says which training it was.
+    """
+
+    def __init__(self, monkeypatch):
+        tokenizer = kbz.BertTokenizer(WORDS)
+        backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1})
+        self.model = kbz.BertTextClassifier(backbone, 3, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+        self.rows = []
+        self.stop_before = None
+        self.seed = None
+        monkeypatch.setattr(kbz.BertTextClassifier, "from_preset", self.from_preset)
+        monkeypatch.setattr(kbz.BertTextClassifier, "fit", self.fit)
+        for module, name in ((keras.backend, "clear_session"), (gc, "collect")):  # Before each trial, for a second.
+            monkeypatch.setattr(module, name, lambda: None)
+        seed = keras.utils.set_random_seed
+        monkeypatch.setattr(keras.utils, "set_random_seed", lambda n: (setattr(self, "seed", n), seed(n)))
+
+    def from_preset(self, preset, **arguments):
+        self.model.layers[-1].bias.assign([0, 0, 0])
+        return self.model
+
+    def fit(self, x, y, batch_size, epochs, callbacks, verbose, validation_data, initial_epoch=0):
+        if len(self.rows) == self.stop_before:
+            self.stop_before = None
+            raise KeyboardInterrupt
+        assert initial_epoch == 0
+        np.testing.assert_array_equal(self.model.layers[-1].bias, 0)  # Nothing is trained twice.
+        schedule = self.model.optimizer._learning_rate
+        row = (schedule.learning_rate, batch_size, epochs, schedule.warmup, self.seed)
+        self.rows.append(row)
+        scores = [self.score(row, epoch) for epoch in range(1, epochs + 1)]
+        self.model.layers[-1].bias.assign([len(self.rows), self.seed, scores[-1]])
+        for callback in callbacks:
+            callback.set_model(self.model)
+            for epoch, score in enumerate(scores):
+                callback.on_epoch_end(epoch, {"loss": 1.0, "val_accuracy": score})
+        history = keras.callbacks.History()
+        history.history = {"loss": [1.0] * epochs, "val_accuracy": scores}
+        return history
+
+    @staticmethod
+    def score(row, epoch):
+        """Between 0 and 1; the first epoch is best, and no epoch but the last may count."""
+        return (hash(row) % 1000) / 1000 + 1.0 / epoch
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    return Trainings(monkeypatch)
+
+
+def tuner_of(kind, folder, options=None, **space):
+    hypermodel = kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, "start", **{**POINT, **space})
+    return kind(hypermodel, objective="val_accuracy", directory=folder, project_name="sweep", **options or {})
+
+
+def search(tuner, **options):
+    tuner.search(TEXTS, LABELS, verbose=0, validation_data=(TEXTS, LABELS), **options)
+    return tuner
+
+
+def test_the_papers_grid(trainings, tmp_path):
+    """18 points, each once, and what of them reaches the optimizer and `fit`."""
+    search(tuner_of(kbz.tuning.GridSearch, tmp_path, **PAPER))
+    points = product([5e-5, 3e-5, 2e-5], [16, 32], [2, 3, 4])
+    assert sorted(trainings.rows) == sorted((*point, 0.1, 12345) for point in points)
+    hypermodel = kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, "start")
+    assert {**hypermodel.space, **PAPER} == hypermodel.space
+    rates, sizes = [3e-4, 1e-4, 5e-5, 3e-5], [8, 16, 32, 64, 128]
+    assert {"learning_rate": rates, "batch_size": sizes, "epochs": 4} == SMALL_MODELS
+
+
+def test_restarts(trainings, tmp_path):
+    """Mean and spread against NumPy; the preset is the best training of the best point."""
+    space = {"learning_rate": [1e-2, 1e-3, 1e-4], "warmup": [0, 0.25], "epochs": 2, "seed": 7, "restarts": 3}
+    tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, **space))
+    points = list(product([1e-2, 1e-3, 1e-4], [4], [2], [0, 0.25]))
+    assert trainings.rows == [(*point, seed) for point in points for seed in (7, 8, 9)]
+    scores = {point: [trainings.score((*point, seed), 2) for seed in (7, 8, 9)] for point in points}
+    ranked = sorted(points, key=lambda point: -np.mean(scores[point]))
+    rows = kbz.tuning.table(tuner)
+    assert [tuple(row[name] for name in ("learning_rate", "batch_size", "epochs", "warmup")) for row in rows] == ranked
+    for row, point in zip(rows, ranked, strict=True):
+        assert row["val_accuracy"] == pytest.approx(np.mean(scores[point]), abs=1e-9)
+        assert row["std"] == pytest.approx(np.std(scores[point], ddof=1), abs=1e-9)
+        assert (row["best"], row["restarts"], row["status"]) == (max(scores[point]), 3, "COMPLETED")
+    trial = tuner.oracle.get_best_trials(1)[0]
+    assert trial.score == pytest.approx(rows[0]["val_accuracy"])
+    assert trial.metrics.get_best_value("val_accuracy_std") == pytest.approx(rows[0]["std"])
+    best = trainings.rows.index((*ranked[0], 7 + int(np.argmax(scores[ranked[0]])))) + 1
+    kbz.tuning.save_best(tuner, tmp_path / "best")
+    assert load_file(tmp_path / "best" / "model.safetensors")["classifier.bias"][0] == best
+    kept = [trial.trial_id for trial in tuner.oracle.trials.values() if (preset_of(tuner, trial)).is_dir()]
+    means = [np.mean(scores[point]) for point in points]
+    assert kept == [f"{i:04d}" for i in range(6) if means[i] > max(means[:i], default=0)]  # No worse than one before.
+    for name in ("table.csv", "table.md"):
+        kbz.tuning.write_table(tuner, tmp_path / name)
+    written = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert [float(row["std"]) for row in written] == pytest.approx([row["std"] for row in rows], rel=1e-5)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert [line.count("|") for line in lines] == [len(rows[0]) + 1] * 8
+    pytest.importorskip("matplotlib")
+    kbz.tuning.draw_sweep(tuner, tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def preset_of(tuner, trial):
+    return Path(tuner.get_trial_dir(trial.trial_id)) / "preset"
+
+
+SEARCHES = {
+    "grid": (lambda: kbz.tuning.GridSearch, {}),
+    "random": (lambda: keras_tuner.RandomSearch, {"max_trials": 5}),
+    "bayesian": (lambda: keras_tuner.BayesianOptimization, {"max_trials": 5}),
+    "hyperband": (lambda: keras_tuner.Hyperband, {"max_epochs": 2, "factor": 2}),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_killed_sweep_goes_on(name, trainings, tmp_path):
+    """Killed in the second training of a trial: the same trainings as never killed, none of them twice."""
+    kind, options = SEARCHES[name][0](), {**SEARCHES[name][1], "seed": 3}
+    space = {"learning_rate": [1e-2, 1e-3], "batch_size": [2, 4, 8], "restarts": 2}
+    space |= {"epochs": None} if name == "hyperband" else {}
+    search(tuner_of(kind, tmp_path / "whole", options, **space))
+    whole, trainings.rows = trainings.rows, []
+    trainings.stop_before = 5
+    with pytest.raises(KeyboardInterrupt):
+        search(tuner_of(kind, tmp_path / "killed", options, **space))
+    assert trainings.rows == whole[:5]
+    tuner = search(tuner_of(kind, tmp_path / "killed", options, **space))
+    assert len(set(trainings.rows)) == len(trainings.rows) or name == "hyperband"
+    assert len(trainings.rows) == len(whole)
+    if name == "grid":
+        assert trainings.rows == whole
+        assert len(whole) == 12
+    assert {row["restarts"] for row in kbz.tuning.table(tuner)} == {2}
+    count = len(trainings.rows)
+    again = search(tuner_of(kind, tmp_path / "killed", options, **space))
+    assert len(trainings.rows) == count
+    assert kbz.tuning.table(again) == kbz.tuning.table(tuner)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_grid_goes_on_between_two_trials(written, trainings, tmp_path, monkeypatch):
+    """Nothing was under way, or no more of it than a trial's file: Keras Tuner's own grid search would end at once."""
+    space = {"learning_rate": [1e-2, 1e-3], "batch_size": [2, 4, 8]}
+    tuner = tuner_of(kbz.tuning.GridSearch, tmp_path, **space)
+    monkeypatch.setattr(tuner, "pre_create_trial", lambda: 1 / (4 - len(trainings.rows)))
+    with pytest.raises(ZeroDivisionError):
+        search(tuner)
+    if written:
+        trial = keras_tuner.engine.trial.Trial(tuner.oracle.get_space(), "0004")
+        trial.hyperparameters.values |= {"learning_rate": 1e-3, "batch_size": 4}
+        (tmp_path / "sweep" / "trial_0004").mkdir()
+        trial.save(str(tmp_path / "sweep" / "trial_0004" / "trial.json"))
+    search(tuner_of(kbz.tuning.GridSearch, tmp_path, **space))
+    points = [(rate, size) for rate in (1e-2, 1e-3) for size in (2, 4, 8)]
+    assert sorted(row[:2] for row in trainings.rows) == sorted(points)
+
+
+def test_hyperband_sets_the_epochs(trainings, tmp_path):
+    """Each trial is trained from the start with the epochs of its round; nothing of the space gives others."""
+    options = {"max_epochs": 4, "factor": 2, "seed": 1}
+    tuner = search(
+        tuner_of(keras_tuner.Hyperband, tmp_path, options, epochs=None, learning_rate=[1e-2, 1e-3, 1e-4, 1e-5])
+    )
+    rows = kbz.tuning.table(tuner)
+    trials = tuner.oracle.trials
+    assert {row["epochs"] for row in rows} == {1, 2, 4}
+    assert [row[2] for row in trainings.rows] == [
+        trial.hyperparameters.values["tuner/epochs"] for trial in trials.values()
+    ]
+    assert any("tuner/trial_id" in trial.hyperparameters.values for trial in trials.values())
+    assert not any(name.startswith("tuner/") for row in rows for name in row)
+
+
+def test_a_range_and_a_choice_of_presets(trainings, tmp_path):
+    hp = keras_tuner.HyperParameters()
+    hp.Float("learning_rate", 1e-5, 1e-3, sampling="log")
+    hypermodel = kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, ["a", "b"], **POINT)
+    tuner = keras_tuner.RandomSearch(
+        hypermodel, "val_accuracy", max_trials=4, seed=1, hyperparameters=hp, directory=tmp_path
+    )
+    search(tuner)
+    rates = [row[0] for row in trainings.rows]
+    assert len(set(rates)) == 4
+    assert all(1e-5 <= rate <= 1e-3 for rate in rates)
+    assert {row["preset"] for row in kbz.tuning.table(tuner)} == {"a", "b"}
+    assert len(tuner.get_best_models(2)) == 2  # Keras Tuner's own way goes on working.
+
+
+def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
+    for arguments, words in (
+        ({"learning_rate": [1e-5, 0]}, "`learning_rate` must be a positive number. Received: learning_rate=0"),
+        ({"batch_size": [16, 16]}, "`batch_size` must be a value, or a list of different ones"),
+        ({"epochs": []}, "`epochs` must be a value, or a list of different ones. Received: epochs=[]"),
+        ({"warmup": 1}, "`warmup` must be a share in [0, 1)"),
+        ({"warmup": None}, "`warmup` must be a value or a list of them"),
+        ({"dropout": [0.1, 1]}, "`dropout` must be a number in [0, 1)"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"restarts": 0}, "`restarts` must be a positive integer"),
+    ):
+        with pytest.raises(ValueError) as error:
+            kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, "start", **arguments)
+        assert words in str(error.value)
+    for kind, options, given, words in (
+        (keras_tuner.Hyperband, {"max_epochs": 2}, {}, r"`epochs` must be in the space or come from .* epochs=1 and 2"),
+        (keras_tuner.RandomSearch, {}, {"batch_size": 2}, "`batch_size` must be in the space or come from"),
+        (keras_tuner.RandomSearch, {"executions_per_trial": 2}, {}, "`executions_per_trial` must be 1, as `restarts`"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            search(tuner_of(kind, tmp_path / words[:9], options), **given)
+    assert not trainings.rows
+    with pytest.raises(ValueError, match="`tuner` must have finished a trial"):
+        kbz.tuning.best_preset(tuner_of(keras_tuner.RandomSearch, tmp_path / "new"))
+    monkeypatch.setattr(trainings.model, "save_to_preset", lambda path: (_ for _ in ()).throw(ValueError("no place")))
+    with pytest.raises(ValueError, match="no place"):
+        search(tuner_of(keras_tuner.RandomSearch, tmp_path / "unsaved"))
+    for options, words in (
+        ({"grid": "large"}, "`grid` must be one of ('paper', 'small'). Received: grid='large'"),
+        ({"search": "all"}, "`search` must be one of ('grid', 'random', "),
+        ({"search": "hyperband", "trials": 3}, "`trials` must be None for hyperband"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({}, "`data` must be a directory with train.tsv"),
+    ):
+        with pytest.raises(ValueError) as error:
+            tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "out", **options)
+        assert words in str(error.value)
+        assert not (tmp_path / "out").exists()
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", lambda *arguments, **options: 1 / 0)
+    with pytest.raises(ValueError, match=r"Several trials in a row failed; .*trials has why. .* division by zero"):
+        tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "failed", verbose=0)
+    monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
+    with pytest.raises(ValueError, match=r"A shared sweep needs all of .* Received: no KERASTUNER_ORACLE_PORT"):
+        tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "alone")
+    monkeypatch.setitem(sys.modules, "keras_tuner", None)
+    monkeypatch.delitem(sys.modules, "keras_bert_zoo.tuning.extra")
+    with pytest.raises(ValueError, match=r'`tuning` needs Keras Tuner: pip install "keras-bert-zoo\[tuner\]"'):
+        importlib.import_module("keras_bert_zoo.tuning.extra")
+
+
+def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkeypatch):
+    """The best trial's preset is, to the last bit, that of `finetune` with the trial's hyperparameters."""
+    monkeypatch.chdir(tmp_path)
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    point = ("--learning-rate", "1e-2", "--batch-size", "4", "--epochs", "1", "--seed", "5")
+    files = ("--data", ".", "--preset", "start", "--sequence-length", "80")
+    command = ["tune", "mrpc", *files, *point, "--restarts", "2", "--out", "sweep"]
+    assert cli.main(command) == 0
+    results = json.loads(Path("sweep/results.json").read_text())
+    assert capsys.readouterr().out.rstrip().endswith("results.json has the numbers")
+    written = {path.name for path in Path("sweep").iterdir()} - {"sweep.png"}
+    assert written == {"sweep.json", "trials", "preset", "results.json", "table.csv", "table.md"}
+    done = json.loads(Path("sweep/trials/trial_0000/restarts.json").read_text())["restarts"]
+    assert [one["seed"] for one in done] == [5, 6]
+    objective = results["objective"]
+    best = max(done, key=lambda one: one["scores"][objective])
+    run = Run("mrpc", "start", data=".", sequence_length=80, learning_rate=1e-2, batch_size=4, epochs=1)
+    alone = finetune(replace(run, seed=best["seed"]), "alone", verbose=0)
+    assert {f"val_{name}": value for name, value in alone["scores"].items()}.items() <= best["scores"].items()
+    theirs, ours = (load_file(f"{folder}/preset/model.safetensors") for folder in ("alone", "sweep"))
+    assert theirs.keys() == ours.keys()
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(ours[name], array, err_msg=name)
+    row = results["rows"][0]
+    scores = [one["scores"][objective] for one in done]
+    assert (row[objective], row["std"]) == pytest.approx((np.mean(scores), np.std(scores, ddof=1)))
+    assert cli.main(command) == 0  # There is nothing left to do.
+    assert cli.main([*command, "--epochs", "2"]) == 2
+    assert "`out` must be new, or hold a run of the same configuration. Received: space=" in capsys.readouterr().err
+
+
+def test_every_task_takes_a_dropout(start):
+    """The weights are those of `from_preset` after the same seed, under the rate of the point."""
+    names = ["O", "B-X"]
+    for task, arguments in (
+        (kbz.BertTextClassifier, {"class_names": names}),
+        (kbz.BertTextRegressor, {}),
+        (kbz.BertTokenClassifier, {"class_names": names}),
+        (kbz.BertQuestionAnswerer, {"null_threshold": -1.5, "sequence_length": 80}),
+        (kbz.BertMultipleChoice, {}),
+    ):
+        hypermodel = kbz.tuning.TaskHyperModel(task, start, dropout=[0.3, 0.1], seed=8, **arguments)
+        model = hypermodel.build(keras_tuner.HyperParameters())
+        keras.utils.set_random_seed(8)
+        plain = task.from_preset(start, **arguments)
+        for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+        rates = {"dropout": 0.3, "attention_dropout": 0.3}
+        assert model.backbone.architecture == {**plain.backbone.architecture, **rates}
+        config = plain.head_config() | ({"dropout": 0.3} if "dropout" in plain.head_config() else {})
+        assert (model.head_config(), model.settings()) == (config, plain.settings())
+        schedule = model.optimizer._learning_rate
+        assert (schedule.learning_rate, schedule.warmup) == (5e-5, 0.1)
+
+
+CONSOLE = "import sys; from keras_bert_zoo import cli; sys.exit(cli.main(sys.argv[1:]))"
+
+
+@pytest.mark.slow
+def test_processes_share_a_sweep(start, tmp_path):
+    """A chief and two workers find what one process finds."""
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    command = ["tune", "mrpc", "--data", ".", "--preset", "start", "--sequence-length", "80", "--epochs", "1"]
+    command += ["--learning-rate", "1e-2", "5e-3", "1e-3", "--batch-size", "4", "8", "--restarts", "2"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": port}
+    path = str(Path(kbz.__file__).parents[1])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CONSOLE, *command, "--out", "shared"],
+            env={**os.environ, "PYTHONPATH": path, **shared, "KERASTUNER_TUNER_ID": name},
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "chief", "two")
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=540)
+            assert process.returncode == 0, errors[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    assert {"one.json", "two.json", "chief.json"} <= {path.name for path in (tmp_path / "shared" / "trials").iterdir()}
+    run = Run("mrpc", str(tmp_path / "start"), data=str(tmp_path), sequence_length=80)
+    grid = {"learning_rate": [1e-2, 5e-3, 1e-3], "batch_size": [4, 8], "epochs": 1}
+    alone = tune(run, tmp_path / "alone", restarts=2, verbose=0, **grid)
+    together = json.loads((tmp_path / "shared" / "results.json").read_text())
+    found = [
+        sorted(
+            (row["learning_rate"], row["batch_size"], round(row[results["objective"]], 6), round(row["std"], 6))
+            for row in results["rows"]
+        )
+        for results in (alone, together)
+    ]
+    assert len(found[0]) == 6
+    assert found[0] == found[1]
+    assert (tmp_path / "shared" / "preset" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"search": "random", "trials": 2}, {"search": "bayesian"}, {"search": "hyperband"}]
+)
+def test_other_searches_train(options, start, tmp_path):
+    for name in ("train", "dev"):
+        rows = (f"{text}\t{i % 2}" for i, text in enumerate(SENTENCES))
+        write(tmp_path / f"{name}.tsv", "text\tlabel", *rows)
+    run = Run("texts", start, data=str(tmp_path), sequence_length=16)
+    grid = {"learning_rate": [1e-2, 1e-3], "batch_size": 8, "epochs": [1, 2]}
+    results = tune(run, tmp_path / "sweep", verbose=0, **options, **grid)
+    assert all(row["status"] == "COMPLETED" for row in results["rows"])
+    assert {row["epochs"] for row in results["rows"]} <= {1, 2}
+    assert len(results["rows"]) == {"random": 2, "bayesian": 4}.get(options["search"], len(results["rows"]))
+    classifier = kbz.BertTextClassifier.from_preset(tmp_path / "sweep" / "preset")
+    said = [classifier.class_names[i] for i in classifier.predict(SENTENCES, verbose=0).argmax(-1)]
+    assert np.mean([one == other for one, other in zip(said, "01" * 4, strict=True)]) == results["rows"][0]["best"]
