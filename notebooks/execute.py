@@ -1,6 +1,6 @@
 """Run notebooks from top to bottom and keep their outputs; `make notebooks` runs this.
 
-    python notebooks/execute.py notebooks/3_ner.ipynb
+python notebooks/execute.py notebooks/3_ner.ipynb
 """
 
 import sys
