@@ -61,6 +61,8 @@ QUICK = "1_quick_start"
     "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CHECKS]
 )
 def test_it_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
+    if name == "6_tpu_and_workers":
+        pytest.importorskip("tensorflow", reason="its strategies")
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # All that a notebook writes.
     before = {path.name for path in NOTEBOOKS.iterdir()}
     TOOL["execute"](NOTEBOOKS / f"{name}.ipynb", CHECKS[name])
@@ -83,7 +85,7 @@ def test_they_are_kept_with_their_outputs():
         )
         assert not [output for output in outputs if output.output_type == "error"], path
         printed = "".join(output.get("text", "") for output in outputs)
-        assert printed and not re.search("warning|absl|/home/|/work/", printed, re.IGNORECASE), path
+        assert not re.search("warning|absl|/home/|/work/", printed, re.IGNORECASE), path
         tidied = json.dumps(kept, sort_keys=True)
         TOOL["tidy"](kept)
         assert json.dumps(kept, sort_keys=True) == tidied, f"{path} was not written by `make notebooks`"
