@@ -29,6 +29,11 @@ quickstart: $(VENV)/.$(BACKEND)
 		$(if $(DATA),--data "$(DATA)") $(if $(PRESET),--preset "$(PRESET)") 2>$(VENV)/quickstart.log \
 		|| { tail -n 20 $(VENV)/quickstart.log; exit 1; }
 
+# Run the notebooks and keep their outputs, on the backend of their test. NOTEBOOKS=notebooks/3_ner.ipynb takes one.
+NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
+notebooks: $(VENV)/.test
+	KERAS_BACKEND=torch $(BIN)/python notebooks/execute.py $(NOTEBOOKS)
+
 # Everything but the slow tests, on each backend in processes of its own.
 test: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
