@@ -59,3 +59,8 @@ DEVICES = {
     "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 6.25e9, 8, driver="TPU v6 lite"),
     "cpu": Device(1.8e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.90, precision=4),
 }
+
+
+def peak_of(name: str) -> float | None:
+    """FLOP/s in half precision of the accelerator that its driver names so; None where it is not known."""
+    return next((each.peak for each in DEVICES.values() if each.driver and each.driver in name), None)

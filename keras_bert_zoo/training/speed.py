@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.training.devices import DEVICES
+from keras_bert_zoo.training.devices import peak_of
 
 
 def training_flops(architecture: dict[str, Any], sequence_length: float, predictions: float = 0) -> float:
@@ -35,10 +35,9 @@ def peak_flops(dtype: str) -> float:
     From the data sheet for an accelerator in half precision, elsewhere measured: the fastest of some products.
     """
     name = _device_name()
-    if dtype in ("float16", "bfloat16"):
-        for device in DEVICES.values():
-            if device.driver and device.driver in name:
-                return device.peak
+    printed = peak_of(name) if dtype in ("float16", "bfloat16") else None
+    if printed:
+        return printed
     size = 8192 if name else 1024
     matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), dtype)
     return 2 * size**3 / min(_seconds(matrix) for _ in range(10))
