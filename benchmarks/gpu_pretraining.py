@@ -146,6 +146,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no measurement after so many")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for one measurement, compilation included")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table", action="store_true", help="report what is there; measure nothing")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -158,7 +159,8 @@ def main() -> None:
             if time.monotonic() - start > 60 * options.minutes:
                 print("out of time; the same command goes on", file=sys.stderr)
                 break
-            once(results, work, options.peers_python if work.contender == "transformers" else sys.executable, **keys)
+            python = options.peers_python if work.contender == "transformers" else sys.executable
+            once(results, work, python, options.limit, **keys)
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     text = table(rows)
     (options.out / "gpu_pretraining.md").write_text(text, encoding="utf-8")

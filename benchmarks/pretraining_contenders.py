@@ -165,8 +165,8 @@ def architecture(work: Work) -> dict[str, Any]:
     }
 
 
-def measure(work: Work, python: str = sys.executable) -> dict[str, Any]:
-    """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory, say."""
+def measure(work: Work, python: str, limit: float | None) -> dict[str, Any]:
+    """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory or time, say."""
     environment = {
         **os.environ,
         "KERAS_BACKEND": work.backend,
@@ -179,23 +179,27 @@ def measure(work: Work, python: str = sys.executable) -> dict[str, Any]:
         environment.pop("PYTHONPATH", None)
     if work.device == "cpu":
         environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [python, __file__, json.dumps(dataclasses.asdict(work))], env=environment, capture_output=True, text=True
-    )
+    command = [python, __file__, json.dumps(dataclasses.asdict(work))]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"error": f"nothing within {limit:.0f} s"}
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def once(results: Path, work: Work, python: str = sys.executable, **keys: Any) -> dict[str, Any]:
-    """The result of `work` in a file of JSON lines, measured and added where it is not there yet."""
+def once(
+    results: Path, work: Work, python: str = sys.executable, limit: float | None = None, **keys: Any
+) -> dict[str, Any]:
+    """The result of `work` in a file of JSON lines, measured within `limit` seconds and added where it is not there."""
     wanted = {**keys, **dataclasses.asdict(work)}
     if results.is_file():
         for line in results.read_text().splitlines():
             row = json.loads(line)
             if {name: row.get(name) for name in wanted} == wanted:
                 return row
-    row = {**wanted, **measure(work, python)}
+    row = {**wanted, **measure(work, python, limit)}
     with results.open("a") as file:
         file.write(json.dumps(row) + "\n")
     said = row.get("error") or f"{min(row['seconds']) / work.steps:.3f} s an update"

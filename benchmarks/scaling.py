@@ -89,7 +89,7 @@ def law(name: str, x: np.ndarray, y: np.ndarray) -> tuple[str, Callable[[np.ndar
         terms = np.stack([x**power for power in powers], axis=1)
         factors = np.linalg.lstsq(terms / y[:, None], np.ones_like(y), rcond=None)[0]
         spelled = {0: "", 1: " n", 2: " n²", -1: " / n"}
-        words = " + ".join(f"{factor:.3g}{spelled[power]}" for factor, power in zip(factors, powers, strict=True))
+        words = " ".join(f"{factor:+.3g}{spelled[power]}" for factor, power in zip(factors, powers, strict=True))
 
         def predict(n: np.ndarray) -> np.ndarray:
             return sum(factor * n ** float(power) for factor, power in zip(factors, powers, strict=True))
