@@ -32,7 +32,6 @@ RESULTS = Path(__file__).parent / "results"
 CONTENDERS = {
     "keras_bert_zoo, JAX": {"backend": "jax"},
     "keras_bert_zoo, PyTorch": {"backend": "torch"},
-    "keras_bert_zoo, PyTorch, jit_compile": {"backend": "torch", "compiled": True},
     "transformers": {"contender": "transformers"},
     "transformers, torch.compile": {"contender": "transformers", "compiled": True},
     "keras_bert_zoo, JAX, no attention dropout": {"backend": "jax", "attention_dropout": 0.0},

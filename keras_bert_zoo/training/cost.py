@@ -8,7 +8,7 @@ from keras_bert_zoo.training.speed import training_flops
 
 _WEIGHT = 4  # Bytes of a weight, of its gradient, and of each of Adam's or LAMB's two moments.
 # Tokens a second, masks drawn, of one process on a core of an AMD EPYC (`benchmarks/scaling.py --only corpus`).
-_HOST_TOKENS = 18_000_000
+_HOST_TOKENS = 13_000_000
 
 
 def parameters(architecture: dict[str, Any]) -> int:
