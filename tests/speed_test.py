@@ -3,6 +3,7 @@
 import pytest
 
 from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.training.devices import peak_of
 from keras_bert_zoo.training.speed import peak_flops, training_flops
 
 
@@ -22,3 +23,11 @@ def test_operations_of_a_training_step(preset, length, predictions, flops):
 
 def test_a_peak_is_measured():
     assert 1e8 < peak_flops("float32") < 1e16
+
+
+@pytest.mark.parametrize(
+    "name, peak",
+    [("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H200", 989e12), ("TPU v5 lite", 197e12), ("TPU v3", None), ("", None)],
+)
+def test_peaks_of_data_sheets(name, peak):
+    assert peak_of(name) == peak

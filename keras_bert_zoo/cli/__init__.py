@@ -4,14 +4,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from keras_bert_zoo.cli import finetuning, presets, pretraining
+from keras_bert_zoo.cli import estimate, finetuning, presets, pretraining
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2."""
     parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for group in (pretraining, finetuning, presets):
+    for group in (pretraining, estimate, finetuning, presets):
         group.add_commands(commands)
     options = parser.parse_args(arguments)
     try:

@@ -7,10 +7,11 @@ import keras
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+from keras_bert_zoo.layers.recomputed import RecomputedLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class EncoderLayer(keras.layers.Layer):
+class EncoderLayer(RecomputedLayer):
     """Self-attention and a two-layer feed-forward net, each with dropout, residual sum and LayerNorm.
 
     Args:

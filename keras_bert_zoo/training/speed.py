@@ -6,19 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-# Dense peaks in half precision, FLOP/s, from the vendors' data sheets; a device is named as its driver names it.
-_DATA_SHEETS = {
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "V100": 125e12,
-    "L4": 121e12,
-    "T4": 65e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-}
+from keras_bert_zoo.training.devices import peak_of
 
 
 def training_flops(architecture: dict[str, Any], sequence_length: float, predictions: float = 0) -> float:
@@ -47,10 +35,9 @@ def peak_flops(dtype: str) -> float:
     From the data sheet for an accelerator in half precision, elsewhere measured: the fastest of some products.
     """
     name = _device_name()
-    if dtype in ("float16", "bfloat16"):
-        for device, peak in _DATA_SHEETS.items():
-            if device in name:
-                return peak
+    printed = peak_of(name) if dtype in ("float16", "bfloat16") else None
+    if printed:
+        return printed
     size = 8192 if name else 1024
     matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), dtype)
     return 2 * size**3 / min(_seconds(matrix) for _ in range(10))

@@ -1,0 +1,171 @@
+"""Pre-training in bfloat16 on one accelerator: ours on JAX and PyTorch beside transformers, with MFU and sweeps.
+
+    KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py
+    KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py --table
+
+BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batches and lengths. Each
+measurement is a process of its own, and rounds of all contenders take turns; what is in results/gpu_pretraining.jsonl
+is not measured again, so the command may be interrupted, or run with `--minutes 9` where time is short: it begins with
+the table, and starts nothing after that. MFU is the share of the data sheet's dense peak that the model's own products
+take (`training_flops`). transformers has SDPA, fused AdamW and, in a second row, torch.compile; it computes its head at
+every position, which its MFU does not count. All drop out a tenth of the attention's probabilities; the rows "no
+attention dropout" do not, so that our fused kernel runs, too.
+
+`--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12], torch, transformers and the extra `plot`.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pretraining_contenders import Work, architecture, once
+
+from keras_bert_zoo.training.devices import peak_of
+from keras_bert_zoo.training.speed import training_flops
+
+RESULTS = Path(__file__).parent / "results"
+CONTENDERS = {
+    "keras_bert_zoo, JAX": {"backend": "jax"},
+    "keras_bert_zoo, PyTorch": {"backend": "torch"},
+    "transformers": {"contender": "transformers"},
+    "transformers, torch.compile": {"contender": "transformers", "compiled": True},
+    "keras_bert_zoo, JAX, no attention dropout": {"backend": "jax", "attention_dropout": 0.0},
+    "keras_bert_zoo, PyTorch, no attention dropout": {"backend": "torch", "attention_dropout": 0.0},
+    "transformers, torch.compile, no attention dropout": {
+        "contender": "transformers", "compiled": True, "attention_dropout": 0.0,
+    },
+}  # fmt: skip
+BASE = {"layers": 12, "width": 768, "heads": 12}
+LARGE = {"layers": 24, "width": 1024, "heads": 16}
+TABLE = {
+    "base, 128/20": {**BASE, "length": 128, "predictions": 20, "batch": 256},
+    "base, 512/76": {**BASE, "length": 512, "predictions": 76, "batch": 64},
+    "large, 128/20": {**LARGE, "length": 128, "predictions": 20, "batch": 128},
+    "large, 512/76": {**LARGE, "length": 512, "predictions": 76, "batch": 32},
+}
+SWEEPS = {
+    "batch": {n: {**BASE, "length": 128, "predictions": 20, "batch": n} for n in (8, 32, 128, 512)},
+    "length": {
+        n: {**BASE, "length": n, "predictions": round(0.15 * n), "batch": 32768 // n} for n in (64, 128, 256, 512)
+    },
+}
+SWEPT = ("keras_bert_zoo, JAX", "keras_bert_zoo, PyTorch", "transformers, torch.compile")
+TINY = {"layers": 1, "width": 64, "heads": 1, "length": 16, "predictions": 2, "batch": 2, "steps": 1, "repeats": 1}
+
+
+def works(options: argparse.Namespace) -> list[tuple[dict[str, Any], Work]]:
+    """All measurements with the keys that they are kept under, the most wanted first."""
+    jobs = []
+    for turn in range(options.rounds):
+        for title, sizes in TABLE.items():
+            jobs += [({"sweep": "table", "n": title, "title": name, "round": turn}, name, sizes) for name in CONTENDERS]
+    for sweep, values in SWEEPS.items():
+        for n, sizes in values.items():
+            jobs += [({"sweep": sweep, "n": n, "title": name, "round": 0}, name, sizes) for name in SWEPT]
+    if options.quick:  # One size, all contenders.
+        jobs = [job for job in jobs if job[0]["n"] in ("base, 128/20", 8, 64)]
+    common = {"dtype": "bfloat16", "device": options.device, "steps": 20, "repeats": 3}
+    return [
+        (keys, Work(**{**common, **sizes, **CONTENDERS[name], **(TINY if options.quick else {})}))
+        for keys, name, sizes in jobs
+    ]
+
+
+def rate(row: dict[str, Any]) -> float:
+    """Sequences a second, the median of the rounds."""
+    return row["batch"] * row["steps"] / statistics.median(row["seconds"])
+
+
+def mfu(row: dict[str, Any]) -> float | None:
+    flops = training_flops(architecture(_work(row)), row["length"], row["predictions"])
+    peak = peak_of(row["device_name"])
+    return rate(row) * flops / peak if peak else None
+
+
+def _work(row: dict[str, Any]) -> Work:
+    return Work(**{field.name: row[field.name] for field in dataclasses.fields(Work)})
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    names = sorted({row["device_name"] for row in rows if row.get("device_name")})
+    lines = [
+        f"Device: {', '.join(names) or 'CPU'}. bfloat16, medians over the rounds.",
+        "",
+        "| size | contender | batch | sequences/s (slowest..fastest) | MFU | x transformers | GB | first two, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for size in dict.fromkeys(row["n"] for row in rows if row["sweep"] == "table"):
+        of_size = [row for row in rows if row["n"] == size]
+        rates = {
+            name: [rate(row) for row in of_size if row["title"] == name and "error" not in row] for name in CONTENDERS
+        }
+        peers = [statistics.median(found) for name, found in rates.items() if name in _PEERS and found]
+        for name, found in rates.items():
+            failed = next((row["error"] for row in of_size if row["title"] == name and "error" in row), None)
+            if not found:
+                lines += [f"| {size} | {name} | | {failed} | | | | |"] if failed else []
+                continue
+            row = next(row for row in of_size if row["title"] == name and "error" not in row)
+            share = mfu(row)
+            against = f"{statistics.median(found) / max(peers):.2f}" if peers else "-"
+            lines.append(
+                f"| {size} | {name} | {row['batch']} | {statistics.median(found):.1f} ({min(found):.1f}.."
+                f"{max(found):.1f}) | {'-' if share is None else f'{share:.1%}'} | {against} "
+                f"| {row['peak_bytes'] / 1e9:.1f} | {row['first']:.0f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+_PEERS = ("transformers", "transformers, torch.compile")  # With the same dropout; the faster one is compared with.
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, sweep in zip(figure.subplots(1, 2), SWEEPS, strict=True):
+        for name in SWEPT:
+            found = [row for row in rows if row["sweep"] == sweep and row["title"] == name and "error" not in row]
+            axes.plot([row["n"] for row in found], [rate(row) * row["length"] for row in found], "o-", label=name)
+        axes.set(xlabel=sweep, ylabel="tokens a second", xscale="log", ylim=(0, None))
+    figure.axes[0].legend(fontsize="small")
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument(
+        "--peers-python", default=sys.executable, help="where transformers is; else in this environment"
+    )
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no measurement after so many")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for one measurement, compilation included")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--table", action="store_true", help="report what is there; measure nothing")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = options.out / "gpu_pretraining.jsonl"
+    start = time.monotonic()
+    if not options.table:
+        for keys, work in works(options):
+            if time.monotonic() - start > 60 * options.minutes:
+                print("out of time; the same command goes on", file=sys.stderr)
+                break
+            python = options.peers_python if work.contender == "transformers" else sys.executable
+            once(results, work, python, options.limit, **keys)
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    text = table(rows)
+    (options.out / "gpu_pretraining.md").write_text(text, encoding="utf-8")
+    draw(rows, options.out / "gpu_pretraining.svg")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

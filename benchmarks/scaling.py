@@ -1,0 +1,201 @@
+"""Cost against length, batch, depth, width, corpus and replicas, memory with rematerialisation and accumulation.
+
+    python benchmarks/scaling.py --backend tensorflow --vocab VOCAB NOVELS/*.txt
+    python benchmarks/scaling.py --table
+
+Each measurement is a process of its own, and what is in results/scaling.jsonl already is not measured again; so the
+command may be interrupted. The first line measures, then both fit a law by least squares to each sweep, draw
+results/scaling.svg and print the laws. Without novels the corpus is left out. `--only length batch` takes some sweeps,
+`--quick` tiny sizes, to see that it runs. Memory is PyTorch's, whatever the backend: XLA on a CPU does not save any by
+rematerialisation. Needs the extras `plot`, and for replicas TensorFlow. Measure on an idle machine.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pretraining_contenders import Work, once
+
+RESULTS = Path(__file__).parent / "results"
+PREPARE = """
+import json, sys, time
+import keras_bert_zoo as kbz
+from keras_bert_zoo.pretraining import PretrainingBatches, prepare
+if __name__ == "__main__":
+    vocab, out, *paths = sys.argv[1:]
+    start = time.perf_counter()
+    prepare(paths, out, kbz.BertTokenizer(vocab), layout="prose", verbose=False)
+    seconds = time.perf_counter() - start
+    batches = PretrainingBatches(out, 64)
+    count = min(len(batches), 200)
+    start = time.process_time()
+    for index in range(count):
+        batches[index]
+    rate = count * 64 * 128 / (time.process_time() - start)
+    print(json.dumps({"seconds": [seconds], "host_tokens_per_second": rate}))
+"""
+
+# --- What is swept: a name, the values, and what a value changes
+
+BASE = Work(layers=4, width=256, heads=4, batch=16, steps=4)
+QUICK = Work(layers=1, width=64, heads=1, length=32, predictions=4, batch=4, steps=1, repeats=1)
+
+
+def sweeps(quick: bool, backend: str) -> dict[str, list[tuple[float, Work]]]:
+    base = dataclasses.replace(QUICK if quick else BASE, backend=backend)
+
+    def over(
+        values: list[int], change: Callable[[int], dict[str, Any]], start: Work = base
+    ) -> list[tuple[float, Work]]:
+        return [(value, dataclasses.replace(start, **change(value))) for value in (values[:2] if quick else values)]
+
+    def sized(length: int) -> dict[str, Any]:
+        return {"length": length, "predictions": max(1, round(0.15 * length))}
+
+    # Enough of it that activations are most of the memory.
+    heavy = dataclasses.replace(base, backend="torch", batch=4 if quick else 32, steps=1, repeats=1)
+    heavy = dataclasses.replace(heavy, **({} if quick else sized(256)))
+    return {
+        "length": over([64, 128, 192, 256, 384, 512], sized),
+        "batch": over([4, 8, 16, 32, 64], lambda batch: {"batch": batch}),
+        "layers": over([1, 2, 4, 8, 12], lambda layers: {"layers": layers}),
+        "width": over([128, 256, 384, 512, 768], lambda width: {"width": width, "heads": width // 64}),
+        "memory": over([1, 2, 4, 8], lambda layers: {"layers": layers}, heavy),
+        "memory, rematerialised": over([1, 2, 4, 8], lambda n: {"layers": n, "rematerialise": True}, heavy),
+        "memory, accumulated": over([1, 2, 4, 8], lambda parts: {"accumulation": parts}, heavy),
+        "replicas": over([0, 1, 2, 4], lambda n: {"replicas": n}, dataclasses.replace(base, backend="tensorflow")),
+    }
+
+
+# --- Laws
+
+
+def law(name: str, x: np.ndarray, y: np.ndarray) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
+    """The fitted law, in words and as a function; errors are relative."""
+    if name == "width":
+        power, scale = np.polyfit(np.log(x), np.log(y), 1)
+        words, predict = f"{np.exp(scale):.3g} n^{power:.2f}", lambda n: np.exp(scale) * n**power
+    else:
+        powers = {"length": (1, 2), "memory, accumulated": (0, -1)}.get(name, (0, 1))
+        terms = np.stack([x**power for power in powers], axis=1)
+        factors = np.linalg.lstsq(terms / y[:, None], np.ones_like(y), rcond=None)[0]
+        spelled = {0: "", 1: " n", 2: " n²", -1: " / n"}
+        words = " ".join(f"{factor:+.3g}{spelled[power]}" for factor, power in zip(factors, powers, strict=True))
+
+        def predict(n: np.ndarray) -> np.ndarray:
+            return sum(factor * n ** float(power) for factor, power in zip(factors, powers, strict=True))
+
+    worst = np.abs(predict(x) / y - 1).max()
+    return f"{words}, off by {worst:.0%} at most", predict
+
+
+def points(name: str, rows: list[tuple[float, dict[str, Any]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds an update, or the bytes that training took beyond the model."""
+    pairs = []
+    for value, row in rows:
+        if "error" in row:
+            print(f"{name} {value}: {row['error']}", file=sys.stderr)
+        elif name.startswith("memory"):
+            pairs.append((value, (row["peak_bytes"] - row["built_bytes"]) / 1e6))
+        else:
+            pairs.append((value, statistics.median(row["seconds"]) / row.get("steps", 1)))
+    x, y = np.array(pairs, "float64").reshape(-1, 2).T
+    return x, y
+
+
+def report(measured: dict[str, list[tuple[float, dict[str, Any]]]], out: Path) -> str:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 9), layout="constrained")
+    names = [name for name in measured if measured[name]]
+    grid = figure.subplots(3, 3).flat
+    lines = ["| n | measured at n | law |", "|---|---|---|"]
+    for name, axes in zip(names, grid, strict=False):
+        x, y = points(name, measured[name])
+        unit = "MB" if name.startswith("memory") else "s"
+        values = ", ".join(f"{n:g}: {value:.3g}" for n, value in zip(x, y, strict=True))
+        axes.plot(x, y, "o")
+        words = "-"
+        if name == "replicas" and 1 in x:
+            words = "beyond one replica: " + ", ".join(
+                f"{n:g}: {v - y[x == 1][0]:+.3g} s" for n, v in zip(x, y, strict=True) if n > 1
+            )
+        elif len(x) > 1:
+            words, predict = law(name, x, y)
+            dense = np.linspace(x.min(), x.max(), 100)
+            axes.plot(dense, predict(dense), "-")
+        axes.set(xlabel=name, ylabel=unit, ylim=(0, None))
+        axes.set_title(words, fontsize="small")
+        lines.append(f"| {name} | {values} ({unit}) | {words} |")
+    figure.savefig(out / "scaling.svg")
+    return "\n".join(lines) + "\n"
+
+
+# --- Measuring
+
+
+def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterator[tuple[float, dict[str, Any]]]:
+    """`prepare` on 1, 2, 4, … of the files, by their megabytes."""
+    counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= len(paths)][: 2 if quick else None]
+    known = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    for count in counts:
+        taken = paths[:count]
+        size = sum(path.stat().st_size for path in taken) / 1e6
+        row = next((row for row in known if row.get("sweep") == "corpus" and row["n"] == size), None)
+        if row is None:
+            with tempfile.TemporaryDirectory() as folder:
+                program = Path(folder) / "prepare.py"
+                program.write_text(PREPARE)
+                environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+                command = [sys.executable, str(program), str(vocab), f"{folder}/data", *map(str, taken)]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            row = {"sweep": "corpus", "n": size, **json.loads(done.stdout.splitlines()[-1])}
+            with results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"corpus of {size:.1f} MB: {row['seconds'][0]:.2f} s", file=sys.stderr, flush=True)
+        yield size, row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="texts for the corpus, as prose")
+    parser.add_argument("--vocab", type=Path)
+    parser.add_argument("--backend", default="tensorflow")
+    parser.add_argument("--only", nargs="+", metavar="SWEEP", help=f"of {', '.join(sweeps(False, ''))}, corpus")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--table", action="store_true", help="draw what is there; measure nothing")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if bool(options.files) != bool(options.vocab):
+        parser.error("files need --vocab, and it needs them")
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = options.out / "scaling.jsonl"
+    measured: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+    if options.table:
+        for row in map(json.loads, results.read_text().splitlines()):
+            measured.setdefault(row["sweep"], []).append((row["n"], row))
+    else:
+        for name, works in sweeps(options.quick, options.backend).items():
+            if not options.only or name in options.only:
+                measured[name] = [(n, once(results, work, sweep=name, n=n)) for n, work in works]
+        if options.files and (not options.only or "corpus" in options.only):
+            measured["corpus"] = list(corpus(options.files, options.vocab, results, options.quick))
+    text = report(measured, options.out)
+    hosts = [row["host_tokens_per_second"] for _, row in measured.get("corpus", ())]
+    if hosts:
+        text += f"\nA host's process makes {statistics.median(hosts):,.0f} tokens a second of batches, masks drawn.\n"
+    (options.out / "scaling.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

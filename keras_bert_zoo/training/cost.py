@@ -1,0 +1,147 @@
+"""What a step of pre-training needs of a device: memory, bytes on the network, seconds. Its FLOPs are in `speed.py`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from keras_bert_zoo.training.devices import Device
+from keras_bert_zoo.training.speed import training_flops
+
+_WEIGHT = 4  # Bytes of a weight, of its gradient, and of each of Adam's or LAMB's two moments.
+# Tokens a second, masks drawn, of one process on a core of an AMD EPYC (`benchmarks/scaling.py --only corpus`).
+_HOST_TOKENS = 13_000_000
+
+
+def parameters(architecture: dict[str, Any]) -> int:
+    """Weights of `BertPretrainer` over a backbone of this `BertBackbone.architecture`."""
+    width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
+    tokens = architecture["vocabulary_size"]
+    rows = tokens + architecture["max_sequence_length"] + architecture["num_segments"] + 2
+    attention = 4 * (width * width + width) + 2 * width
+    feed_forward = 2 * width * inner + inner + width + 2 * width
+    heads = width * width + 3 * width + tokens + 2 * width + 2
+    pooler = width * width + width
+    return rows * width + architecture["num_layers"] * (attention + feed_forward) + pooler + heads
+
+
+def activation_bytes(
+    architecture: dict[str, Any], length: int, predictions: int, precision: int = 2, rematerialise: bool = False
+) -> float:
+    """Bytes that the forward pass of one example keeps for its gradient.
+
+    What a block keeps is counted as in Korthikanti et al. 2022, section 4.1, but softmax and LayerNorm take float32
+    here; where no dropout acts on the attention's probabilities, its fused kernel keeps none of them. PyTorch was seen
+    to keep 1.0 to 1.2 times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
+
+    Args:
+        architecture: `BertBackbone.architecture`.
+        length: Tokens.
+        predictions: Masked tokens.
+        precision: Bytes of a number in a matrix product.
+        rematerialise: Keep each block's input only, and one block whole, while it is computed again.
+    """
+    width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
+    block = length * (precision * (6 * width + 2 * inner) + 2 * _WEIGHT * width + 2 * width)
+    if architecture["attention_dropout"] > 0:
+        block += architecture["num_heads"] * length * length * (_WEIGHT + precision + 1)
+    blocks = architecture["num_layers"]
+    kept = blocks * length * width * precision + block if rematerialise else blocks * block
+    logits = predictions * architecture["vocabulary_size"] * (precision + 2 * _WEIGHT)
+    return kept + length * width * (2 * precision + 1) + logits
+
+
+def all_reduce_bytes(architecture: dict[str, Any], devices: int) -> float:
+    """Bytes that each device sends in a step: a ring's all-reduce of the float32 gradients (Patarasuk & Yuan 2009)."""
+    return 2 * (devices - 1) / devices * _WEIGHT * parameters(architecture)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A step, of which each device takes the same part.
+
+    Attributes:
+        flops: Of the whole batch; what rematerialisation computes again is not counted.
+        weights: Bytes of weights, gradients, moments and the weights' copy in half precision, on each device.
+        activations: Bytes that are kept of the examples that are worked on at once, on each device.
+        share: Examples of a batch that each device has.
+        examples: Those that it works on at once, so that they fit into its memory.
+        sent: Bytes that each device sends.
+        compute: Seconds of the matrix products, at the share of the peak that was measured.
+        memory: Seconds in which the update reads and writes weights, gradients and moments.
+        network: Seconds of the all-reduce.
+        host: Seconds in which the hosts make a batch, beside the rest.
+    """
+
+    flops: float
+    weights: float
+    activations: float
+    share: int
+    examples: int
+    sent: float
+    compute: float
+    memory: float
+    network: float
+    host: float
+
+    @property
+    def seconds(self) -> float:
+        """Nothing overlaps but the hosts' work."""
+        return max(self.compute + self.memory + self.network, self.host)
+
+    @property
+    def bound(self) -> str:
+        """What takes the longest: `"compute"`, `"memory"`, `"network"` or `"host"`."""
+        return max(("compute", "memory", "network", "host"), key=lambda name: getattr(self, name))
+
+
+def step_cost(
+    architecture: dict[str, Any],
+    length: int,
+    predictions: int,
+    batch_size: int,
+    device: Device,
+    devices: int,
+    efficiency: float,
+    rematerialise: bool = False,
+) -> StepCost:
+    """A step of data-parallel pre-training; the names are those of `keras_bert_zoo.pretraining.estimate`."""
+    count = parameters(architecture)
+    share = batch_size // devices
+    copy = 0 if device.precision == _WEIGHT else device.precision
+    each = activation_bytes(architecture, length, predictions, device.precision, rematerialise)
+    weights = count * (4 * _WEIGHT + copy)
+    examples = share
+    if weights + share * each > device.memory:
+        weights += count * _WEIGHT  # The sum of the parts' gradients.
+        fit = int((device.memory - weights) // each)
+        if fit < 1:
+            raise ValueError(
+                f"The weights and one example must fit into {device.memory / 1e9:.0f} GB. "
+                f"Received: a model that needs {(weights + each) / 1e9:.1f} GB at length {length}"
+            )
+        examples = -(-share // -(-share // fit))  # In parts of one size.
+    flops = batch_size * training_flops(architecture, length, predictions)
+    again = batch_size * training_flops({**architecture, "pooler": False}, length) / 3 if rematerialise else 0
+    # Read: weight, gradient, two moments; written: weight and moments.
+    update = 7 * _WEIGHT * count / device.bandwidth
+    hosts = -(-devices // device.hosted)
+    return StepCost(
+        flops=flops,
+        weights=weights,
+        activations=examples * each,
+        share=share,
+        examples=examples,
+        sent=all_reduce_bytes(architecture, devices),
+        compute=(flops + again) / devices / (device.peak * efficiency),
+        memory=update,
+        network=_all_reduce_seconds(_WEIGHT * count, device, devices),
+        host=batch_size * length / (hosts * _HOST_TOKENS),
+    )
+
+
+def _all_reduce_seconds(size: float, device: Device, devices: int) -> float:
+    """Within the groups, then each device its part with those of the other groups; no latency."""
+    group = min(device.group, devices)
+    groups = -(-devices // group)
+    within = 2 * (group - 1) / group * size / device.link
+    between = 2 * (groups - 1) / groups * size / group / device.network
+    return within + between

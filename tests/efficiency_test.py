@@ -1,0 +1,165 @@
+"""What speed rests on, counted: programs, padding, fused attention, operations. Seconds are in `benchmarks`."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.training.speed import training_flops
+from tests.helpers import TINY, WORDS
+
+BACKEND = keras.backend.backend()
+COMPILES = BACKEND == "jax"  # Each shape; TensorFlow's graphs take any, PyTorch has none.
+
+
+def texts_of(lengths):
+    """A text of so many tokens each, [CLS] and [SEP] counted."""
+    words = WORDS[5:16]  # None of them is a part of a word.
+    return [" ".join(words[(i + j) % len(words)] for j in range(length - 2)) for i, length in enumerate(lengths)]
+
+
+@pytest.fixture
+def classifier(tokenizer):
+    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "max_sequence_length": 64})
+    return kbz.BertTextClassifier(backbone, num_classes=2, preprocessor=kbz.BertPreprocessor(tokenizer, 64))
+
+
+# --- Programs
+
+
+def test_few_programs_a_fit(classifier):
+    """Texts of 20 lengths in two epochs: one program a static length where shapes compile, else one for all."""
+    texts, traces = texts_of(np.arange(5, 25)), []
+    step = classifier.train_step
+
+    def counted(*arguments, **options):
+        traces.append(1)
+        return step(*arguments, **options)
+
+    classifier.train_step = counted
+    classifier.compile(keras.optimizers.SGD(0.1))
+    classifier.fit(texts, [i % 2 for i in range(20)], batch_size=2, epochs=2, verbose=0)
+    assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 20}[BACKEND]  # PyTorch has steps, no programs.
+    classifier.fit(texts[::-1], [0] * 20, batch_size=2, verbose=0)
+    assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 30}[BACKEND]
+
+
+# --- Padding
+
+
+def padding(batches):
+    masks = [np.asarray(inputs["padding_mask"]) for inputs, *_ in batches]
+    return 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
+
+
+def test_padding_of_batches_of_texts(classifier):
+    """Lengths as those of MRPC's pairs: a bell around 53."""
+    lengths = np.clip(np.random.default_rng(0).normal(53, 12, 640).round().astype(int), 8, 64)
+    texts, labels = texts_of(lengths), [0] * 640
+    assert 1 - lengths.mean() / 64 > 0.17  # Padded to one length.
+    share = padding(classifier.batches(texts, labels, batch_size=32))
+    assert 0 < share < (0.12 if COMPILES else 0.03)
+
+
+# --- Fused attention
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    """Calls of the backend's own attention."""
+    calls = []
+
+    def count(module, name):
+        function = getattr(module, name)
+
+        def counted(*arguments, **options):
+            calls.append(name)
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    if BACKEND == "torch":
+        import torch
+
+        count(torch.nn.functional, "scaled_dot_product_attention")
+    elif BACKEND == "jax":
+        import jax
+
+        count(jax.nn, "dot_product_attention")
+    else:  # TensorFlow has none: Keras' composition of einsums.
+        count(keras.ops, "dot_product_attention")
+    return calls
+
+
+@pytest.mark.parametrize("dropout, training, calls", [(0.1, False, 2), (0.0, True, 2), (0.1, True, 0)])
+def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropout, training, calls):
+    backbone = kbz.BertBackbone(**TINY, attention_dropout=dropout)
+    fused_calls.clear()  # Building a model traces it.
+    ids = np.ones((2, 8), "int32")
+    backbone({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, training=training)
+    assert len(fused_calls) == calls
+
+
+# --- Operations
+
+SIZES = {**TINY, "vocabulary_size": 300, "num_layers": 1, "hidden_dim": 128, "intermediate_dim": 512}
+EXAMPLES, LENGTH = 2, 16
+
+
+def pretraining_step(predictions):
+    """A pre-trainer, a batch, and the matrix products' operations by the formula and by hand."""
+    model = kbz.BertPretrainer(kbz.BertBackbone(**SIZES))
+    model.compile(keras.optimizers.SGD(0.1))
+    ids = np.ones((EXAMPLES, LENGTH), "int32")
+    masked, some = ids[:, :predictions], np.ones((EXAMPLES, predictions), "float32")
+    inputs = {"token_ids": ids, "segment_ids": ids, "padding_mask": ids, "mask_positions": masked}
+    batch = inputs, {"mlm": masked, "nsp": ids[:, 0]}, {"mlm": some, "nsp": some[:, 0]}
+    # Beside the formula: the next-sentence head, and masked positions are taken by a product with ones and zeros, whose
+    # gradient nobody asks for, though it stands in TensorFlow's graph until that is pruned.
+    passes = 3 if BACKEND == "tensorflow" else 2
+    beside = passes * 2 * predictions * LENGTH * SIZES["hidden_dim"] + 3 * 2 * 2 * SIZES["hidden_dim"]
+    formula = training_flops(model.backbone.architecture, LENGTH, predictions)
+    return model, batch, EXAMPLES * (formula + beside)
+
+
+@pytest.mark.parametrize("predictions", [2, 8])
+def test_operations_of_a_step_are_the_formulas(predictions):
+    """The masked-LM head's at the predictions alone: at every position they would be half as many again."""
+    model, batch, expected = pretraining_step(predictions)
+    if BACKEND == "torch":
+        from torch.utils.flop_counter import FlopCounterMode
+
+        model.train_on_batch(*batch)  # The first one builds, too.
+        with FlopCounterMode(display=False) as counter:
+            model.train_on_batch(*batch)
+        assert counter.get_total_flops() == expected
+    elif BACKEND == "jax":
+        assert expected < xla_flops(model, batch) < 1.12 * expected  # XLA counts all operations, not products alone.
+    else:
+        assert graph_flops(model, batch) == expected
+
+
+def xla_flops(model, batch):
+    import jax
+
+    model.optimizer.build(model.trainable_variables)
+    model._symbolic_build(data_batch=batch)
+    state = model._get_jax_state(
+        trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
+    )
+    return jax.jit(model.train_step).lower(state, batch).cost_analysis()["flops"]
+
+
+def graph_flops(model, batch):
+    """Of the matrix products in TensorFlow's graph of the step."""
+    import tensorflow as tf
+
+    graph = tf.function(model.train_step).get_concrete_function(keras.tree.map_structure(tf.constant, batch)).graph
+    total = 0
+    for operation in graph.get_operations():
+        if operation.type in ("MatMul", "BatchMatMulV2"):
+            left, (product,) = operation.inputs[0].shape, operation.outputs
+            transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+            total += 2 * product.shape.num_elements() * left[-2 if transposed else -1]
+        assert operation.type != "Einsum"
+    return total

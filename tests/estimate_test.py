@@ -1,0 +1,201 @@
+"""The estimate of pre-training, beside published runs, counted weights and bytes, and a step worked by hand."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
+from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.pretraining import estimate
+from keras_bert_zoo.training import cost
+from keras_bert_zoo.training.devices import DEVICES, Device
+from tests.helpers import TINY
+
+torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch says what it keeps")
+ONE_LAYER = {
+    "vocabulary_size": 10, "num_layers": 1, "num_heads": 2, "hidden_dim": 4, "intermediate_dim": 8,
+    "max_sequence_length": 8,
+}  # fmt: skip
+
+
+# --- Published
+
+
+@pytest.mark.parametrize("preset, count", [("bert_base", 110_106_428), ("bert_large", 336_226_108)])
+def test_weights_are_those_of_transformers_bert_for_pretraining(preset, count):
+    assert estimate(preset, "a100").parameters == count
+
+
+def test_weights_are_those_of_a_model():
+    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
+    counted = sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+    assert cost.parameters(model.backbone.architecture) == counted
+
+
+@pytest.mark.parametrize(
+    "preset, phase, flops",
+    [
+        ("bert_base", (128, 20), 6.99e10),
+        ("bert_base", (512, 76), 3.01e11),
+        ("bert_large", (128, 20), 2.41e11),
+        ("bert_large", (512, 76), 1.02e12),
+    ],
+)
+def test_flops_of_a_sequence(preset, phase, flops):
+    run = estimate(preset, "a100", schedule=[(*phase, 8, 3)])
+    assert run.flops == pytest.approx(24 * flops, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    "device, devices, schedule, minutes",
+    [
+        ("tpu_v3", 1024, "lamb", 76.2),  # You et al. 2019, table 1
+        ("tpu_v3", 16, [(128, 20, 512, 900_000), (512, 76, 512, 100_000)], 81.4 * 60),
+        ("a100", 1, [(128, 20, 256, 580)], 256 / 60),  # NVIDIA: 580 sequences a second
+        ("v100", 1, [(128, 20, 64, 206)], 64 / 60),
+    ],
+)
+def test_published_runs_of_bert_large(device, devices, schedule, minutes):
+    assert estimate("bert_large", device, devices, schedule).seconds / 60 == pytest.approx(minutes, rel=0.1)
+
+
+# --- By hand
+
+
+def test_a_step_by_hand():
+    """Four devices, two and two linked."""
+    device = Device(peak=2.0, memory=1e6, bandwidth=4.0, link=8.0, group=2, network=16.0, hosted=2)
+    architecture = {**ONE_LAYER, "num_segments": 2, "attention_dropout": 0.0, "pooler": True}
+    # (10 + 8 + 2 + 2) rows of 4; attention 4*20 + 8; feed-forward 64 + 12 + 8; pooler 20; heads 16 + 12 + 10 + 8 + 2
+    count = 88 + 88 + 84 + 20 + 48
+    step = cost.step_cost(architecture, 4, 1, 8, device, devices=4, efficiency=0.5)
+    # Encoder: 4 tokens x (64 + 64 + 2*4*4); head: 16 + 40; pooler: 16. Two operations each, three passes.
+    flops = 6 * (4 * 160 + 56 + 16)
+    assert step.flops == 8 * flops
+    assert step.compute == 2 * flops
+    assert (step.share, step.examples) == (2, 2)
+    assert step.weights == count * (4 + 4 + 8 + 2)
+    # Block: 4 tokens x (2 bytes x (6*4 + 2*8) + 2*4*4 + 2*4); embeddings: 4 tokens x 4 x 5; logits: 10 x (2 + 8)
+    assert step.activations == 2 * (4 * 120 + 80 + 100)
+    assert step.sent == 2 * 3 / 4 * 4 * count
+    assert step.memory == 7 * 4 * count / 4
+    # Half of the gradients to the neighbour, twice; then half of that half to the other group, twice.
+    assert step.network == 4 * count / 8 + 4 * count / 2 / 16
+    assert step.seconds == step.compute + step.memory + step.network
+    assert step.bound == "compute"
+
+
+def test_what_does_not_fit_is_cut():
+    architecture = {**ONE_LAYER, "num_segments": 2, "attention_dropout": 0.0, "pooler": True}
+    weights, example = 328 * (18 + 4), 4 * 120 + 80 + 100
+
+    def at(memory):
+        device = Device(1.0, memory, 1.0, 1.0, 8, 1.0, 8)
+        return cost.step_cost(architecture, 4, 1, 16, device, 1, 1.0)
+
+    assert at(weights + 7 * example).examples == 6  # Three parts, of at most seven.
+    assert at(weights + 7 * example).weights == weights
+    assert at(weights + example).examples == 1
+    with pytest.raises(ValueError, match="must fit into 0 GB"):
+        at(weights + example - 1)
+
+
+def test_rematerialisation_computes_a_forward_pass_more():
+    plain, again = (
+        estimate("bert_base", "a100", schedule=[(512, 76, 64, 1)], rematerialise=on).steps[0] for on in (False, True)
+    )
+    assert again.flops == plain.flops
+    assert again.compute / plain.compute == pytest.approx(1 + 1 / 3, abs=0.03)  # The heads are not computed again.
+    assert again.activations < plain.activations / 5
+
+
+@pytest.mark.parametrize("schedule, bounds", [("paper", ["compute", "compute", "network"]), ("lamb", ["compute"] * 3)])
+def test_small_batches_wait_for_the_network(schedule, bounds):
+    assert [estimate("bert_large", "a100", n, schedule).bound for n in (1, 8, 128)] == bounds
+
+
+# --- Counted
+
+
+@torch_only
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("attention_dropout", [0.1, 0.0])
+def test_activations_are_what_pytorch_keeps(dtype, attention_dropout):
+    for rematerialise in (False, True):
+        kept, architecture = _kept_by_pytorch(dtype, attention_dropout, rematerialise)
+        precision = 4 if dtype == "float32" else 2
+        formula = cost.activation_bytes(architecture, 64, 10, precision, rematerialise)
+        if rematerialise:  # One block is computed again when the forward pass is over.
+            one = {**architecture, "num_layers": 1}
+            formula -= cost.activation_bytes(one, 64, 10, precision)
+            formula += cost.activation_bytes({**one, "num_layers": 0}, 64, 10, precision)
+        assert 0.8 < kept / formula < 1.25
+
+
+def _kept_by_pytorch(dtype, attention_dropout, rematerialise):
+    """Bytes of an example, those of a batch of four less those of two, so that no weight's copy counts."""
+    import torch
+
+    names = [f"encoder_layer_{i}" for i in range(3)] if rematerialise else []
+    with keras.RematScope("list_of_layers", layer_names=names):
+        backbone = kbz.BertBackbone(300, 3, 2, 128, 512, attention_dropout=attention_dropout, dtype=dtype)
+    model = kbz.BertPretrainer(backbone)
+
+    def kept(count):
+        storages = {}
+
+        def keep(tensor):
+            storages[tensor.untyped_storage().data_ptr()] = tensor  # Held, so that no address is used twice.
+            return tensor
+
+        ids, zeros = torch.ones((count, 64), dtype=torch.int32), torch.zeros((count, 64), dtype=torch.int32)
+        inputs = {"token_ids": ids, "segment_ids": zeros, "padding_mask": ids, "mask_positions": zeros[:, :10]}
+        targets = {"mlm": zeros[:, :10], "nsp": zeros[:, 0]}
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            outputs = model(inputs, training=True)
+            sum(
+                keras.losses.sparse_categorical_crossentropy(y, outputs[name], True).sum()
+                for name, y in targets.items()
+            )
+        return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+
+    return (kept(4) - kept(2)) / 2, backbone.architecture
+
+
+# --- From the console, and refusals
+
+
+def test_table_on_the_console(capsys):
+    arguments = "estimate --preset bert_large --device a100 --devices 1 64 256".split()
+    assert cli.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "336,226,108 weights" in out
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")][1:]
+    assert [row[0] for row in rows] == ["| 1", "| 64", "| 256"]
+    assert [row[-1] for row in rows] == ["compute |", "network |", "network |"]
+    assert out.endswith("The network is short first, at 64 devices.\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"device": "a1000"}, "`device` must be one of .*h100.* Received: device='a1000'"),
+        ({"device": "tpu_v4"}, "`efficiency` must be given .* Received: device='tpu_v4'"),
+        ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
+        ({"devices": 0}, "`devices` must be a positive integer"),
+        ({"devices": 3}, "`devices` must divide each batch. Received: devices=3, a batch of 256"),
+        ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),
+        ({"schedule": []}, "`schedule` must have a phase"),
+        ({"schedule": [(513, 20, 8, 1)]}, "A phase must have at most 512 tokens"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        estimate(**{"model": "bert_base", "device": "a100", **arguments})
+
+
+def test_every_device_takes_an_estimate():
+    architecture = load_preset("bert_tiny", load_weights=False).backbone
+    for name in DEVICES:
+        assert estimate(architecture, name, efficiency=0.5).seconds > 0

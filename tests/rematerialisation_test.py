@@ -1,0 +1,35 @@
+"""Encoder blocks within `keras.RematScope`: the same training, dropout and all."""
+
+import keras
+import numpy as np
+
+import keras_bert_zoo as kbz
+from tests.helpers import LABELS, TEXTS, TINY
+
+
+def trained(scope, tokenizer):
+    keras.utils.set_random_seed(3)
+    with scope:
+        backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1})
+    classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    calls = []
+    norm = backbone.encoder_layers[0].attention_norm
+    call = norm.call
+    norm.call = lambda *arguments, **options: (calls.append(1), call(*arguments, **options))[1]
+    classifier.compile(keras.optimizers.SGD(0.1))
+    keras.utils.set_random_seed(4)
+    arrays = classifier.preprocessor(TEXTS)
+    losses = classifier.fit(arrays, np.array(LABELS), batch_size=6, epochs=3, verbose=0).history["loss"]
+    return losses, classifier.get_weights(), len(calls)
+
+
+def test_training_is_the_same_and_computes_again(tokenizer):
+    losses, weights, calls = trained(keras.RematScope(None), tokenizer)
+    names = ["encoder_layer_0"]
+    again_losses, again, again_calls = trained(keras.RematScope("list_of_layers", layer_names=names), tokenizer)
+    assert len(set(losses)) == 3
+    np.testing.assert_allclose(again_losses, losses, rtol=1e-5)
+    for plain, recomputed in zip(weights, again, strict=True):
+        np.testing.assert_allclose(recomputed, plain, atol=1e-5)
+    if keras.backend.backend() != "jax":  # Which traces a block once, and computes it again in the program.
+        assert again_calls > calls
