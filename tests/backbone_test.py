@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise
+from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise, slow_on
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,7 @@ def test_every_product_is_in_a_dense_or_embedding_layer(backbone):
     assert backbone.count_params() - before == sum(2 * (k.shape[0] + k.shape[1]) for k in (p._kernel for p in products))
 
 
+@slow_on("tensorflow", "jax")
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each Dropout
 def test_int8_stays_close(backbone):
     randomise(backbone)

@@ -13,7 +13,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from tests import optimizer_oracles as oracles
-from tests.helpers import TINY, WORDS, numpy
+from tests.helpers import TINY, WORDS, numpy, slow_on
 from tests.tiny_pretraining import CLIPPED, assert_same, train, write_data
 from tests.tiny_pretraining import run as train_on_one
 
@@ -149,6 +149,7 @@ def run(script, devices, *arguments):
 pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="Keras distributes on TensorFlow and JAX only")
 
 
+@slow_on("jax")
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_devices_train_like_one(devices):
     """21 examples in batches of 8: the last batch of 5 divides into neither 2 nor 4 parts."""
@@ -175,6 +176,7 @@ def test_several_devices_answer_like_one():
         np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
+@slow_on("tensorflow")
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_devices_pretrain_like_one(devices, tmp_path):
     """20 steps; the devices' shares of a batch have different numbers of predictions."""

@@ -13,7 +13,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.export import FORMATS
 from keras_bert_zoo.layers.activations import gelu_spelled_out, get_activation
-from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise
+from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
 
 BACKEND = keras.backend.backend()
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "openvino": ".xml", "litert": ".tflite", "torch": ".pt2"}
@@ -24,7 +24,6 @@ HERE = [
     if BACKEND in known.needs
 ]
 SECONDS = ["very , very slow", "Fine film [MASK] !", "", "a long plot", "é unknown wörd", "good " * 30]
-SLOW_ON_JAX = pytest.mark.slow if BACKEND == "jax" else lambda test: test
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method"),  # Keras says so of each Dropout
@@ -149,7 +148,7 @@ print(json.dumps(outputs))
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch writes no SavedModel")
-@SLOW_ON_JAX
+@slow_on("jax")
 def test_strings_in_a_process_without_us(tmp_path):
     pytest.importorskip("tensorflow_text")
     models = with_text(kbz.BertTextClassifier, num_classes=3), with_text(kbz.BertNextSentencePredictor)
@@ -214,6 +213,7 @@ def test_refusals(classifier, tmp_path, monkeypatch):
         assert "pip install \"keras-bert-zoo[export]\". Received: format='onnx'" in message
 
 
+@slow_on("tensorflow", "jax")
 def test_int8_from_a_file(tmp_path):
     """Quantized in part, as Keras lets: what comes back computes the same."""
     model = with_text(kbz.BertTextClassifier, num_classes=3)

@@ -4,6 +4,7 @@ import copy
 
 import keras
 import numpy as np
+import pytest
 
 TINY = {
     "vocabulary_size": 40,
@@ -19,6 +20,11 @@ WORDS = [
 ]  # fmt: skip
 TEXTS = ["a good film", "bad", "the plot was dull and very , very long .", "it is fine", "warm cast !", "so slow"]
 LABELS = [0, 1, 1, 2, 0, 1]
+
+
+def slow_on(*backends):
+    """Marks a test as slow where its programs compile for long; the other backends run it each time."""
+    return pytest.mark.slow if keras.backend.backend() in backends else lambda test: test
 
 
 def numpy(tensor):

@@ -10,7 +10,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import BiLSTM
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
-from tests.helpers import LABELS, TEXTS, TINY, check_saving, numpy, random_inputs, randomise
+from tests.helpers import LABELS, TEXTS, TINY, check_saving, numpy, random_inputs, randomise, slow_on
 from tests.theirs import run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
@@ -83,6 +83,7 @@ def test_logits_and_loss_are_transformers(tmp_path):
 SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 32, "intermediate_dim": 64, "max_sequence_length": 16}
 
 
+@slow_on("tensorflow", "jax")
 def test_a_causal_run_learns_to_go_on(data, tmp_path):
     """Pairs in the data set are left alone; the six sentences begin with different words, so the rest can be known."""
     run = Run(str(data), steps=40, batch_size=16, save_every=40, learning_rate=4e-3, warmup=0.1, dropout=0.0)

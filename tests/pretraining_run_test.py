@@ -17,7 +17,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from keras_bert_zoo.text.masking import Masking
-from tests.helpers import TINY, WORDS, numpy
+from tests.helpers import TINY, WORDS, numpy, slow_on
 
 SENTENCES = [
     "a good film",
@@ -192,6 +192,7 @@ def test_help_shows_an_example(command, capsys):
     assert f"keras-bert-zoo {command} --" in capsys.readouterr().out
 
 
+@slow_on("tensorflow", "jax")
 def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
     """Without dropout the steps are those of a loop over the same batches; held-out text is scored as they go."""
     run = replace(run, dropout=0.0, validation=run.data)
@@ -215,6 +216,7 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
     assert logged[-1] == pytest.approx(loss, abs=1e-5)
 
 
+@slow_on("jax")
 def test_an_update_in_parts_is_the_same_update(run, tmp_path):
     """Masks are fixed, as they are drawn batch by batch."""
     (tmp_path / "text").write_text(TEXT)
@@ -254,6 +256,7 @@ def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):
         assert [event.tensor_proto.float_val[0] for event in scalars] == pytest.approx([row[name] for row in rows])
 
 
+@slow_on("tensorflow", "jax")
 def test_phase_2_goes_on_from_phase_1_at_a_greater_length(run, tmp_path):
     """The paper's last tenth (A.2): the rows of positions not seen before are those the first phase left alone."""
     phase_1 = pretrain(replace(run, data=short_data(run, tmp_path)), tmp_path / "run", verbose=0)

@@ -22,7 +22,7 @@ from keras_bert_zoo import cli
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from tests.finetuning_test import SENTENCES, SMALL, mrpc, write
-from tests.helpers import LABELS, TEXTS, TINY, WORDS
+from tests.helpers import LABELS, TEXTS, TINY, WORDS, slow_on
 
 keras_tuner = pytest.importorskip("keras_tuner")
 POINT = {"learning_rate": 1e-3, "batch_size": 4, "epochs": 1}
@@ -287,6 +287,7 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         importlib.import_module("keras_bert_zoo.tuning.extra")
 
 
+@slow_on("tensorflow", "jax")
 def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkeypatch):
     """The best trial's preset is, to the last bit, that of `finetune` with the trial's hyperparameters."""
     monkeypatch.chdir(tmp_path)
