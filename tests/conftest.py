@@ -32,6 +32,15 @@ def classifier(backbone, tokenizer):
     return kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
 
 
+@pytest.fixture
+def start(tmp_path):
+    """The directory of a preset to fine-tune, with room for a question's 64 tokens beside the context."""
+    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "max_sequence_length": 80})
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    kbz.BertPretrainer(backbone, preprocessor).save_to_preset(tmp_path / "start")
+    return str(tmp_path / "start")
+
+
 @pytest.fixture(scope="session")
 def data():
     """The folder of the shared data."""

@@ -16,10 +16,7 @@ from keras_bert_zoo import cli
 from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.training import runs
-from tests.helpers import TINY, WORDS
 
-# Questions need room for 64 tokens beside the context.
-SMALL = {**TINY, "num_layers": 1, "max_sequence_length": 80}
 SENTENCES = [
     "a good film",
     "it was fine .",
@@ -31,13 +28,6 @@ SENTENCES = [
     "fine",
 ]
 OPTIONS = {"sequence_length": 80, "batch_size": 4, "learning_rate": 1e-2, "epochs": 1}
-
-
-@pytest.fixture
-def start(tmp_path):
-    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
-    kbz.BertPretrainer(kbz.BertBackbone(**SMALL), preprocessor).save_to_preset(tmp_path / "start")
-    return str(tmp_path / "start")
 
 
 def write(path, *rows):

@@ -21,18 +21,11 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
-from tests.finetuning_test import SENTENCES, SMALL, mrpc, write
+from tests.finetuning_test import SENTENCES, mrpc, write
 from tests.helpers import LABELS, TEXTS, TINY, WORDS, slow_on
 
 keras_tuner = pytest.importorskip("keras_tuner")
 POINT = {"learning_rate": 1e-3, "batch_size": 4, "epochs": 1}
-
-
-@pytest.fixture
-def start(tmp_path):
-    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
-    kbz.BertPretrainer(kbz.BertBackbone(**SMALL), preprocessor).save_to_preset(tmp_path / "start")
-    return str(tmp_path / "start")
 
 
 class Trainings:

@@ -61,6 +61,7 @@ def read(path: Path) -> dict[str, Tensor]:
             _check_place(view.storage, positions, size)
     except PickleError as error:
         raise ValueError(f"{path} must hold a state dict of tensors and nothing else. Received: {error}") from None
+    # zipfile raises the last one for a way of compression that it does not know.
     except (zipfile.BadZipFile, struct.error, ValueError, KeyError, EOFError, OSError, NotImplementedError) as error:
         raise ValueError(f"{path} must be a file of torch.save. Received: a broken one ({error})") from None
     tensors = {name: _tensor(path, view, positions[view.storage.key]) for name, view in views.items()}

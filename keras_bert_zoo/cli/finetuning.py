@@ -10,7 +10,14 @@ from keras_bert_zoo.tuning import tune
 from keras_bert_zoo.tuning.sweep import GRIDS, SEARCHES
 
 # What `tune` takes several values of.
-SWEPT = ("preset", "learning_rate", "batch_size", "epochs", "warmup", "dropout")
+_SWEPT = (
+    ("preset", str, "what to start from"),
+    ("learning-rate", float, "the peak (the grid's)"),
+    ("batch-size", int, "examples an update (the grid's)"),
+    ("epochs", int, "passes over the training data (the grid's)"),
+    ("warmup", float, "share of the updates spent warming up (0.1)"),
+    ("dropout", float, "of sub-layers, attention and head (the preset's)"),
+)
 
 _FINETUNE = """\
 BERT base on MRPC by the paper's recipe; the same command goes on after an interruption:
@@ -93,6 +100,17 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", nargs="+", metavar="COLUMN", help="of your own tables, two for pairs (text)")
 
 
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    add_options(
+        parser,
+        ("train", str, "the training file, where it has another name"),
+        ("sequence-length", int, "longest input in tokens (the recipe's)"),
+        ("seed", int, "where chance comes from (12345)"),
+        ("dtype", str, "precision policy (float32)"),
+        ("limit", int, "train on the first so many examples only"),
+    )
+
+
 # --- finetune
 
 
@@ -101,18 +119,14 @@ def _add_finetune(commands: Any) -> None:
     _add_task(parser, optional=True)
     parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
     _add_files(parser)
+    _add_training(parser)
     add_options(
         parser,
-        ("train", str, "the training file, where it has another name"),
         ("preset", str, "what to start from: a name, a directory, hf://org/name"),
         ("learning-rate", float, "the peak (the recipe's)"),
         ("batch-size", int, "examples an update (the recipe's)"),
         ("epochs", int, "passes over the training data (the recipe's)"),
-        ("sequence-length", int, "longest input in tokens (the recipe's)"),
         ("warmup", float, "share of the updates spent warming up (0.1)"),
-        ("seed", int, "where chance comes from (12345)"),
-        ("dtype", str, "precision policy (float32)"),
-        ("limit", int, "train on the first so many examples only"),
     )
     parser.add_argument("--out", required=True, help="directory of the run")
 
@@ -129,24 +143,10 @@ def _add_tune(commands: Any) -> None:
     parser = add_command(commands, "tune", "Search for the best hyperparameters, or go on with it.", _TUNE, _tune)
     _add_task(parser, optional=False)
     _add_files(parser)
-    add_options(
-        parser,
-        ("train", str, "the training file, where it has another name"),
-        ("sequence-length", int, "longest input in tokens (the recipe's)"),
-        ("dtype", str, "precision policy (float32)"),
-        ("limit", int, "train on the first so many examples only"),
-    )
+    _add_training(parser)
     parser.add_argument("--grid", choices=GRIDS, default="paper", help="the values to try (%(default)s)")
-    for name, kind, words in (
-        ("preset", str, "what to start from"),
-        ("learning-rate", float, "the peak (the grid's)"),
-        ("batch-size", int, "examples an update (the grid's)"),
-        ("epochs", int, "passes over the training data (the grid's)"),
-        ("warmup", float, "share of the updates spent warming up (0.1)"),
-        ("dropout", float, "of sub-layers, attention and head (the preset's)"),
-    ):
+    for name, kind, words in _SWEPT:
         parser.add_argument(f"--{name}", type=kind, nargs="+", help=f"{words}; several are searched")
-    add_options(parser, ("seed", int, "where chance comes from (12345)"))
     parser.add_argument("--restarts", type=int, default=1, help="trainings of a point, with seeds of their own (1)")
     parser.add_argument("--search", choices=SEARCHES, default="grid", help="how to search (%(default)s)")
     parser.add_argument("--trials", type=int, help="how many points to try (all of a grid, 10 of another search)")
@@ -155,7 +155,8 @@ def _add_tune(commands: Any) -> None:
 
 def _tune(options: argparse.Namespace) -> None:
     choices = {}
-    for name in SWEPT:
+    for option, _, _ in _SWEPT:
+        name = option.replace("-", "_")
         values = getattr(options, name)
         if values is not None:
             choices[name] = values if len(values) > 1 else values[0]

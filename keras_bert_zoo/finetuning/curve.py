@@ -33,8 +33,7 @@ def train_seconds(path: Path) -> float:
 
 def draw_curve(log: Path, path: Path, score: str) -> None:
     """Draw the loss and the dev score after each epoch, where matplotlib is installed; else the log says so."""
-    if find_spec("matplotlib") is None:
-        _logger.warning('No picture of the learning curve: that needs matplotlib (pip install "keras-bert-zoo[plot]").')
+    if not can_draw("the learning curve"):
         return
     from matplotlib.figure import Figure
 
@@ -48,6 +47,14 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
         axes.set(xlabel="epochs", ylabel=title, xticks=epochs)
         axes.grid(alpha=0.3)
     write_figure(figure, path)
+
+
+def can_draw(what: str) -> bool:
+    """Whether matplotlib is installed; else the log says what there is no picture of."""
+    if find_spec("matplotlib") is None:
+        _logger.warning('No picture of %s: that needs matplotlib (pip install "keras-bert-zoo[plot]").', what)
+        return False
+    return True
 
 
 def write_figure(figure: Any, path: str | os.PathLike[str]) -> None:

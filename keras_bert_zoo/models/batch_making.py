@@ -30,7 +30,7 @@ class MakesBatches(ChecksInputs):
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         """Check targets and turn them into an array with one row an example; `learn` is True in `fit` only."""
-        raise NotImplementedError
+        raise NotImplementedError  # By a task; what is fed ready batches only, such as a masked LM, is never asked.
 
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
         """A weight for each example from its class."""

@@ -2,10 +2,8 @@
 
 import csv
 import io
-import logging
 import os
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,9 @@ from keras_bert_zoo.checkpoints.files import replacing, write_directory
 from keras_bert_zoo.checkpoints.huggingface import OPTIONAL
 from keras_bert_zoo.checkpoints.huggingface import PRESET as MARKER
 from keras_bert_zoo.checkpoints.model_card import CARD, is_written_by_hand
-from keras_bert_zoo.finetuning.curve import write_figure
+from keras_bert_zoo.finetuning.curve import can_draw, write_figure
 from keras_bert_zoo.tuning.hypermodel import PRESET
 from keras_bert_zoo.tuning.restarts import Restarts, spread
-
-_logger = logging.getLogger("keras_bert_zoo")
 
 
 def best_preset(tuner: Any) -> Path:
@@ -110,8 +106,7 @@ def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
     There is a panel a hyperparameter. A point is a trial's mean, its bar the standard deviation over the restarts, and
     the ring the best trial.
     """
-    if find_spec("matplotlib") is None:
-        _logger.warning('No picture of the sweep: that needs matplotlib (pip install "keras-bert-zoo[plot]").')
+    if not can_draw("the sweep"):
         return
     from matplotlib.figure import Figure
 

@@ -35,6 +35,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "dropout": check_rate,
     "seed": _check_seed,
 }
+CHOICES = (*_CHECKS, "preset")
 _NUMBERS = ("learning_rate", "warmup", "dropout")
 
 

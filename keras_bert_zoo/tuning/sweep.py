@@ -11,10 +11,9 @@ from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score, check_labels
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.training.runs import check_directory
-from keras_bert_zoo.tuning.spaces import PAPER, SMALL_MODELS, checked_space
+from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
 
 GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
-CHOICES = ("learning_rate", "batch_size", "epochs", "warmup", "dropout", "preset", "seed")
 SEARCHES = ("grid", "random", "bayesian", "hyperband")
 # As long as Keras Tuner's workers wait for their chief, in seconds.
 _PATIENCE = 3600
