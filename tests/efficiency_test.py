@@ -100,6 +100,16 @@ def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropou
     assert len(fused_calls) == calls
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's fused attention alone has a slow gradient.")
+@pytest.mark.parametrize("length, training, calls", [(8, True, 0), (8, False, 2), (257, True, 2)])
+def test_pytorch_trains_short_texts_in_bfloat16_without_fused_attention(fused_calls, length, training, calls):
+    backbone = kbz.BertBackbone(**{**TINY, "max_sequence_length": 257}, attention_dropout=0.0, dtype="mixed_bfloat16")
+    fused_calls.clear()
+    ids = np.ones((2, length), "int32")
+    backbone({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, training=training)
+    assert len(fused_calls) == calls
+
+
 # --- Operations
 
 SIZES = {**TINY, "vocabulary_size": 300, "num_layers": 1, "hidden_dim": 128, "intermediate_dim": 512}

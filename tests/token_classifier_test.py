@@ -122,6 +122,18 @@ def test_copies_that_fill_a_batch_do_not_count(tagger):
     assert not filled[1].any()
 
 
+def test_each_word_counts_the_same_in_whichever_batch(tagger):
+    """Ten labelled words in three sentences: a batch of two has 6.67 in the mean, whichever it is."""
+    examples = tagger.preprocessor.pack(SENTENCES[:3])
+    targets = examples.lay(np.arange(10) % 3)
+    for seed in range(3):  # Each pairs other sentences.
+        batches = list(TokenBatches(examples, targets, batch_size=2, training=True, shuffle_seed=seed))
+        for (_, _, weights), sentences in zip(batches, (2, 1), strict=True):
+            each = weights[weights > 0] / weights.size  # Keras divides by the size.
+            np.testing.assert_allclose(each, 1 / (10 / 3 * sentences), rtol=1e-6)
+        assert sum((weights > 0).sum() for _, _, weights in batches) == 10
+
+
 EASY = [["a", "film"], ["warm", "film"], ["bad", "cast"], ["the", "longer", "plot"]]
 EASY_TAGS = [["O", "B-PER"], ["I-PER", "B-PER"], ["O", "B-PER"], ["O", "I-PER", "B-PER"]]
 

@@ -14,8 +14,8 @@ from keras_bert_zoo.layers.lora import AdaptableDense
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention.
 
-    The backend's fused attention runs whenever no dropout acts on the probabilities (always at inference) and the
-    caller does not ask to see them.
+    The backend's fused attention runs whenever no dropout acts on the probabilities (always at inference), the caller
+    does not ask to see them, and it is the faster one.
 
     Args:
         hidden_dim: Width of input and output.
@@ -76,12 +76,18 @@ class SelfAttention(keras.layers.Layer):
         batch, length = ops.shape(hidden)[0], ops.shape(hidden)[1]
         qkv = ops.reshape(self.qkv(hidden), (batch, length, 3, self.num_heads, self.head_dim))
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
-        if return_attention_scores or (training and self.dropout > 0):
+        if return_attention_scores or (training and (self.dropout > 0 or self._fused_is_slow(qkv))):
             context, scores = self._explicit(qkv, mask, length, training)
         else:
             context, scores = self._fused(qkv, mask), None
         output = self.output_dense(ops.reshape(context, (batch, length, self.hidden_dim)))
         return (output, scores) if return_attention_scores else output
+
+    def _fused_is_slow(self, qkv: Any) -> bool:
+        """Whether training is faster without it: PyTorch's gradient on a CPU does not use its bfloat16 products."""
+        if keras.backend.backend() != "torch" or self.compute_dtype != "bfloat16":
+            return False
+        return qkv.device.type == "cpu" and qkv.shape[1] <= 256  # Measured: 3 x at 128, level at 512.
 
     def _fused(self, qkv: Any, mask: Any) -> Any:
         if self.compute_dtype == "float16" and keras.backend.backend() == "jax":

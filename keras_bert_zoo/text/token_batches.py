@@ -15,17 +15,21 @@ class TokenBatches(LengthSortedBatches):
     `targets` is int `[examples, longest]`, `IGNORED` at tokens without a label, and `sample_weight` `[examples]`, or
     with a weight a token `[examples, longest]`.
 
-    The weights of a batch make the mean over all its tokens, padding among them, the mean over its labelled tokens.
+    The weights of a batch make the mean over all its tokens, padding among them, the mean over its labelled tokens. Of
+    shuffled batches they make it the sum over these, divided by as many as so many rows have in the mean: sorted by
+    length, a batch of short sentences has few, and each would otherwise count for many of a batch of long ones.
     Where it does not train, Keras' mean over the batches, weighted by their rows, is the one over all labelled tokens.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.targets is not None and not self.training:
-            rows, size = len(self.rows), self.batch_size
-            batches = [size] * (rows // size) + [rows % size] * (rows % size > 0)
-            fed = sum(math.ceil(batch / self.multiple_of) * self.multiple_of for batch in batches)
-            self._rows_per_label = fed / max(int((self.targets[self.rows] != IGNORED).sum()), 1)
+        if self.targets is None:
+            return
+        rows, size = len(self.rows), self.batch_size
+        batches = [size] * (rows // size) + [rows % size] * (rows % size > 0)
+        fed = sum(math.ceil(batch / self.multiple_of) * self.multiple_of for batch in batches)
+        labels = max(int((self.targets[self.rows] != IGNORED).sum()), 1)
+        self._labels_per_row, self._fed_rows_per_label = labels / max(rows, 1), fed / labels
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         indices, real = self._draw(index)
@@ -36,7 +40,12 @@ class TokenBatches(LengthSortedBatches):
         targets = _fit(self.targets[indices], length, IGNORED)
         labelled = targets != IGNORED
         labelled[real:] = False
-        scale = labelled.size / max(int(labelled.sum()), 1) if self.training else length * self._rows_per_label
+        if not self.training:
+            scale = length * self._fed_rows_per_label
+        elif self.shuffle_seed is None:
+            scale = labelled.size / max(int(labelled.sum()), 1)
+        else:
+            scale = labelled.size / (real * self._labels_per_row)
         weights = labelled * scale
         if self.sample_weight is not None:
             given = self.sample_weight[indices]
