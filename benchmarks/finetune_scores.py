@@ -27,6 +27,8 @@ from scores_tasks import LEARNING_RATE, TASKS
 HERE = Path(__file__).parent
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "best_exact", "best_f1")
 PEER = "transformers"
+# glibc gives large arrays back to the system, which clears them again for the next batch; PyTorch asks for many.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 
 
 def read_results(path: Path) -> list[dict]:
@@ -37,12 +39,16 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
     """One run, unless it is among the results; False where it fails."""
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     name = PEER if contender == PEER else f"keras_bert_zoo, {backend}"
+    if arguments.bfloat16:
+        name += ", bfloat16"
     key = (f"{task}, random weights" if arguments.random else task, name, seed)
     if key in {(record["task"], record["contender"], record["seed"]) for record in read_results(arguments.results)}:
         return True
     print(f"{task}, seed {seed}: {name}", flush=True)
     job = {
         "task": task,
+        "contender": name,
+        "bfloat16": arguments.bfloat16,
         "preset": str(arguments.preset),
         "seed": seed,
         "random": arguments.random,
@@ -61,6 +67,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         **os.environ,
         **threads,
         "KERAS_BACKEND": "torch" if contender == PEER else backend,
+        **ALLOCATOR,
         "PYTHONPATH": str(HERE.parent),
         "CUDA_VISIBLE_DEVICES": "-1",
     }
@@ -75,9 +82,9 @@ def table(records: list[dict]) -> Iterator[str]:
     for record in records:
         runs.setdefault((record["task"], record["contender"]), {})[record["seed"]] = record
     for (task, contender), ours in sorted(runs.items()):
-        theirs = runs.get((task, PEER), {})
-        if contender == PEER:
+        if contender.startswith(PEER):
             continue
+        theirs = runs.get((task, f"{PEER}, bfloat16" if contender.endswith("bfloat16") else PEER), {})
         for metric in (name for name in METRICS if any(name in record for record in ours.values())):
             values, peers = ([record[metric] for _, record in sorted(own.items())] for own in (ours, theirs))
             seeds = ", ".join(map(str, sorted(ours)))
@@ -108,6 +115,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, help="of a run")
     parser.add_argument("--random", action="store_true", help="start from fresh weights of the preset's architecture")
+    parser.add_argument("--bfloat16", action="store_true", help="mixed precision, on both sides; PyTorch is fast in it")
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE, help="the peak (%(default)s)")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "finetune_scores.jsonl")
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)  # Examples, to see that a task works.

@@ -25,11 +25,10 @@ def build(name: str, preset: str, random: bool = False, learning_rate: float = L
     return model
 
 
-def finetune(
-    name: str, train: Examples, dev: Examples, preset: str, seed: int, random: bool, learning_rate: float
-) -> tuple[Any, dict[str, int]]:
-    keras.utils.set_random_seed(seed)
-    model = build(name, preset, random, learning_rate)
+def finetune(name: str, train: Examples, dev: Examples, job: dict[str, Any]) -> tuple[Any, dict[str, int]]:
+    keras.utils.set_random_seed(job["seed"])
+    dtype = "mixed_bfloat16" if job["bfloat16"] else "float32"
+    model = build(name, job["preset"], job["random"], job["learning_rate"], dtype=dtype)
     measured = timed(lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2))
     if name in ("squad", "squad2"):
         found = model.find_answers(dev.x)
@@ -41,4 +40,4 @@ def finetune(
 
 
 if __name__ == "__main__":
-    contend(f"keras_bert_zoo, {keras.backend.backend()}", finetune, ("keras", keras.backend.backend()))
+    contend(finetune, ("keras", keras.backend.backend()))

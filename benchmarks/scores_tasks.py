@@ -107,22 +107,22 @@ def score(name: str, y: Any, predictions: Any) -> dict[str, float]:
     return glue_scores(name, y, predictions)
 
 
-def contend(contender: str, finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple[str, ...]) -> None:
+def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple[str, ...]) -> None:
     """One run in a process of its own: adds a line to the results.
 
     Args:
-        contender: Its name.
-        finetune: Takes the task's name, training and dev examples, the preset, the seed, whether weights shall be
-            fresh and the peak of the learning rate; gives predictions and what it measured.
+        finetune: Takes the task's name, training and dev examples and the job, of which it needs the preset, the seed,
+            whether weights shall be fresh (`random`), the peak of the learning rate and whether to compute in mixed
+            precision (`bfloat16`); gives predictions and what it measured.
         packages: Whose versions are worth keeping.
     """
     job = json.loads(sys.argv[1])
     name, data = job["task"], Path(os.environ["KBZ_DATA"])
     train, dev = (read_task(name, part, data, job["limit"]) for part in ("train", "dev"))
-    predictions, measured = finetune(name, train, dev, job["preset"], job["seed"], job["random"], job["learning_rate"])
+    predictions, measured = finetune(name, train, dev, job)
     record = {
         "task": f"{name}, random weights" if job["random"] else name,
-        "contender": contender,
+        "contender": job["contender"],
         "seed": job["seed"],
         "learning_rate": job["learning_rate"],
         **{key: round(value, 4) for key, value in score(name, dev.y, predictions).items()},

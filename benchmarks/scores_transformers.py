@@ -66,6 +66,7 @@ def train(
     learning_rate: float = LEARNING_RATE,
     batch_size: int = BATCH_SIZE,
     shuffle: bool = True,
+    bfloat16: bool = False,
 ) -> list[float]:
     """The loss of each step."""
     decayed, plain = [], []
@@ -84,7 +85,8 @@ def train(
     model.train()
     for epoch in range(epochs):
         for batch in loader:
-            loss = model(**batch).loss
+            with _precision(bfloat16):
+                loss = model(**batch).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -96,33 +98,37 @@ def train(
 
 
 @torch.inference_mode()
-def predict(model: Any, features: Features, collate: Collate) -> list[np.ndarray]:
+def predict(model: Any, features: Features, collate: Collate, bfloat16: bool = False) -> list[np.ndarray]:
     """The logits of each item, `[classes]`, or `[tokens, classes]` with padding; of SQuAD starts and ends."""
     model.eval()
     order = np.argsort([-_length(item["input_ids"]) for item in features])
     logits: list[Any] = [None] * len(features)
     for rows in np.array_split(order, -(-len(order) // BATCH_SIZE)):
-        outputs = model(**collate([features[row] for row in rows]))
+        with _precision(bfloat16):
+            outputs = model(**collate([features[row] for row in rows]))
         both = torch.stack([outputs.start_logits, outputs.end_logits], -1) if "start_logits" in outputs else None
         for row, own in zip(rows, outputs.logits if both is None else both, strict=True):
-            logits[row] = own.numpy()
+            logits[row] = own.float().numpy()
     return logits
+
+
+def _precision(bfloat16: bool) -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16)
 
 
 def _length(ids: list[Any]) -> int:
     return max(map(_length, ids)) if isinstance(ids[0], list) else len(ids)
 
 
-def finetune(
-    name: str, train_examples: Examples, dev: Examples, preset: str, seed: int, random: bool, learning_rate: float
-) -> tuple[Any, dict[str, int]]:
-    torch.manual_seed(seed)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(preset)
-    model = build(name, preset, random)
+def finetune(name: str, train_examples: Examples, dev: Examples, job: dict[str, Any]) -> tuple[Any, dict[str, int]]:
+    torch.manual_seed(job["seed"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["preset"])
+    model = build(name, job["preset"], job["random"])
     encoded = encode(name, tokenizer, train_examples)
-    measured = timed(lambda: train(model, *encoded, TASKS[name].epochs, learning_rate))
     features, collate = encode(name, tokenizer, dev)
-    logits = predict(model, features, collate)
+    options = {"bfloat16": job["bfloat16"]}
+    measured = timed(lambda: train(model, *encoded, TASKS[name].epochs, job["learning_rate"], **options))
+    logits = predict(model, features, collate, **options)
     if name in ("squad", "squad2"):
         return decode_answers(tokenizer, dev.x, logits, TASKS[name].sequence_length), measured
     if name == "conll":
@@ -139,4 +145,4 @@ def finetune(
 
 
 if __name__ == "__main__":
-    contend("transformers", finetune, ("transformers", "torch"))
+    contend(finetune, ("transformers", "torch"))
