@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import sys
 import time
 import traceback
@@ -15,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-BATCH_SIZE = 32
-SEQUENCE_LENGTH = 128
 SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
 _BATCHES_SORTED_TOGETHER = 50
 
@@ -26,31 +25,73 @@ Texts = list[str] | tuple[list[str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A GLUE task, of which the first examples are used."""
+    """Texts, or pairs of texts, of two classes.
 
-    folder: str
-    text_columns: tuple[str, ...]
-    label_column: str
+    Attributes:
+        read: Gives so many of the texts and their labels.
+        examples: How many, unless told.
+        batch_size: Examples a batch.
+        sequence_length: Where texts are cut, in tokens.
+    """
+
+    read: Callable[[int], tuple[Texts, list[int]]]
     examples: int
+    batch_size: int = 32
+    sequence_length: int = 128
 
-    def read(self, examples: int | None = None) -> tuple[Texts, list[int]]:
-        data = os.environ.get("KBZ_DATA")
-        if not data:
-            raise ValueError("KBZ_DATA must name the folder that holds glue. Received: KBZ_DATA unset")
-        path = Path(data, "glue", self.folder, "train.tsv")
-        if not path.is_file():
-            raise ValueError(f"KBZ_DATA must hold glue/{self.folder}/train.tsv. Received: KBZ_DATA={data}")
-        with path.open(encoding="utf-8-sig", newline="\n") as file:  # Quotes are text: this is not what csv reads.
-            names = next(file).rstrip("\r\n").split("\t")
-            lines = [line for _, line in zip(range(examples or self.examples), file, strict=False)]
+
+def _file(name: str) -> Path:
+    data = os.environ.get("KBZ_DATA")
+    if not data:
+        raise ValueError("KBZ_DATA must name the folder that holds the data. Received: KBZ_DATA unset")
+    path = Path(data, name)
+    if not path.is_file():
+        raise ValueError(f"KBZ_DATA must hold {name}. Received: KBZ_DATA={data}")
+    return path
+
+
+def _glue(folder: str, text_columns: tuple[str, ...], label_column: str) -> Callable[[int], tuple[Texts, list[int]]]:
+    def read(examples: int) -> tuple[Texts, list[int]]:
+        with _file(f"glue/{folder}/train.tsv").open(encoding="utf-8-sig", newline="\n") as file:
+            names = next(file).rstrip("\r\n").split("\t")  # Quotes are text: this is not what csv reads.
+            lines = [line for _, line in zip(range(examples), file, strict=False)]
         columns = dict(zip(names, zip(*(line.rstrip("\r\n").split("\t") for line in lines), strict=True), strict=True))
-        texts = tuple(list(columns[name]) for name in self.text_columns)
-        return texts if len(texts) > 1 else texts[0], [int(label) for label in columns[self.label_column]]
+        texts = tuple(list(columns[name]) for name in text_columns)
+        return texts if len(texts) > 1 else texts[0], [int(label) for label in columns[label_column]]
+
+    return read
+
+
+def _squad(examples: int) -> tuple[Texts, list[int]]:
+    """Questions and contexts, spread over the articles; whether there is an answer stands in for a label."""
+    articles = json.loads(_file("squad/dev-v2.0-half.json").read_text("utf-8"))["data"]
+    rows = [
+        (question["question"], paragraph["context"], int(question["is_impossible"]))
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    questions, contexts, labels = zip(*rows[:: len(rows) // examples][:examples], strict=True)
+    return (list(questions), list(contexts)), list(labels)
+
+
+def _fixed(length: int) -> Callable[[int], tuple[Texts, list[int]]]:
+    """Texts that all have the same number of tokens: nobody gains by padding less."""
+
+    def read(examples: int) -> tuple[Texts, list[int]]:
+        words = ("the", "old", "man", "went", "to", "sea", "with", "a", "boy", "and")
+        texts = [" ".join(words[(i + j) % len(words)] for j in range(length - 2)) for i in range(examples)]
+        return texts, [i % 2 for i in range(examples)]
+
+    return read
 
 
 TASKS = {
-    "mrpc": Task("MRPC", ("#1 String", "#2 String"), "Quality", 640),
-    "sst2": Task("SST-2", ("sentence",), "label", 3200),
+    "mrpc": Task(_glue("MRPC", ("#1 String", "#2 String"), "Quality"), 640),
+    "sst2": Task(_glue("SST-2", ("sentence",), "label"), 3200),
+    "squad": Task(_squad, 320, sequence_length=384),
+    "8x128": Task(_fixed(128), 64, batch_size=8),
+    "4x512": Task(_fixed(512), 16, batch_size=4, sequence_length=512),
 }
 
 
@@ -72,38 +113,43 @@ class Contender:
         predict: Logits of raw texts, in their order.
         count_tokens: Tokens of the texts as this contender sees them, padding left out.
         compiles: Whether each shape of a batch costs time when it is first met.
-        threads: How many threads the framework takes if left alone, in words.
+        framework: What computes.
     """
 
     train: Callable[[Texts, list[int]], object]
     predict: Callable[[Texts], object]
     count_tokens: Callable[[Texts], int]
     compiles: bool
-    threads: str
+    framework: str
 
 
-def keras_bert_zoo(preset: str) -> Contender:
+def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender:
     import keras
 
     from keras_bert_zoo import BertTextClassifier
 
-    classifier = BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=SEQUENCE_LENGTH)
+    classifier = BertTextClassifier.from_preset(
+        preset,
+        num_classes=2,
+        sequence_length=task.sequence_length,
+        dtype="mixed_bfloat16" if bfloat16 else "float32",
+    )
     classifier.compile()
 
     def train(x: Texts, y: list[int]) -> None:
         keras.utils.set_random_seed(SEED)
-        classifier.fit(x, y, batch_size=BATCH_SIZE, epochs=1, verbose=0)
+        classifier.fit(x, y, batch_size=task.batch_size, epochs=1, verbose=0)
 
     return Contender(
         train=train,
-        predict=lambda x: classifier.predict(x, batch_size=BATCH_SIZE, verbose=0),
+        predict=lambda x: classifier.predict(x, batch_size=task.batch_size, verbose=0),
         count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
         compiles=keras.backend.backend() != "torch",
-        threads=_threads(keras.backend.backend()),
+        framework=keras.backend.backend(),
     )
 
 
-def transformers(preset: str, grouped: bool = False) -> Contender:
+def transformers(preset: str, task: Task, grouped: bool = False, bfloat16: bool = False) -> Contender:
     """Fine-tuning as transformers' Trainer does it, without what it costs: the loop is plain PyTorch.
 
     Batches are tokenised as they come and padded to their longest; or, grouped, all texts are tokenised first and
@@ -118,7 +164,7 @@ def transformers(preset: str, grouped: bool = False) -> Contender:
     )
 
     def tokenize(x: Texts, **options: Any) -> Any:
-        return tokenizer(*columns(x), truncation=True, max_length=SEQUENCE_LENGTH, **options)
+        return tokenizer(*columns(x), truncation=True, max_length=task.sequence_length, **options)
 
     def batches(x: Texts, order: Sequence[int], sorted_together: int) -> Iterator[tuple[list[int], Any]]:
         encoded: Any = {}
@@ -127,8 +173,8 @@ def transformers(preset: str, grouped: bool = False) -> Contender:
             lengths = [len(ids) for ids in encoded["input_ids"]]
             chunks = (order[i : i + sorted_together] for i in range(0, len(order), sorted_together))
             order = [row for chunk in chunks for row in sorted(chunk, key=lambda row: -lengths[row])]
-        for i in range(0, len(order), BATCH_SIZE):
-            rows = list(order[i : i + BATCH_SIZE])
+        for i in range(0, len(order), task.batch_size):
+            rows = list(order[i : i + task.batch_size])
             if grouped:
                 chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
                 yield rows, tokenizer.pad(chosen, return_tensors="pt")
@@ -147,10 +193,12 @@ def transformers(preset: str, grouped: bool = False) -> Contender:
             lr=5e-5,
             fused=True,  # What Trainer does by default, and the fastest.
         )
-        steps = -(-len(y) // BATCH_SIZE)
+        steps = -(-len(y) // task.batch_size)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
-        for rows, inputs in batches(x, torch.randperm(len(y)).tolist(), _BATCHES_SORTED_TOGETHER * BATCH_SIZE):
-            model(**inputs, labels=labels[rows]).loss.backward()
+        for rows, inputs in batches(x, torch.randperm(len(y)).tolist(), _BATCHES_SORTED_TOGETHER * task.batch_size):
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                loss = model(**inputs, labels=labels[rows]).loss
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -162,7 +210,8 @@ def transformers(preset: str, grouped: bool = False) -> Contender:
         count = len(columns(x)[0])
         logits = torch.empty(count, 2)
         for rows, inputs in batches(x, range(count), count):
-            logits[rows] = model(**inputs).logits
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                logits[rows] = model(**inputs).logits.float()
         return logits.numpy()
 
     return Contender(
@@ -170,11 +219,11 @@ def transformers(preset: str, grouped: bool = False) -> Contender:
         predict=predict,
         count_tokens=lambda x: sum(len(ids) for ids in tokenize(x)["input_ids"]),
         compiles=False,
-        threads=_threads("torch"),
+        framework="torch",
     )
 
 
-def keras_hub(preset: str, sequence_length: int = SEQUENCE_LENGTH) -> Contender:
+def keras_hub(preset: str, task: Task, sequence_length: int | None = None) -> Contender:
     """The checkpoint's sizes with random weights, on whose values the speed does not depend."""
     import keras
     import keras_hub as hub
@@ -191,7 +240,7 @@ def keras_hub(preset: str, sequence_length: int = SEQUENCE_LENGTH) -> Contender:
         max_sequence_length=config["max_position_embeddings"],
     )
     tokenizer = hub.models.BertTokenizer(vocabulary=str(Path(preset, "vocab.txt")), lowercase=True)
-    preprocessor = hub.models.BertPreprocessor(tokenizer, sequence_length=sequence_length)
+    preprocessor = hub.models.BertPreprocessor(tokenizer, sequence_length=sequence_length or task.sequence_length)
     classifier = hub.models.BertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor)
     optimizer = keras.optimizers.AdamW(5e-5, weight_decay=0.01, global_clipnorm=1.0)
     optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
@@ -203,18 +252,18 @@ def keras_hub(preset: str, sequence_length: int = SEQUENCE_LENGTH) -> Contender:
 
     def train(x: Texts, y: list[int]) -> None:
         keras.utils.set_random_seed(SEED)
-        classifier.fit(dataset(x, y).shuffle(len(y)).batch(BATCH_SIZE), epochs=1, verbose=0)
+        classifier.fit(dataset(x, y).shuffle(len(y)).batch(task.batch_size), epochs=1, verbose=0)
 
     def count_tokens(x: Texts) -> int:
-        batches = dataset(x).batch(BATCH_SIZE).map(classifier.preprocess_samples)
+        batches = dataset(x).batch(task.batch_size).map(classifier.preprocess_samples)
         return sum(int(tf.reduce_sum(tf.cast(batch["padding_mask"], tf.int32))) for batch in batches)
 
     return Contender(
         train=train,
-        predict=lambda x: classifier.predict(dataset(x).batch(BATCH_SIZE), verbose=0),
+        predict=lambda x: classifier.predict(dataset(x).batch(task.batch_size), verbose=0),
         count_tokens=count_tokens,
         compiles=True,
-        threads=_threads("tensorflow"),
+        framework="tensorflow",
     )
 
 
@@ -239,6 +288,33 @@ def _threads(framework: str) -> str:
     return f"{framework} as it chooses"
 
 
+def _peak(framework: str, dtype: str) -> float:
+    """FLOP/s of the framework's own product of two large matrices, the fastest of some."""
+    size = 2048
+    if framework == "torch":
+        import torch
+
+        matrix = torch.ones((size, size), dtype=getattr(torch, dtype))
+        work: Callable[[], Any] = lambda: matrix @ matrix  # noqa: E731
+    elif framework == "jax":
+        import jax
+
+        array = jax.numpy.ones((size, size), dtype)
+        product = jax.jit(jax.numpy.matmul)
+        work = lambda: product(array, array).block_until_ready()  # noqa: E731
+    else:
+        import tensorflow as tf
+
+        tensor = tf.ones((size, size), dtype)
+        work = lambda: tf.matmul(tensor, tensor).numpy()  # noqa: E731
+    return 2 * size**3 / min(_timed(work)["seconds"] for _ in range(8))
+
+
+def _memory() -> int:
+    """The most bytes that the process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def _versions() -> dict[str, str]:
     versions = {"Python": platform.python_version()}
     for package in ("keras", "tensorflow", "torch", "jax", "transformers", "keras-hub"):
@@ -257,10 +333,11 @@ def _timed(work: Callable[..., object], *data: Any) -> dict[str, float]:
 
 def serve(job: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
     """Load, warm up, then time what is asked for, one line an order."""
-    x, y = TASKS[job["task"]].read(job["examples"])
-    contender = CONTENDERS[job["contender"]](job["preset"], **job["options"])
+    task = TASKS[job["task"]]
+    x, y = task.read(job["examples"] or task.examples)
+    contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
     # What compiles must meet each shape, and a whole epoch has them all; the rest is warm after a few batches.
-    rows = range(len(y) if contender.compiles else min(len(y), 3 * BATCH_SIZE))
+    rows = range(len(y) if contender.compiles else min(len(y), 3 * task.batch_size))
     warm_x, warm_y = take(x, rows), [y[row] for row in rows]
     first_runs = {
         "train": _timed(contender.train, warm_x, warm_y),
@@ -270,7 +347,9 @@ def serve(job: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None
         {
             "first_runs": first_runs if contender.compiles else None,
             "tokens": contender.count_tokens(x),
-            "threads": contender.threads,
+            "threads": _threads(contender.framework),
+            "peak": _peak(contender.framework, "bfloat16" if job["options"].get("bfloat16") else "float32"),
+            "memory": _memory(),
             "versions": _versions(),
         }
     )
@@ -281,7 +360,7 @@ def serve(job: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None
     for line in sys.stdin:
         if line.strip() == "quit":
             return
-        answer({**orders[line.strip()](), "examples": len(y)})
+        answer({**orders[line.strip()](), "examples": len(y), "memory": _memory()})
 
 
 def main() -> None:

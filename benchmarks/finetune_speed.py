@@ -1,10 +1,13 @@
 """How fast a classifier trains and predicts, from raw strings on: keras_bert_zoo, transformers, KerasHub.
 
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset PRESET --peers-python PEERS_PYTHON
+    KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset BASE --tasks 8x128,4x512 --name fixed …
 
-PRESET is a Hugging Face BERT directory, DATA holds GLUE, and PEERS_PYTHON is the interpreter of an environment that has
-torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each contender has a process
-of its own, and only one works at a time. They take turns, so that what else the machine does hits them alike.
+PRESET is a Hugging Face BERT directory, DATA holds GLUE and SQuAD, and PEERS_PYTHON is the interpreter of an
+environment that has torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each
+contender has a process of its own, and only one works at a time. They take turns, so that what else the machine does
+hits them alike.
+Each task is measured in float32 and then in bfloat16: mixed precision of ours, autocast of transformers.
 """
 
 import argparse
@@ -23,10 +26,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from contenders import BATCH_SIZE, SEQUENCE_LENGTH, TASKS
+from contenders import TASKS
+
+from keras_bert_zoo.checkpoints.bert_config import read_backbone
+from keras_bert_zoo.training.speed import training_flops
 
 _BACKENDS = ("tensorflow", "torch", "jax")
+_DTYPES = ("float32", "bfloat16")
 _PATHS = ("preset", "peers_python", "out", "log")
+# glibc gives large arrays back to the system, which clears them again for the next batch; PyTorch asks for many.
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 _CHECKPOINT_SIZES = {
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
@@ -51,17 +60,21 @@ class Entry:
         return self.contender == "keras_bert_zoo"
 
 
-def line_up(args: argparse.Namespace) -> list[Entry]:
-    entries = [Entry(f"keras_bert_zoo, {name}", "keras_bert_zoo", sys.executable, name) for name in args.backends]
+def line_up(args: argparse.Namespace, dtype: str) -> list[Entry]:
+    options = {"bfloat16": dtype == "bfloat16"}
+    entries = [
+        Entry(f"keras_bert_zoo, {name}", "keras_bert_zoo", sys.executable, name, options) for name in args.backends
+    ]
     if args.peers_python:
         python = args.peers_python
         entries += [
-            Entry("transformers", "transformers", python, "torch"),
-            Entry("transformers, grouped", "transformers", python, "torch", {"grouped": True}),
-            Entry(f"keras-hub, {SEQUENCE_LENGTH}", "keras_hub", python, "tensorflow"),
+            Entry("transformers", "transformers", python, "torch", options),
+            Entry("transformers, grouped", "transformers", python, "torch", {"grouped": True, **options}),
         ]
-        if args.as_it_comes:
-            entries.append(Entry("keras-hub, 512", "keras_hub", python, "tensorflow", {"sequence_length": 512}))
+        if dtype == "float32":
+            entries.append(Entry("keras-hub", "keras_hub", python, "tensorflow"))
+            if args.as_it_comes:
+                entries.append(Entry("keras-hub, 512", "keras_hub", python, "tensorflow", {"sequence_length": 512}))
     return entries
 
 
@@ -79,6 +92,7 @@ class Worker:
         }
         environment = {
             **os.environ,
+            **({} if args.plain_allocator else _ALLOCATOR),
             "KERAS_BACKEND": entry.backend,
             # All on the CPU, where the frameworks would else not agree on a device.
             "CUDA_VISIBLE_DEVICES": "-1",
@@ -118,24 +132,31 @@ class Worker:
                 process.stdin.write("quit\n")
 
 
-def measure(task: str, args: argparse.Namespace, log: IO[bytes] | int) -> list[dict[str, Any]]:
-    """All rounds of a task: for each contender what it says of itself, and the seconds of its runs."""
+def measure(task: str, dtype: str, args: argparse.Namespace, log: IO[bytes] | int) -> list[dict[str, Any]]:
+    """All rounds of a task in a precision: for each contender what it says of itself, and the seconds of its runs."""
     with contextlib.ExitStack() as stack:
         workers = []
-        for entry in line_up(args):
-            _say(f"{task}: {entry.name} starts")
+        for entry in line_up(args, dtype):
+            _say(f"{task}, {dtype}: {entry.name} starts")
             workers.append(Worker(entry, task, args, log))
             stack.callback(workers[-1].close)
         runs: list[list[dict[str, Any]]] = [[] for _ in workers]
         for turn in range(args.rounds):
             for worker, own in zip(workers, runs, strict=True):
                 own.append({order: worker.ask(order) for order in ("train", "predict")})
-                _say(f"{task}: round {turn + 1}, {worker.entry.name}: {_in_words(own[-1])}")
+                _say(f"{task}, {dtype}: round {turn + 1}, {worker.entry.name}: {_in_words(own[-1])}")
         counts = {worker.entry.name: worker.about["tokens"] for worker in workers}
         if max(counts.values()) > 1.01 * min(counts.values()):
             _say(f"{task}: the contenders do not see the same tokens: {counts}")
         return [
-            {"task": task, "name": worker.entry.name, "ours": worker.entry.is_ours, **worker.about, "rounds": own}
+            {
+                "task": task,
+                "dtype": dtype,
+                "name": worker.entry.name,
+                "ours": worker.entry.is_ours,
+                **worker.about,
+                "rounds": own,
+            }
             for worker, own in zip(workers, runs, strict=True)
         ]
 
@@ -183,25 +204,35 @@ def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
     return " / ".join(f"{_median(peer, order) / _median(result, order):.2f}" for order in ("train", "predict"))
 
 
-def rows(results: list[dict[str, Any]]) -> Iterator[list[str]]:
+def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: int, order: str) -> str:
+    """Of the peak, what the model's products of real tokens take."""
+    examples = result["rounds"][0][order]["examples"]
+    flops = training_flops(architecture, tokens / examples) * examples / (1 if order == "train" else 3)
+    return f"{flops / _median(result, order) / result['peak']:.0%}"
+
+
+def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterator[list[str]]:
     """The table of one run, its head first."""
     peers = list(dict.fromkeys(result["name"] for result in results if not result["ours"]))
     yield [
-        "contender", "task", "train examples/s", "predict examples/s", "real tokens/s trained", "compile_s",
-        *(f"vs {peer}" for peer in peers),
+        "task", "precision", "contender", "train examples/s", "predict examples/s", "real tokens/s trained",
+        "share of peak", "GiB", "compile_s", *(f"vs {peer}" for peer in peers),
     ]  # fmt: skip
     for result in results:
-        of_task = [each for each in results if each["task"] == result["task"]]
-        tokens = of_task[0]["tokens"]  # One count for all, that of the checkpoint's own tokeniser.
+        beside = [each for each in results if (each["task"], each["dtype"]) == (result["task"], result["dtype"])]
+        tokens = beside[0]["tokens"]  # One count for all, that of the checkpoint's own tokeniser.
         compiling = _compile_seconds(result)
         yield [
-            result["name"],
             result["task"],
+            result["dtype"],
+            result["name"],
             _rate(result, "train"),
             _rate(result, "predict"),
             f"{tokens / _median(result, 'train'):.0f}",
+            " / ".join(_share(result, architecture, tokens, order) for order in ("train", "predict")),
+            f"{result['rounds'][-1]['predict']['memory'] / 2**30:.1f}",
             "-" if compiling is None else f"{compiling:.1f}",
-            *(_ratios(result, each) for peer in peers for each in of_task if each["name"] == peer),
+            *(next((_ratios(result, each) for each in beside if each["name"] == peer), "-") for peer in peers),
         ]
 
 
@@ -254,13 +285,20 @@ def describe(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[st
 def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> None:
     """Write the table and all raw numbers, each file at once or not at all."""
     facts = describe(args, results)
-    head, *body = rows(results)
+    path = Path(args.preset, "config.json")
+    architecture = read_backbone(path, json.loads(path.read_text(encoding="utf-8")))
+    head, *body = rows(results, {**architecture, "pooler": True})
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body))
+    described = "; ".join(
+        f"{name}: batches of {TASKS[name].batch_size}, texts cut at {TASKS[name].sequence_length} tokens"
+        for name in dict.fromkeys(result["task"] for result in results)
+    )
     note = (
-        f"float32, batches of {BATCH_SIZE}, texts cut at {SEQUENCE_LENGTH} tokens except where 512 is said. Rates "
-        f"are medians of {args.rounds} rounds (slowest..fastest). Tokens are counted without padding. compile_s is "
-        "what the first training and the first prediction cost beyond the median. The columns with vs say how many "
-        "times as fast the row is, training / prediction, by medians."
+        f"{described}. Rates are medians of {args.rounds} rounds (slowest..fastest). Tokens: without padding. "
+        "Share of peak: products of real tokens, of what the same framework reaches in the same process with two "
+        "matrices of 2048 x 2048 in that precision, training / prediction. GiB: the most that the process ever had. "
+        "compile_s is what the first training and the first prediction cost beyond the median. The columns with vs say "
+        "how many times as fast the row is, training / prediction, by medians."
     )
     text = "\n".join(
         [
@@ -276,7 +314,7 @@ def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> None:
     )
     raw = json.dumps({"about": facts, "results": results}, indent=2, ensure_ascii=False)
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, content in (("finetune_speed.md", text), ("finetune_speed.json", f"{raw}\n")):
+    for name, content in ((f"{args.name}.md", text), (f"{args.name}.json", f"{raw}\n")):
         unfinished = args.out / f"{name}.part"
         unfinished.write_text(content, encoding="utf-8")
         unfinished.replace(args.out / name)
@@ -306,10 +344,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--preset", required=True, help="a Hugging Face BERT directory, with vocab.txt")
     parser.add_argument("--peers-python", help="the interpreter of the peers' environment")
     parser.add_argument("--backends", type=_names(_BACKENDS), default=list(_BACKENDS), help="of keras_bert_zoo")
-    parser.add_argument("--tasks", type=_names(tuple(TASKS)), default=list(TASKS))
-    parser.add_argument("--examples", type=_count, help="of each task; by default mrpc 640, sst2 3200")
+    parser.add_argument("--tasks", type=_names(tuple(TASKS)), default=["mrpc", "sst2", "squad"])
+    parser.add_argument("--dtypes", type=_names(_DTYPES), default=list(_DTYPES))
+    parser.add_argument("--examples", type=_count, help="of each task, in place of its own number")
     parser.add_argument("--rounds", type=_count, default=3)
     parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
+    parser.add_argument(
+        "--plain-allocator", action="store_true", help="let glibc give memory back, as it does unless told"
+    )
+    parser.add_argument("--name", default="finetune_speed", help="of the report's files (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"), help="folder for the report")
     parser.add_argument("--log", type=Path, help="file for what the contenders print")
     args = parser.parse_args()
@@ -320,7 +363,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--peers-python must be an interpreter. Received: {args.peers_python}")
     try:
         for task in args.tasks:
-            TASKS[task].read(args.examples)
+            TASKS[task].read(args.examples or TASKS[task].examples)
     except ValueError as error:
         parser.error(str(error))
     return args
@@ -332,9 +375,10 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         log = subprocess.DEVNULL if args.log is None else stack.enter_context(args.log.open("wb"))
         for task in args.tasks:
-            results += measure(task, args, log)
-            report(args, results)  # After each task: what has been measured is not lost to a later one.
-    print((args.out / "finetune_speed.md").read_text(encoding="utf-8"))
+            for dtype in args.dtypes:
+                results += measure(task, dtype, args, log)
+                report(args, results)  # After each: what has been measured is not lost to a later one.
+    print((args.out / f"{args.name}.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
