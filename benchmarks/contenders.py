@@ -10,6 +10,7 @@ import os
 import platform
 import resource
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -109,14 +110,14 @@ class Contender:
     """What is timed.
 
     Attributes:
-        train: One epoch over raw texts and labels.
+        train: One epoch over raw texts and labels; None where there is prediction only.
         predict: Logits of raw texts, in their order.
         count_tokens: Tokens of the texts as this contender sees them, padding left out.
         compiles: Whether each shape of a batch costs time when it is first met.
         framework: What computes.
     """
 
-    train: Callable[[Texts, list[int]], object]
+    train: Callable[[Texts, list[int]], object] | None
     predict: Callable[[Texts], object]
     count_tokens: Callable[[Texts], int]
     compiles: bool
@@ -141,11 +142,84 @@ def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender
         classifier.fit(x, y, batch_size=task.batch_size, epochs=1, verbose=0)
 
     return Contender(
-        train=train,
+        train=None if keras.backend.backend() == "openvino" else train,
         predict=lambda x: classifier.predict(x, batch_size=task.batch_size, verbose=0),
         count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
         compiles=keras.backend.backend() != "torch",
         framework=keras.backend.backend(),
+    )
+
+
+def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
+    """Our export to ONNX in ONNX Runtime, fed with our batches of similar length."""
+    import keras
+    import numpy as np
+    import onnxruntime
+
+    from keras_bert_zoo import BertTextClassifier
+    from keras_bert_zoo.text.batching import LengthSortedBatches
+
+    classifier = BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=task.sequence_length)
+    with tempfile.TemporaryDirectory() as folder:
+        classifier.export(f"{folder}/model.onnx", format="onnx")
+        session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+
+    def predict(x: Texts) -> Any:
+        batches = LengthSortedBatches(classifier.preprocessor.pack(x), batch_size=task.batch_size)
+        return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
+
+    return Contender(
+        train=None,
+        predict=predict,
+        count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
+        compiles=False,
+        framework=keras.backend.backend(),
+    )
+
+
+def transformers_onnx(preset: str, task: Task) -> Contender:
+    """transformers' model in ONNX Runtime, all texts tokenised first and sorted by length."""
+    import numpy as np
+    import onnxruntime
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(preset, local_files_only=True)
+    options = {"attn_implementation": "sdpa", "dtype": torch.float32, "local_files_only": True}
+    model = AutoModelForSequenceClassification.from_pretrained(preset, num_labels=2, **options).eval()
+    example = dict(tokenizer(["a text", "another one, and longer"], padding=True, return_tensors="pt"))
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=512)}
+    with tempfile.TemporaryDirectory() as folder:
+        torch.onnx.export(
+            model,
+            kwargs=example,
+            f=f"{folder}/model.onnx",
+            input_names=list(example),
+            dynamic_shapes=dict.fromkeys(example, axes),
+            dynamo=True,
+        )
+        session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+    names = {each.name for each in session.get_inputs()}
+
+    def predict(x: Texts) -> Any:
+        encoded = tokenizer(*columns(x), truncation=True, max_length=task.sequence_length)
+        order = sorted(range(len(columns(x)[0])), key=lambda row: -len(encoded["input_ids"][row]))
+        logits = np.empty((len(order), 2), "float32")
+        for i in range(0, len(order), task.batch_size):
+            rows = order[i : i + task.batch_size]
+            chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
+            padded = tokenizer.pad(chosen, return_tensors="np")
+            logits[rows] = session.run(None, {name: padded[name] for name in names})[0]
+        return logits
+
+    return Contender(
+        train=None,
+        predict=predict,
+        count_tokens=lambda x: sum(
+            map(len, tokenizer(*columns(x), truncation=True, max_length=task.sequence_length)["input_ids"])
+        ),
+        compiles=False,
+        framework="torch",
     )
 
 
@@ -269,6 +343,8 @@ def keras_hub(preset: str, task: Task, sequence_length: int | None = None) -> Co
 
 CONTENDERS: dict[str, Callable[..., Contender]] = {
     "keras_bert_zoo": keras_bert_zoo,
+    "keras_bert_zoo_onnx": keras_bert_zoo_onnx,
+    "transformers_onnx": transformers_onnx,
     "transformers": transformers,
     "keras_hub": keras_hub,
 }
@@ -296,6 +372,15 @@ def _peak(framework: str, dtype: str) -> float:
 
         matrix = torch.ones((size, size), dtype=getattr(torch, dtype))
         work: Callable[[], Any] = lambda: matrix @ matrix  # noqa: E731
+    elif framework == "openvino":
+        import numpy as np
+        import openvino
+        from openvino import opset13
+
+        values, given = np.ones((size, size), "float32"), opset13.parameter((size, size), np.float32)
+        graph = openvino.Model([opset13.matmul(given, given, False, False)], [given])
+        compiled = openvino.compile_model(graph, "CPU")  # In bfloat16 where the processor can.
+        work = lambda: compiled(values)  # noqa: E731
     elif framework == "jax":
         import jax
 
@@ -317,7 +402,7 @@ def _memory() -> int:
 
 def _versions() -> dict[str, str]:
     versions = {"Python": platform.python_version()}
-    for package in ("keras", "tensorflow", "torch", "jax", "transformers", "keras-hub"):
+    for package in ("keras", "tensorflow", "torch", "jax", "openvino", "onnxruntime", "transformers", "keras-hub"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -339,28 +424,24 @@ def serve(job: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None
     # What compiles must meet each shape, and a whole epoch has them all; the rest is warm after a few batches.
     rows = range(len(y) if contender.compiles else min(len(y), 3 * task.batch_size))
     warm_x, warm_y = take(x, rows), [y[row] for row in rows]
-    first_runs = {
-        "train": _timed(contender.train, warm_x, warm_y),
-        "predict": _timed(contender.predict, warm_x),
-    }
+    orders: dict[str, Callable[[Texts, list[int]], object]] = {"predict": lambda x, _: contender.predict(x)}
+    if contender.train is not None:
+        orders = {"train": contender.train, **orders}
+    first_runs = {order: _timed(work, warm_x, warm_y) for order, work in orders.items()}
     answer(
         {
+            "orders": list(orders),
             "first_runs": first_runs if contender.compiles else None,
             "tokens": contender.count_tokens(x),
             "threads": _threads(contender.framework),
             "peak": _peak(contender.framework, "bfloat16" if job["options"].get("bfloat16") else "float32"),
-            "memory": _memory(),
             "versions": _versions(),
         }
     )
-    orders = {
-        "train": lambda: _timed(contender.train, x, y),
-        "predict": lambda: _timed(contender.predict, x),
-    }
     for line in sys.stdin:
         if line.strip() == "quit":
             return
-        answer({**orders[line.strip()](), "examples": len(y), "memory": _memory()})
+        answer({**_timed(orders[line.strip()], x, y), "examples": len(y), "memory": _memory()})
 
 
 def main() -> None:

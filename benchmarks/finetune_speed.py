@@ -33,6 +33,7 @@ from keras_bert_zoo.training.speed import training_flops
 
 _BACKENDS = ("tensorflow", "torch", "jax")
 _DTYPES = ("float32", "bfloat16")
+_ORDERS = ("train", "predict")
 _PATHS = ("preset", "peers_python", "out", "log")
 # glibc gives large arrays back to the system, which clears them again for the next batch; PyTorch asks for many.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
@@ -57,7 +58,7 @@ class Entry:
 
     @property
     def is_ours(self) -> bool:
-        return self.contender == "keras_bert_zoo"
+        return self.contender.startswith("keras_bert_zoo")
 
 
 def line_up(args: argparse.Namespace, dtype: str) -> list[Entry]:
@@ -65,12 +66,18 @@ def line_up(args: argparse.Namespace, dtype: str) -> list[Entry]:
     entries = [
         Entry(f"keras_bert_zoo, {name}", "keras_bert_zoo", sys.executable, name, options) for name in args.backends
     ]
+    if args.runtimes and dtype == "float32":
+        entries.append(Entry("keras_bert_zoo, ONNX Runtime", "keras_bert_zoo_onnx", sys.executable, "torch"))
+    if args.runtimes and dtype == "bfloat16":  # In which it computes where the processor can.
+        entries.append(Entry("keras_bert_zoo, openvino", "keras_bert_zoo", sys.executable, "openvino"))
     if args.peers_python:
         python = args.peers_python
         entries += [
             Entry("transformers", "transformers", python, "torch", options),
             Entry("transformers, grouped", "transformers", python, "torch", {"grouped": True, **options}),
         ]
+        if args.runtimes and dtype == "float32":
+            entries.append(Entry("transformers, ONNX Runtime", "transformers_onnx", python, "torch"))
         if dtype == "float32":
             entries.append(Entry("keras-hub", "keras_hub", python, "tensorflow"))
             if args.as_it_comes:
@@ -143,7 +150,7 @@ def measure(task: str, dtype: str, args: argparse.Namespace, log: IO[bytes] | in
         runs: list[list[dict[str, Any]]] = [[] for _ in workers]
         for turn in range(args.rounds):
             for worker, own in zip(workers, runs, strict=True):
-                own.append({order: worker.ask(order) for order in ("train", "predict")})
+                own.append({order: worker.ask(order) for order in worker.about["orders"]})
                 _say(f"{task}, {dtype}: round {turn + 1}, {worker.entry.name}: {_in_words(own[-1])}")
         counts = {worker.entry.name: worker.about["tokens"] for worker in workers}
         if max(counts.values()) > 1.01 * min(counts.values()):
@@ -186,6 +193,8 @@ def _median(result: dict[str, Any], order: str) -> float:
 
 def _rate(result: dict[str, Any], order: str) -> str:
     """Examples a second: the median, and the slowest and fastest."""
+    if order not in result["orders"]:
+        return "-"
     examples, seconds = result["rounds"][0][order]["examples"], _seconds(result, order)
     return f"{examples / _median(result, order):.1f} ({examples / max(seconds):.1f}..{examples / min(seconds):.1f})"
 
@@ -201,11 +210,17 @@ def _compile_seconds(result: dict[str, Any]) -> float | None:
 def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
     if result is peer:
         return "-"
-    return " / ".join(f"{_median(peer, order) / _median(result, order):.2f}" for order in ("train", "predict"))
+    both = [order in result["orders"] and order in peer["orders"] for order in _ORDERS]
+    return " / ".join(
+        f"{_median(peer, order) / _median(result, order):.2f}" if has else "-"
+        for order, has in zip(_ORDERS, both, strict=True)
+    )
 
 
 def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: int, order: str) -> str:
     """Of the peak, what the model's products of real tokens take."""
+    if order not in result["orders"]:
+        return "-"
     examples = result["rounds"][0][order]["examples"]
     flops = training_flops(architecture, tokens / examples) * examples / (1 if order == "train" else 3)
     return f"{flops / _median(result, order) / result['peak']:.0%}"
@@ -228,8 +243,8 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
             result["name"],
             _rate(result, "train"),
             _rate(result, "predict"),
-            f"{tokens / _median(result, 'train'):.0f}",
-            " / ".join(_share(result, architecture, tokens, order) for order in ("train", "predict")),
+            f"{tokens / _median(result, 'train'):.0f}" if "train" in result["orders"] else "-",
+            " / ".join(_share(result, architecture, tokens, order) for order in _ORDERS),
             f"{result['rounds'][-1]['predict']['memory'] / 2**30:.1f}",
             "-" if compiling is None else f"{compiling:.1f}",
             *(next((_ratios(result, each) for each in beside if each["name"] == peer), "-") for peer in peers),
@@ -277,7 +292,7 @@ def describe(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[st
             facts[label] = ", ".join(f"{package} {version}" for package, version in versions.items())
     threads = {result["name"]: result["threads"] for result in results}
     facts["Threads"] = "; ".join(f"{name}: {count}" for name, count in threads.items())
-    examples = {result["task"]: result["rounds"][0]["train"]["examples"] for result in results}
+    examples = {result["task"]: result["rounds"][0]["predict"]["examples"] for result in results}
     facts["Examples"] = ", ".join(f"{task} {count}" for task, count in examples.items())
     return facts
 
@@ -348,6 +363,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dtypes", type=_names(_DTYPES), default=list(_DTYPES))
     parser.add_argument("--examples", type=_count, help="of each task, in place of its own number")
     parser.add_argument("--rounds", type=_count, default=3)
+    parser.add_argument("--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO")
     parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
     parser.add_argument(
         "--plain-allocator", action="store_true", help="let glibc give memory back, as it does unless told"

@@ -180,6 +180,8 @@ def _batches(run: Run, path: str, next_token: bool, epoch_batches: int | None = 
 
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
+    if PretrainingBatches(path).fixed_masks:
+        run = replace(run, masking=None)  # Two runs of other masks are compared on the same ones.
     held_out = _batches(run, path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
         raise ValueError(
