@@ -26,7 +26,7 @@ from scores_tasks import LEARNING_RATE, TASKS
 
 HERE = Path(__file__).parent
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "best_exact", "best_f1")
-PEER = "transformers"
+PEER, FRESH = "transformers", ", random weights"
 # glibc gives large arrays back to the system, which clears them again for the next batch; PyTorch asks for many.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 
@@ -41,8 +41,9 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
     name = PEER if contender == PEER else f"keras_bert_zoo, {backend}"
     if arguments.bfloat16:
         name += ", bfloat16"
-    key = (f"{task}, random weights" if arguments.random else task, name, seed)
-    if key in {(record["task"], record["contender"], record["seed"]) for record in read_results(arguments.results)}:
+    key = (task + FRESH if arguments.random else task, name, seed, arguments.learning_rate)
+    names = ("task", "contender", "seed", "learning_rate")
+    if key in {tuple(map(record.get, names)) for record in read_results(arguments.results)}:
         return True
     print(f"{task}, seed {seed}: {name}", flush=True)
     job = {
@@ -93,6 +94,23 @@ def table(records: list[dict]) -> Iterator[str]:
             yield f"| {' | '.join(cells)} |"
 
 
+def gains(records: list[dict]) -> Iterator[str]:
+    """A line for each score of each task: from the preset's weights, and from fresh ones at their own best peak."""
+    yield "| task, score | from | peak | seeds | dev scores, mean ± standard deviation |"
+    yield "|---|---|---|---|---|"
+    runs: dict[tuple[str, bool, float], list[dict]] = {}
+    for record in records:
+        task = record["task"].removesuffix(FRESH)
+        runs.setdefault((task, task != record["task"], record["learning_rate"]), []).append(record)
+    for (task, fresh, peak), own in sorted(runs.items()):
+        metric = next(name for name in METRICS if name in own[0])
+        own.sort(key=lambda record: record["seed"])
+        seeds = ", ".join(str(record["seed"]) for record in own)
+        scores = summary([record[metric] for record in own])
+        start = "fresh weights" if fresh else "the preset"
+        yield f"| {task}, {metric} | {start} | {peak:g} | {seeds} | {scores} |"
+
+
 def summary(values: list[float]) -> str:
     listed = ", ".join(f"{value:.3g}" for value in values)
     if len(values) < 2:
@@ -122,7 +140,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the results so far")
     arguments = parser.parse_args()
     if arguments.table:
-        print("\n".join(table(read_results(arguments.results))))
+        records = read_results(arguments.results)
+        fresh = any(record["task"].endswith(FRESH) for record in records)
+        print("\n".join(gains(records) if fresh else table(records)))
         return
     if "KBZ_DATA" not in os.environ or arguments.preset is None or not set(arguments.tasks) <= set(TASKS):
         sys.exit("Needs --preset DIR, the data folder in KBZ_DATA, and tasks if not all; see --help.")
