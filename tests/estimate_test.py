@@ -183,6 +183,7 @@ def test_table_on_the_console(capsys):
         ({"device": "a1000"}, "`device` must be one of .*h100.* Received: device='a1000'"),
         ({"device": "tpu_v4"}, "`efficiency` must be given .* Received: device='tpu_v4'"),
         ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
+        ({"efficiency": 45}, "`efficiency` must be a share of the peak, at most 1. Received: efficiency=45"),
         ({"devices": 0}, "`devices` must be a positive integer"),
         ({"devices": 3}, "`devices` must divide each batch. Received: devices=3, a batch of 256"),
         ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),

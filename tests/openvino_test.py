@@ -53,7 +53,10 @@ TASKS = {
 
 
 def build(kind, options):
-    lengths = {"sequence_length": 16, **({"question_length": 6, "stride": 4} if kind is kbz.BertQuestionAnswerer else {})}
+    lengths = {
+        "sequence_length": 16,
+        **({"question_length": 6, "stride": 4} if kind is kbz.BertQuestionAnswerer else {}),
+    }
     preprocessor = kind.preprocessor_class(kbz.BertTokenizer(WORDS), **lengths)
     backbone = kbz.BertBackbone(**{**TINY, "vocabulary_size": len(WORDS)})
     return randomise(kind(backbone, preprocessor=preprocessor, **options))

@@ -259,7 +259,11 @@ def test_places_are_uniform():
 
 def test_bad_masking():
     for arguments, words in (
-        ({"max_predictions": 0}, "`max_predictions` must be at least 1"),
+        ({"max_predictions": 0}, "`max_predictions` must be a positive integer"),
+        ({"max_predictions": 20.0}, "`max_predictions` must be a positive integer"),
+        ({"rate": "0.15"}, "`rate` must be a number. Received: rate='0.15'"),
+        ({"mask": float("nan")}, "`mask` and `random` must be shares"),
+        ({"whole_words": "false"}, "`whole_words` must be True or False. Received: whole_words='false'"),
         ({"rate": 1.5}, "`rate` must be in (0, 1)"),
         ({"mask": 0.9, "random": 0.2}, "`mask` and `random` must be shares"),
     ):

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -119,6 +120,35 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path):
     before = (tmp_path / "run" / "state.safetensors").read_bytes()
     pretrain(short, tmp_path / "run", verbose=0)
     assert (tmp_path / "run" / "state.safetensors").read_bytes() == before
+
+
+def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    prepare(
+        [tmp_path / "text"], tmp_path / "unpaired", tokenizer, sequence_length=16, next_sentence=False, verbose=False
+    )
+    for changes, words in (
+        ({"architecture": {"num_segments": 1}}, "Pairs need a backbone with two segment types"),
+        ({"validation": str(tmp_path / "unpaired")}, "`validation` must be PretrainingBatches(next_sentence=True)"),
+        ({"architecture": {"max_sequence_length": 8}}, "`sequence_length` must be at most the backbone's"),
+    ):
+        with pytest.raises(ValueError) as error:
+            pretrain(Run(run.data, "bert_tiny", steps=2, save_every=2, batch_size=8, **changes), tmp_path / "out")
+        assert words in str(error.value)
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_state_stays_with_its_backend(run, tmp_path):
+    short = replace(run, steps=2, save_every=1)
+    pretrain(short, tmp_path / "run", verbose=0)
+    state = tmp_path / "run" / "state.safetensors"
+    backend = keras.backend.backend()
+    other = "x" * len(backend)  # The header keeps its length.
+    written = state.read_bytes()
+    assert written.count(f'"backend":"{backend}"'.encode()) == 1
+    state.write_bytes(written.replace(f'"backend":"{backend}"'.encode(), f'"backend":"{other}"'.encode()))
+    with pytest.raises(ValueError, match=f"KERAS_BACKEND must be {other}, on which .* began. Received: {backend}"):
+        pretrain(short, tmp_path / "run", verbose=0)
 
 
 def test_bad_configurations():

@@ -27,7 +27,14 @@ def test_a_peak_is_measured():
 
 @pytest.mark.parametrize(
     "name, peak",
-    [("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H200", 989e12), ("TPU v5 lite", 197e12), ("TPU v3", None), ("", None)],
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA L40S", None),
+        ("TPU v5 lite", 197e12),
+        ("TPU v3", None),
+        ("", None),
+    ],
 )
 def test_peaks_of_data_sheets(name, peak):
     assert peak_of(name) == peak

@@ -328,7 +328,18 @@ def test_bad_streams_are_refused_before_anything_compiles(classifier):
             assert words in str(error.value)
     with pytest.raises(ValueError, match="`y` must be part of the data set"):
         classifier.fit(stream(TEXTS, LABELS), LABELS, verbose=0)
+    for run in (classifier.fit, classifier.evaluate, classifier.predict):
+        with pytest.raises(ValueError, match=r"`batch_size` must be None where `x` is made of batches\. Received: b"):
+            run(stream(TEXTS, LABELS), batch_size=4, verbose=0)
     classifier.fit(stream(TEXTS, LABELS), verbose=0)
+
+
+def test_weights_in_bfloat16_predict_and_are_not_trained():
+    """One minus Adam's 0.999 is no number of three digits: nothing would be learned."""
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="bfloat16"), num_classes=3)
+    assert np.isfinite(classifier.predict(random_inputs(), verbose=0)).all()
+    with pytest.raises(ValueError, match='`dtype` must be "mixed_bfloat16" to train'):
+        classifier.fit(random_inputs(), [0, 1, 2], verbose=0)
 
 
 def test_names_stream_too(tokenizer):

@@ -66,7 +66,7 @@ def _card(checkpoint: Checkpoint, architecture: str, license: str | None) -> str
         task, pipeline = _CAUSAL
     library = "sentence-transformers" if checkpoint.class_name == "BertTextEmbedder" else "transformers"
     front = [
-        f"license: {license or 'unknown'}",
+        f"license: {json.dumps(license or 'unknown')}",  # Quoted: no is a licence's name like any other.
         f"library_name: {library}",
         *([f"pipeline_tag: {pipeline}"] if pipeline else []),
         "tags:",

@@ -44,6 +44,11 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
         """As `keras.Model.fit`, on raw text too; see the class. Batches are drawn from Keras' random seed."""
         if not 0 <= validation_split < 1:
             raise ValueError(f"`validation_split` must be in [0, 1). Received: validation_split={validation_split!r}")
+        if any(variable.dtype == "bfloat16" for variable in self.trainable_variables):
+            raise ValueError(
+                '`dtype` must be "mixed_bfloat16" to train: weights of three digits lose small updates. '
+                'Received: dtype="bfloat16"'
+            )
         if self._is_columns(x):
             examples = self._examples(x)
             targets, weight = self._targets(examples, y, sample_weight, learn=True)
@@ -69,6 +74,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
             callbacks = _with_callback(callbacks, _FollowEpochs(batches))
             data, class_weight = self._fed(batches), None
         else:
+            _check_batch_size(batch_size)
             data = self._streamed(x, y, sample_weight)
             if hasattr(x, "epoch"):
                 if steps_per_epoch is not None:  # Keras would go on within one epoch's batches.
@@ -119,6 +125,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
                 targets, weight = self._targets(examples, y, sample_weight)
                 x = self._fed(self._batches(examples, targets, weight, batch_size, first_rows(steps, batch_size)))
             else:
+                _check_batch_size(batch_size)
                 x = self._streamed(x, y, sample_weight)
         return super().evaluate(x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs)
 
@@ -133,6 +140,10 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
         """As `keras.Model.predict`, on raw text too; see the class. Returns logits in the order of `x`."""
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):
+            if isinstance(x, dict):  # Arrays that are fed as they come.
+                options["batch_size"] = batch_size
+            else:
+                _check_batch_size(batch_size)
             return super().predict(self._streamed(x), **options)
         batches = self._batches(self._examples(x), None, None, batch_size, first_rows(steps, batch_size))
         return batches.restore_order(super().predict(self._fed(batches), **options))
@@ -213,6 +224,11 @@ class _FollowEpochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.batches.epoch = epoch
+
+
+def _check_batch_size(batch_size: int | None) -> None:
+    if batch_size is not None:
+        raise ValueError(f"`batch_size` must be None where `x` is made of batches. Received: batch_size={batch_size}")
 
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:

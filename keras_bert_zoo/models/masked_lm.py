@@ -12,9 +12,11 @@ from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import replicas
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 MASK_POSITIONS = "mask_positions"
+MASK = SPECIAL_TOKENS[-1]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -113,28 +115,29 @@ class BertMaskedLM(Task):
                 f"`y` and `sample_weight` must be part of the batches. Received: x of type {type(x).__name__}"
             )
         if hasattr(x, "next_sentence"):
-            self._check_batches(x)
+            self.check_batches(x)
         return self._fed(x)
 
-    def _check_batches(self, x: Any) -> None:
-        """Whether `PretrainingBatches` are of this model's kind."""
+    def check_batches(self, x: Any, name: str = "x") -> None:
+        """Refuse `PretrainingBatches`, the argument `name`, that are not of this model's kind."""
         architecture, pairs = self.backbone.architecture, "nsp" in self.output
+        self.check_pairs(x.pairs)
         if x.next_token is not architecture["causal"]:  # A backbone that sees both sides would read its targets.
             raise ValueError(
-                f"`x` must be PretrainingBatches(next_token={architecture['causal']}) for a backbone with "
+                f"`{name}` must be PretrainingBatches(next_token={architecture['causal']}) for a backbone with "
                 f"causal={architecture['causal']}. Received: next_token={x.next_token}"
             )
         if x.next_sentence is not pairs:
             raise ValueError(
-                f"`x` must be PretrainingBatches(next_sentence={pairs}) for a {type(self).__name__}. "
+                f"`{name}` must be PretrainingBatches(next_sentence={pairs}) for a {type(self).__name__}. "
                 f"Received: next_sentence={x.next_sentence}"
             )
-        for name, size, limit in (
+        for what, size, limit in (
             ("vocabulary", x.tokenizer.vocabulary_size, architecture["vocabulary_size"]),
             ("sequence_length", x.sequence_length, architecture["max_sequence_length"]),
         ):
             if size > limit:
-                raise ValueError(f"`x` must have a {name} of at most {limit}, the backbone's. Received: {size}")
+                raise ValueError(f"`{name}` must have a {what} of at most {limit}, the backbone's. Received: {size}")
         parts = replicas(self)
         if x.batch_size % parts:
             raise ValueError(
@@ -175,10 +178,11 @@ class BertMaskedLM(Task):
         arrays = self.preprocessor(texts)
         masks = arrays["token_ids"] == tokenizer.mask_token_id
         counts = masks.sum(axis=1)
-        if not counts.all():
+        lost = [text for text, count in zip(texts, counts, strict=True) if count < max(text.count(MASK), 1)]
+        if lost:
             raise ValueError(
-                "`texts` must each hold [MASK], within the preprocessor's sequence_length. "
-                f"Received: {texts[int(np.argmin(counts))][:80]!r}"
+                f"`texts` must each hold {MASK}, all within the preprocessor's sequence_length. "
+                f"Received: {lost[0][:80]!r}"
             )
         positions = np.argsort(~masks, axis=1, kind="stable")[:, : counts.max()].astype("int32")
         logits = keras.Model.predict(self, {**arrays, MASK_POSITIONS: positions}, verbose=0)["mlm"]

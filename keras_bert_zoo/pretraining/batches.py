@@ -80,7 +80,7 @@ class PretrainingBatches(keras.utils.PyDataset):
                 "`next_token` excludes `next_sentence` and `masking`. "
                 f"Received: next_sentence={next_sentence}, masking={masking}"
             )
-        self.fixed_masks, self.next_token = fixed, next_token
+        self.fixed_masks, self.pairs, self.next_token = fixed, pairs, next_token
         self.next_sentence = pairs and not next_token if next_sentence is None else next_sentence
         self.shard = open_shard(folder, fixed)
         self.batch_size, self.seed = batch_size, seed

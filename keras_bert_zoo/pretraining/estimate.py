@@ -91,6 +91,8 @@ def estimate(
     if efficiency is None:
         raise ValueError(f"`efficiency` must be given where none was measured. Received: device={device!r}")
     check_positive(efficiency=efficiency)
+    if efficiency > 1:
+        raise ValueError(f"`efficiency` must be a share of the peak, at most 1. Received: efficiency={efficiency}")
     check_positive_int(devices=devices)
     architecture = model if isinstance(model, dict) else load_preset(model, load_weights=False).backbone
     architecture = {"attention_dropout": 0.1, "num_segments": 2, **architecture, "pooler": True}

@@ -95,6 +95,8 @@ def prepare(
     target = Path(out)
     if target.exists():
         raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}")
+    if workers is not None:
+        check_positive_int(workers=workers)
     masking = masking or Masking.for_length(sequence_length)
     recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     beside = target.with_name(f".{target.name}.part")

@@ -7,9 +7,8 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.models.batch_making import replicas
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
-from keras_bert_zoo.training.speed import peak_flops, training_flops
+from keras_bert_zoo.training.speed import device_count, peak_flops, training_flops
 
 
 class Speed(keras.callbacks.Callback):
@@ -27,7 +26,7 @@ class Speed(keras.callbacks.Callback):
         super().__init__()
         length = batches.mean_length
         flops = training_flops(model.backbone.architecture, length, batches.mean_predictions)
-        peak = peak_flops(model.backbone.embeddings.compute_dtype) * replicas(model)
+        peak = peak_flops(model.backbone.embeddings.compute_dtype) * device_count(model)
         self._step = {"tokens_per_second": batches.batch_size * length, "mfu": batches.batch_size * flops / peak}
         self._start = 0.0
         self._logs: dict[str, float] = {}

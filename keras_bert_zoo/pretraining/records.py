@@ -141,10 +141,12 @@ def read_records(
 
 def _features(tf: Any, path: str) -> tuple[dict[str, str], dict[str, Any]]:
     """Our inputs' names in the file, and what its records hold, both read off the first one."""
+    from google.protobuf.message import DecodeError
+
     try:
         record = next(iter(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator()), None)
         features = tf.train.Example.FromString(record or b"").features.feature
-    except (tf.errors.DataLossError, ValueError) as error:
+    except (tf.errors.DataLossError, DecodeError, ValueError) as error:
         raise ValueError(f"{Path(path).name} must be a TFRecord file ({type(error).__name__})") from None
     names = {ours: next((name for name in theirs if name in features), "") for ours, theirs in _INPUTS.items()}
     expected = [*names.values(), _IDS, _WEIGHTS, _LABELS]

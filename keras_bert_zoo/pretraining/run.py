@@ -73,6 +73,9 @@ class Run:
     strategy: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("data", "preset", "validation"):  # Paths go into `run.json`.
+            if isinstance(getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(getattr(self, name)))
         check_positive_int(
             steps=self.steps,
             batch_size=self.batch_size,
@@ -138,6 +141,9 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     batches = _batches(run, run.data, backbone.get("causal", False), run.save_every * parts)
     validation = None if run.validation is None else _held_out(run.validation, run, batches)
     model = _build(run, batches, backbone)
+    model.check_batches(batches, "data")
+    if validation is not None:
+        model.check_batches(validation, "validation")
     own = {name: model.backbone.architecture[name] for name in ("dropout", "attention_dropout")}
     if run.dropout is not None:
         model = _rebuild(model, run, dict.fromkeys(own, run.dropout))
@@ -175,12 +181,12 @@ def _batches(run: Run, path: str, next_token: bool, epoch_batches: int | None = 
     size = run.batch_size // run.gradient_accumulation_steps
     options: dict[str, Any] = {"seed": run.seed, "next_token": next_token, "epoch_batches": epoch_batches}
     if run.masking is not None:
-        options["masking"] = replace(PretrainingBatches(path, size).masking, **run.masking)
+        options["masking"] = replace(PretrainingBatches(path, batch_size=1).masking, **run.masking)
     return PretrainingBatches(path, size, **options)
 
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
-    if PretrainingBatches(path).fixed_masks:
+    if PretrainingBatches(path, batch_size=1).fixed_masks:
         run = replace(run, masking=None)  # Two runs of other masks are compared on the same ones.
     held_out = _batches(run, path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():

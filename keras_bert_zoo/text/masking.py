@@ -31,11 +31,18 @@ class Masking:
         return cls(**{"max_predictions": math.ceil(0.15 * sequence_length), **changes})
 
     def __post_init__(self) -> None:
-        if self.max_predictions < 1:
-            raise ValueError(f"`max_predictions` must be at least 1. Received: max_predictions={self.max_predictions}")
+        if not isinstance(self.max_predictions, int) or self.max_predictions < 1:
+            raise ValueError(
+                f"`max_predictions` must be a positive integer. Received: max_predictions={self.max_predictions!r}"
+            )
+        if not isinstance(self.whole_words, bool):
+            raise ValueError(f"`whole_words` must be True or False. Received: whole_words={self.whole_words!r}")
+        for name in ("rate", "mask", "random"):
+            if not isinstance(getattr(self, name), (int, float)):
+                raise ValueError(f"`{name}` must be a number. Received: {name}={getattr(self, name)!r}")
         if not 0 < self.rate < 1:
             raise ValueError(f"`rate` must be in (0, 1). Received: rate={self.rate}")
-        if self.mask < 0 or self.random < 0 or self.mask + self.random > 1 + 1e-9:
+        if not (self.mask >= 0 and self.random >= 0 and self.mask + self.random <= 1 + 1e-9):
             raise ValueError(
                 f"`mask` and `random` must be shares of one whole. Received: mask={self.mask}, random={self.random}"
             )

@@ -1,5 +1,6 @@
 """What the vendors say of their devices, and what others have measured on them."""
 
+import re
 from dataclasses import dataclass
 
 
@@ -63,4 +64,5 @@ DEVICES = {
 
 def peak_of(name: str) -> float | None:
     """FLOP/s in half precision of the accelerator that its driver names so; None where it is not known."""
-    return next((each.peak for each in DEVICES.values() if each.driver and each.driver in name), None)
+    known = (each for each in DEVICES.values() if each.driver and re.search(rf"\b{re.escape(each.driver)}\b", name))
+    return next((each.peak for each in known), None)

@@ -52,12 +52,12 @@ class State:
 
             arrays["torch"] = torch.get_rng_state().numpy()
             if torch.cuda.is_available():
-                arrays["torch.cuda"] = torch.stack(torch.cuda.get_rng_state_all()).numpy()
+                arrays["torch.cuda"] = torch.cuda.get_rng_state().numpy()  # Of the one device that Keras uses.
         if not is_chief():  # The variables are the same on all workers, and to read one they may have to meet.
             return
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         with replacing(self.path) as beside:
-            save_file(contiguous, beside, metadata={"epochs": str(epochs)})
+            save_file(contiguous, beside, metadata={"epochs": str(epochs), "backend": keras.backend.backend()})
 
     def restore(self) -> int:
         """Take the state that is there, and return the number of epochs behind it."""
@@ -66,6 +66,12 @@ class State:
         from safetensors import safe_open
 
         with safe_open(self.path, framework="numpy") as file:
+            backend = file.metadata()["backend"]
+            if backend != keras.backend.backend():  # Each has random numbers of its own.
+                raise ValueError(
+                    f"KERAS_BACKEND must be {backend}, on which the run in {self.path.parent} began. "
+                    f"Received: {keras.backend.backend()}"
+                )
             for name, variable in self._variables().items():
                 variable.assign(file.get_tensor(name))
             return int(file.metadata()["epochs"])
@@ -78,8 +84,8 @@ class State:
 
             with safe_open(self.path, framework="numpy") as file:
                 torch.set_rng_state(torch.from_numpy(file.get_tensor("torch")))
-                if torch.cuda.is_available():
-                    torch.cuda.set_rng_state_all(list(torch.from_numpy(file.get_tensor("torch.cuda"))))
+                if torch.cuda.is_available() and "torch.cuda" in file.keys():  # noqa: SIM118, it is no dict
+                    torch.cuda.set_rng_state(torch.from_numpy(file.get_tensor("torch.cuda")))
 
     def last(self) -> str:
         """Where to go back to, in words."""
