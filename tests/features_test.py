@@ -113,6 +113,7 @@ BAD = [
     (["a", ("a", "b")], {}, "`texts` must be all strings or all pairs. Received: both"),
     ([3], {}, "`texts` must be a list of strings"),
     ([("a", "b")], {"words": "first"}, "`texts` must hold strings or lists of words. Received: one of type tuple"),
+    (["a"], {"layers": -1}, "`layers` must be numbers in ["),
     ([["a", 1]], {"words": "first"}, "`texts` must hold strings. Received: texts[1]=1"),
 ]
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
-from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag
+from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag, read_texts
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.training import runs
 
@@ -303,6 +303,30 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
             finetune(Run(task, start, **OPTIONS | options), tmp_path / "run")
         assert words in str(error.value)
         assert not (tmp_path / "run").exists()
+
+
+def test_paths_and_tuples_become_what_the_file_of_a_run_holds(tmp_path):
+    run = Run("texts", tmp_path / "preset", data=tmp_path, text=("first", "second"))
+    assert (run.preset, run.data, run.text) == (str(tmp_path / "preset"), str(tmp_path), ["first", "second"])
+
+
+def test_several_classes_at_once_are_not_taken_for_one(start, tmp_path):
+    classifier = kbz.BertTextClassifier.from_preset(start, class_names=["a", "b"], multi_label=True)
+    classifier.save_to_preset(tmp_path / "several")
+    (tmp_path / "in.txt").write_text("good\n")
+    with pytest.raises(ValueError, match=r"`preset` must have one class for a text\. Received: one with several"):
+        predict(Run("texts", tmp_path / "several"), tmp_path / "out.jsonl", tmp_path / "in.txt")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_endings_in_capitals_are_endings(start, tmp_path):
+    kbz.BertTextClassifier.from_preset(start, class_names=["a", "b"]).save_to_preset(tmp_path / "preset")
+    write(tmp_path / "IN.CSV", "text,label", "good,a")
+    predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "IN.CSV")
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+    assert read_texts(tmp_path / "IN.CSV", label=None).x == ["good"]
+    write(tmp_path / "N.CSV", "text,label", "good,3.5")
+    assert read_texts(tmp_path / "N.CSV").y == [3.5]
 
 
 def test_recipes_find_and_read_their_files(data):

@@ -142,6 +142,7 @@ def test_ready_arrays_stream(chooser):
     stream = tf.data.Dataset.from_tensor_slices((arrays, Y)).batch(4)
     expected = chooser.evaluate(X, Y, batch_size=4, verbose=0)
     np.testing.assert_allclose(chooser.evaluate(stream, verbose=0), expected, rtol=1e-5)
+    assert np.isfinite(chooser.fit(stream, epochs=1, verbose=0).history["loss"][0])
     with pytest.raises(ValueError, match="a data set of ready arrays, or contexts and choices at hand"):
         chooser.predict(tf.data.Dataset.from_tensor_slices((TEXTS, TEXTS)).batch(2), verbose=0)
 

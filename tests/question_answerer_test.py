@@ -225,6 +225,15 @@ def test_bad_data_leaves_the_model_usable(answerer):
     for call, words in [
         (lambda: answerer.answer("is it", CONTEXTS), "must both be strings, or both be lists. Received: str and list"),
         (lambda: answerer.find_answers(ARRAYS), "`x` must be a tuple (questions, contexts). Received: x of type dict"),
+        (lambda: answerer.score((QUESTIONS, CONTEXTS), ["a"] * 4), "`answers` must hold for each question a list of"),
+        (
+            lambda: answerer.score((QUESTIONS, CONTEXTS), None),
+            "`answers` must be a list for each question. Received: NoneType",
+        ),
+        (
+            lambda: answerer.tune_null_threshold((QUESTIONS, CONTEXTS), [["a"]]),
+            "as many as the questions, 4. Received: 1",
+        ),
         (lambda: answerer.find_answers((QUESTIONS, CONTEXTS), n_best=0), "`n_best` must be a positive integer"),
         (lambda: answerer.predict((QUESTIONS, CONTEXTS), steps=1), "`steps` needs a data set that streams"),
         (lambda: answerer.fit((QUESTIONS, CONTEXTS), ANSWERS, sample_weight=[1.0]), "the shape (4,), one a question"),

@@ -154,6 +154,9 @@ def test_class_weight_weighs_the_loss(classifier):
     for given in ({"class_weight": {1: 3.0, np.int64(2): 0.5}}, {"sample_weight": weights}):
         history = model.fit(TEXTS, LABELS, verbose=0, **given).history
         assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
+    model.class_names = ["no", "yes", "so"]
+    history = model.fit(model.batches(TEXTS, LABELS), class_weight={"yes": 3.0, "so": 0.5}, verbose=0).history
+    assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
 
 
 def test_validation_steps_takes_the_first_examples(classifier):
@@ -292,6 +295,7 @@ def test_bad_data_leaves_the_model_usable(classifier):
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
         ({"validation_split": 1.5}, "`validation_split` must be in [0, 1)"),
         ({"validation_split": 0.9}, "`validation_split` must leave examples on both sides"),
+        ({"steps_per_epoch": 1}, "`steps_per_epoch` must be None where the batches know their epochs"),
         ({"batch_size": True}, "`batch_size` must be a positive integer. Received: batch_size=True"),
         ({"class_weight": [1.0, 2.0, 3.0]}, "`class_weight` must be a dict"),
         ({"validation_data": {"x": TEXTS}}, "`validation_data` must be (x, y)"),

@@ -132,7 +132,7 @@ def test_heads_of_another_kind_are_not_taken(regressor, classifier, tmp_path):
 @pytest.mark.parametrize(
     "y, words",
     [
-        ([[1.0]] * 6, "`y` must have the shape (6,), one number an example. Received: y.shape=(6, 1)"),
+        ([[1.0, 2.0]] * 6, "`y` must have the shape (6,), one number an example. Received: y.shape=(6, 2)"),
         ([1.0], "Received: y.shape=(1,)"),
         (["a"] * 6, "`y` must hold numbers. Received: y.dtype="),
         ([True] * 6, "`y` must hold numbers. Received: y.dtype=bool"),
@@ -144,6 +144,12 @@ def test_bad_targets(regressor, y, words):
     with pytest.raises(ValueError) as error:
         regressor.fit(TEXTS, y, verbose=0)
     assert words in str(error.value)
+
+
+def test_batches_are_evaluated_as_what_they_are_made_of(regressor):
+    y = [0.0, 1.5, 3.0, 0.5, 2.0, 5.0]
+    batches = regressor.batches(TEXTS, y, batch_size=4, shuffle=False)
+    assert regressor.evaluate(batches, verbose=0) == pytest.approx(regressor.evaluate(TEXTS, y, verbose=0), rel=1e-5)
 
 
 def test_bad_arguments(backbone, regressor):

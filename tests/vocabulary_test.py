@@ -64,6 +64,8 @@ def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_LONGEST_LINE", 4)
     (tmp_path / "a.txt").write_text("abcdefghij\nk")
     assert list(kbz.read_lines(tmp_path / "a.txt")) == ["abcd", "efgh", "ij", "k"]
+    with pytest.raises(ValueError, match=r"a.txt must have lines of less than a MiB. Received: line 1, longer"):
+        list(kbz.read_lines(tmp_path / "a.txt", whole=True))
 
 
 def test_bad_files(tmp_path):

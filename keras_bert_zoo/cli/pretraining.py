@@ -105,8 +105,9 @@ def _add_vocab(commands: Any) -> None:
 
 
 def _vocab(options: argparse.Namespace) -> None:
-    if not Path(options.out).resolve().parent.is_dir():
-        raise ValueError(f"--out must be in a directory that is there. Received: {options.out}")
+    out = Path(options.out).resolve()
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"--out must be a file in a directory that is there. Received: {options.out}")
     files = _texts(options)
     texts = {name: read_lines(each) for name, each in files.items()} if isinstance(files, dict) else read_lines(files)
     vocabulary = learn_vocabulary(texts, options.size, lowercase=not options.cased)

@@ -45,7 +45,7 @@ def read_texts(
     table = open_table(source)
     rows = table.select(*texts, *([] if label is None else [label]))
     columns = text_columns(rows, len(texts) == 2, None if label is None else _check_label)
-    if not numbers or not table.name.endswith((".tsv", ".csv")) or columns.y is None:
+    if not numbers or not table.name.lower().endswith((".tsv", ".csv")) or columns.y is None:
         return columns
     return columns._replace(y=_typed(columns.y))
 

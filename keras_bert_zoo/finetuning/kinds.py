@@ -211,6 +211,8 @@ class Choices(Kind):
 
 def _classes(model: Any, data: Data) -> list[str]:
     """Names of the classes, in the data's order where it has one."""
+    if getattr(model, "multi_label", False):
+        raise ValueError("`preset` must have one class for a text. Received: one with several at once (multi_label)")
     theirs = model.class_names or [str(i) for i in range(model.num_classes)]
     ours = data.class_names
     if ours is None:

@@ -41,7 +41,7 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
     ```
     """
     recipe, target = run.recipe, Path(out)
-    own = source is not None and Path(source).suffix in recipe.suffixes
+    own = source is not None and Path(source).suffix.lower() in recipe.suffixes
     submission = target.suffix == ".tsv"
     if submission and (not own or SUBMISSIONS.get(target.stem) != run.task):
         names = [name for name, task in SUBMISSIONS.items() if task == run.task]
@@ -92,7 +92,7 @@ def write_predictions(folder: Path, run: Run, model: Any, data: Data, prediction
 def _lines(source: str | os.PathLike[str] | None) -> Iterator[tuple[str, str]]:
     name = "standard input" if source is None else os.fspath(source)
     open_file = open if source is not None else lambda *_: nullcontext(sys.stdin.buffer)
-    return ((f"{name}, line {n}", line) for n, line in enumerate(read_lines(name, True, open_file), 1))
+    return ((f"{name}, line {n}", line) for n, line in enumerate(read_lines(name, True, open_file, whole=True), 1))
 
 
 def _write(path: Path, records: Iterable[dict[str, Any]]) -> None:

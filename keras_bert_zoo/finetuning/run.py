@@ -1,5 +1,6 @@
 """The configuration of fine-tuning, and what follows from it: the data and the model."""
 
+import os
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ class Run:
     def __post_init__(self) -> None:
         if self.task not in RECIPES:
             raise ValueError(f"`task` must be one of {list(RECIPES)}. Received: task={self.task!r}")
+        for name in ("preset", "data", "train", "dev"):  # Paths go into `run.json`.
+            if isinstance(getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        if isinstance(self.text, tuple):
+            object.__setattr__(self, "text", list(self.text))
         for name in ("sequence_length", "batch_size", "learning_rate", "epochs"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self.recipe, name))

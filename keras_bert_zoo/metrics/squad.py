@@ -120,6 +120,9 @@ def _texts(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> list
     wrong = next((i for i, guess in enumerate(predictions) if not isinstance(guess, str)), None)
     if wrong is not None:
         raise ValueError(f"`predictions` must hold strings. Received: predictions[{wrong}]={predictions[wrong]!r}")
+    single = next((i for i, texts in enumerate(answers) if isinstance(texts, str)), None)
+    if single is not None:
+        raise ValueError(f"`answers` must hold lists of answers. Received: answers[{single}]={answers[single]!r}")
     return [[text if isinstance(text, str) else text.text for text in texts] for texts in answers]
 
 

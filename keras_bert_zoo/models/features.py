@@ -75,7 +75,9 @@ def extract_features(
     if isinstance(texts, (str, bytes, tuple, dict)):
         raise ValueError(f"`texts` must be texts one after another. Received: texts of type {type(texts).__name__}")
     count = task.backbone.architecture["num_layers"] + 1
-    numbers = all(isinstance(layer, int) and -count <= layer < count for layer in layers)
+    numbers = isinstance(layers, Sequence) and all(
+        isinstance(layer, int) and -count <= layer < count for layer in layers
+    )
     if not numbers or not len(layers):
         raise ValueError(f"`layers` must be numbers in [-{count}, {count}). Received: layers={layers!r}")
     if words not in (None, "first", "mean"):

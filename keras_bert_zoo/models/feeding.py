@@ -49,6 +49,12 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
                 '`dtype` must be "mixed_bfloat16" to train: weights of three digits lose small updates. '
                 'Received: dtype="bfloat16"'
             )
+        # Keras would go on within one epoch's batches, under which the next one's are drawn.
+        if steps_per_epoch is not None and (self._is_columns(x) or hasattr(x, "epoch")):
+            raise ValueError(
+                "`steps_per_epoch` must be None where the batches know their epochs. "
+                f"Received: steps_per_epoch={steps_per_epoch}"
+            )
         if self._is_columns(x):
             examples = self._examples(x)
             targets, weight = self._targets(examples, y, sample_weight, learn=True)
@@ -76,12 +82,10 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
         else:
             _check_batch_size(batch_size)
             data = self._streamed(x, y, sample_weight)
+            if class_weight is not None:  # Keras takes numbers only.
+                weights = self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight)
+                class_weight = dict(enumerate(weights.tolist()))
             if hasattr(x, "epoch"):
-                if steps_per_epoch is not None:  # Keras would go on within one epoch's batches.
-                    raise ValueError(
-                        "`steps_per_epoch` must be None where the batches know their epochs; they have epoch_batches. "
-                        f"Received: steps_per_epoch={steps_per_epoch}"
-                    )
                 callbacks = _with_callback(callbacks, _FollowEpochs(x))
         if validation_data is not None:
             validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)

@@ -85,9 +85,11 @@ class BertMultipleChoice(Task):
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def fit(
-        self, x: Any = None, y: Any = None, batch_size: int | None = 16, epochs: int = 3, *args: Any, **kwargs: Any
+        self, x: Any = None, y: Any = None, batch_size: int | None = None, epochs: int = 3, *args: Any, **kwargs: Any
     ) -> Any:
         """As `keras.Model.fit`, on contexts and choices too; 16 questions a batch and 3 epochs are the paper's."""
+        if batch_size is None and self._is_columns(x):
+            batch_size = 16
         return super().fit(x, y, batch_size, epochs, *args, **kwargs)
 
     def choose(self, x: Any, batch_size: int | None = None) -> list[tuple[int, list[float]]]:

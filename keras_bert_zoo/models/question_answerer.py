@@ -240,11 +240,12 @@ class BertQuestionAnswerer(Task):
             answers: For each question the answers that count as right.
             batch_size: Windows a batch.
         """
+        right = _texts(x, answers)
         found = self.find_answers(x, batch_size)
         texts = [one.best().text for one in found]
         if self.null_threshold is None:
-            return squad_v1_scores(_texts(answers), texts)
-        return squad_v2_scores(_texts(answers), texts, [one.null_odds for one in found], self.null_threshold)
+            return squad_v1_scores(right, texts)
+        return squad_v2_scores(right, texts, [one.null_odds for one in found], self.null_threshold)
 
     def tune_null_threshold(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:
         """Take the threshold that gives the best F1, and keep it in the model and its presets; returns the scores.
@@ -254,9 +255,9 @@ class BertQuestionAnswerer(Task):
             answers: For each question the answers that count as right.
             batch_size: Windows a batch.
         """
+        right = _texts(x, answers)
         found = self.find_answers(x, batch_size)
         texts, odds = [one.best().text for one in found], [one.null_odds for one in found]
-        right = _texts(answers)
         best = squad_v2_scores(right, texts, odds)
         self.null_threshold = best["best_f1_thresh"]
         return squad_v2_scores(right, texts, odds, self.null_threshold)
@@ -275,7 +276,9 @@ class BertQuestionAnswerer(Task):
         saved = checkpoint.sequence_length if own else None
         return BertQuestionPreprocessor(
             BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),
-            sequence_length or saved or min(_SEQUENCE_LENGTH, checkpoint.backbone["max_sequence_length"]),
+            (saved or min(_SEQUENCE_LENGTH, checkpoint.backbone["max_sequence_length"]))
+            if sequence_length is None
+            else sequence_length,
             **_window_options(own),
         )
 
@@ -296,8 +299,18 @@ def _check_threshold(null_threshold: Any) -> None:
         )
 
 
-def _texts(answers: Any) -> list[list[str]]:
+def _texts(x: Any, answers: Any) -> list[list[str]]:
     """Of answers as `fit` takes them, or of strings."""
+    if isinstance(answers, str) or not isinstance(answers, Sequence):
+        raise ValueError(f"`answers` must be a list for each question. Received: {type(answers).__name__}")
+    if isinstance(x, tuple) and isinstance(x[0], Sequence) and len(x[0]) != len(answers):
+        raise ValueError(f"`answers` must be as many as the questions, {len(x[0])}. Received: {len(answers)}")
+    wrong = next((i for i, own in enumerate(answers) if isinstance(own, str) or not isinstance(own, Sequence)), None)
+    if wrong is not None:
+        raise ValueError(
+            "`answers` must hold for each question a list of those that count as right. "
+            f"Received: answers[{wrong}]={reprlib.repr(answers[wrong])}"
+        )
     return [[answer if isinstance(answer, str) else answer[0] for answer in own] for own in answers]
 
 

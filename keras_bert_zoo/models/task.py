@@ -80,7 +80,9 @@ class Task(Exports, FedModel):
         assert checkpoint.vocabulary is not None
         return cls.preprocessor_class(
             BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),
-            sequence_length or checkpoint.sequence_length or checkpoint.backbone["max_sequence_length"],
+            (checkpoint.sequence_length or checkpoint.backbone["max_sequence_length"])
+            if sequence_length is None
+            else sequence_length,
         )
 
     def continues(self, checkpoint: Checkpoint) -> bool:

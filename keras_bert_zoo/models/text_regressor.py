@@ -72,6 +72,8 @@ class BertTextRegressor(Task):
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         numbers = np.asarray(y)
+        if numbers.shape == (count, 1):  # As `batches` gives them.
+            numbers = numbers[:, 0]
         if numbers.shape != (count,):
             raise ValueError(
                 f"`y` must have the shape ({count},), one number an example. Received: y.shape={numbers.shape}"

@@ -52,7 +52,9 @@ class BertTokenClassifier(HasClasses, TokenTask):
     and predicted once, in the window where it has most context. `batch_size` counts windows.
 
     Ready arrays have `[examples, length]` targets, -100 where a token has no label, and may stream. The loss is the
-    mean over the labelled words of a batch; `evaluate` gives the one over all of them.
+    mean over labelled words, as many as a batch has in the mean, so that each counts the same in `fit`; of batches that
+    stream, and of those that are not shuffled, the mean over each batch's own. `evaluate` gives the one over all, where
+    it is not a stream.
 
     Args:
         backbone: The encoder; it needs no pooler.
@@ -135,7 +137,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
 
         Returns:
             Of words a list with float32 logits `[words, num_classes]` for each sentence, or for documents a list of
-            such lists; of ready arrays `[examples, length, num_classes]`, zeros at trailing padding.
+            such lists; of ready arrays `[examples, length, num_classes]`, of no meaning at padding.
         """
         options: dict[str, Any] = {"verbose": verbose, "callbacks": callbacks}
         if not self._is_columns(x):

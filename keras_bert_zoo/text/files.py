@@ -14,6 +14,7 @@ def read_lines(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     empty: bool = False,
     open_file: Callable[[Any, str], Any] = open,
+    whole: bool = False,
 ) -> Iterator[str]:
     """The lines of UTF-8 text files, one after another, without line ends.
 
@@ -21,6 +22,7 @@ def read_lines(
         paths: One path, or several, read in this order.
         empty: Whether empty lines come, too.
         open_file: What opens a path in the mode `"rb"`, where it is not a file of this machine.
+        whole: Whether a line of more than a MiB is refused; else it comes in parts.
 
     Raises:
         ValueError: A file is not there or not UTF-8, with its name and the line.
@@ -31,6 +33,8 @@ def read_lines(
         try:
             with open_file(path, "rb") as file:
                 while raw := file.readline(_LONGEST_LINE):
+                    if whole and len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
+                        raise ValueError(f"{path} must have lines of less than a MiB. Received: line {number}, longer")
                     line = decoder.decode(raw).rstrip("\r\n")
                     if empty or line.strip():
                         yield line
