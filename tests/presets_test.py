@@ -24,6 +24,14 @@ PARAMETERS = {
     "bert_base_multilingual_cased": 177_853_440,
     "bert_base_chinese": 102_267_648,
 }
+# What ships with its weights.
+OWN = {"bert_mini_novels": 5_404_928}
+# Words among the first three that it finds.
+FILLED = {
+    "he opened the [MASK] and went out.": "door",
+    "i am [MASK] to see you, my dear.": "glad",
+    "the doctor came to see the [MASK] man.": "young",
+}
 # keras-hub's names of the same models.
 ALIASES = {
     "bert_tiny_en_uncased": "bert_tiny",
@@ -55,7 +63,7 @@ def count_parameters(vocabulary_size, num_layers, hidden_dim, intermediate_dim, 
 
 
 def test_names_and_their_descriptions():
-    assert set(kbz.preset_names()) == set(PARAMETERS)
+    assert set(kbz.preset_names()) == {*PARAMETERS, *OWN}
     found = {}
     for name, parameters in PARAMETERS.items():
         description = json.loads((presets._shipped() / name / "preset.json").read_text())
@@ -68,6 +76,21 @@ def test_names_and_their_descriptions():
             assert presets.load_preset(alias, load_weights=False).backbone == description["backbone"]
             found[alias] = name
     assert found == {**ALIASES, **{name: name for name in PARAMETERS}}
+
+
+def test_our_own_preset_needs_no_network(monkeypatch):
+    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("touched the network"))
+    ((name, parameters),) = OWN.items()
+    model = kbz.BertPretrainer.from_preset(name)
+    assert model.load_report.fresh == model.load_report.unused == ()
+    architecture = model.backbone.architecture
+    assert model.backbone.count_params() == parameters == count_parameters(**architecture)
+    assert (architecture["num_layers"], architecture["hidden_dim"], model.backbone.dtype) == (4, 256, "float32")
+    for text, word in FILLED.items():
+        assert word in [token for token, _ in model.fill_mask(text, top_k=3)[0]]
+    folder = presets._shipped() / name
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 25 * 2**20
+    assert "keras-bert-zoo pretrain" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", SHARED_VOCABULARIES)
