@@ -1,7 +1,5 @@
 """Multiple choice: against transformers, what `fit`, `evaluate` and `predict` take and give, and what they refuse."""
 
-import inspect
-
 import keras
 import numpy as np
 import pytest
@@ -132,8 +130,15 @@ def test_fit_learns_which_choice(tokenizer):
     assert losses[0] > 0.5
     assert losses[-1] < 0.1
     assert [best for best, _ in chooser.choose(x)] == y
-    defaults = inspect.signature(chooser.fit).parameters
-    assert (defaults["batch_size"].default, defaults["epochs"].default) == (16, 3)
+
+
+def test_fit_takes_the_papers_batch_and_epochs(chooser):
+    """17 questions are two batches of at most 16, three times."""
+    steps = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    x = (["it is"] * 17, [["fine", "bad"]] * 17)
+    chooser.fit(x, [0] * 17, verbose=0, callbacks=[count])
+    assert steps == [0, 1] * 3
 
 
 def test_ready_arrays_stream(chooser):

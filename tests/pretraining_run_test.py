@@ -200,7 +200,7 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
         (("pretrain", "--config", "data/dataset.json", "--out", "run2"), "must be the configuration of a run"),
         (("vocab", "gone", "--size", "9", "--out", "v"), "gone must be a text file"),
         (("prepare", "text", "--vocab", "gone", "--out", "d"), "No such file or directory: 'gone'"),
-        (("vocab", "text", "--size", "60", "--out", "gone/v"), "--out must be in a directory that is there"),
+        (("vocab", "text", "--size", "60", "--out", "gone/v"), "--out must be a file in a directory that is there"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err
