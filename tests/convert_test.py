@@ -268,7 +268,7 @@ def test_the_console(backbone, tmp_path, capsys):
     save_file({**tensors, "other.weight": np.ones(2, "float32")}, weights)
     status, printed = run(tmp_path / "ours", tmp_path / "out", "--license", "mit")
     assert (status, printed) == (0, f"{tmp_path / 'out'}: BertTextClassifier, 33 weights\nleft out: other.weight\n")
-    assert "license: mit\n" in (tmp_path / "out" / "README.md").read_text()
+    assert 'license: "mit"\n' in (tmp_path / "out" / "README.md").read_text()
     for arguments, words in (
         (("out",), "`path` must be a new or empty directory. Received: path="),
         (("new", "--license", "my own\nwords"), "`license` must be one of the hub's names"),
