@@ -22,13 +22,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from scores_tasks import LEARNING_RATE, TASKS
+from allocator import ALLOCATOR
+from scores_tasks import FRESH, LEARNING_RATE, TASKS
 
 HERE = Path(__file__).parent
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "best_exact", "best_f1")
-PEER, FRESH = "transformers", ", random weights"
-# glibc gives large arrays back to the system, which clears them again for the next batch; PyTorch asks for many.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
+PEER = "transformers"
 
 
 def read_results(path: Path) -> list[dict]:

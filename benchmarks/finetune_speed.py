@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from allocator import ALLOCATOR
 from contenders import TASKS
 
 from keras_bert_zoo.checkpoints.bert_config import read_backbone
@@ -35,8 +36,6 @@ _BACKENDS = ("tensorflow", "torch", "jax")
 _DTYPES = ("float32", "bfloat16")
 _ORDERS = ("train", "predict")
 _PATHS = ("preset", "peers_python", "out", "log")
-# glibc gives large arrays back to the system, which clears them again for the next batch; PyTorch asks for many.
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 _CHECKPOINT_SIZES = {
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
@@ -99,7 +98,7 @@ class Worker:
         }
         environment = {
             **os.environ,
-            **({} if args.plain_allocator else _ALLOCATOR),
+            **({} if args.plain_allocator else ALLOCATOR),
             "KERAS_BACKEND": entry.backend,
             # All on the CPU, where the frameworks would else not agree on a device.
             "CUDA_VISIBLE_DEVICES": "-1",

@@ -21,6 +21,7 @@ LEARNING_RATE = 5e-5
 WARMUP = 0.1
 EPSILON = 1e-8  # PyTorch's; with BERT's 1e-6 it would count whether it is added before bias correction or after.
 STRIDE = 128
+FRESH = ", random weights"  # After the name of a task that did not start from the preset's.
 TAGS = ["B-LOC", "B-MISC", "B-ORG", "B-PER", "I-LOC", "I-MISC", "I-ORG", "I-PER", "O"]
 
 
@@ -121,7 +122,7 @@ def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple
     train, dev = (read_task(name, part, data, job["limit"]) for part in ("train", "dev"))
     predictions, measured = finetune(name, train, dev, job)
     record = {
-        "task": f"{name}, random weights" if job["random"] else name,
+        "task": name + FRESH if job["random"] else name,
         "contender": job["contender"],
         "seed": job["seed"],
         "learning_rate": job["learning_rate"],

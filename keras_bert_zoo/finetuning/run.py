@@ -1,6 +1,5 @@
 """The configuration of fine-tuning, and what follows from it: the data and the model."""
 
-import os
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
 from keras_bert_zoo.layers.checks import check_positive, check_positive_int
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+from keras_bert_zoo.training.runs import spell_paths
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,7 @@ class Run:
     def __post_init__(self) -> None:
         if self.task not in RECIPES:
             raise ValueError(f"`task` must be one of {list(RECIPES)}. Received: task={self.task!r}")
-        for name in ("preset", "data", "train", "dev"):  # Paths go into `run.json`.
-            if isinstance(getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        spell_paths(self, "preset", "data", "train", "dev")
         if isinstance(self.text, tuple):
             object.__setattr__(self, "text", list(self.text))
         for name in ("sequence_length", "batch_size", "learning_rate", "epochs"):

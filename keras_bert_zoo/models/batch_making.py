@@ -13,7 +13,7 @@ from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.texts import is_texts
-from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, sum_over_workers
+from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, replicas, sum_over_workers
 
 
 class MakesBatches(ChecksInputs):
@@ -161,18 +161,6 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
             f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
         )
     return weights
-
-
-def replicas(model: keras.Model) -> int:
-    """Into how many parts a batch is split."""
-    if keras.backend.backend() == "tensorflow":
-        return model.distribute_strategy.num_replicas_in_sync
-    distribution = keras.distribution.distribution()
-    if distribution is None:
-        return 1
-    mesh = distribution.device_mesh
-    axis = distribution.batch_dim_name
-    return int(mesh.shape[mesh.axis_names.index(axis)])
 
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.layers.checks import check_positive_int
-from keras_bert_zoo.models.batch_making import replicas
 from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.text.batching import LengthSortedBatches, padded_length, static_lengths
 from keras_bert_zoo.text.packing import Examples
+from keras_bert_zoo.training.distribution import replicas
 
 
 def outputs_by_length(

@@ -9,11 +9,11 @@ import numpy as np
 from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
-from keras_bert_zoo.models.batch_making import replicas
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+from keras_bert_zoo.training.distribution import replicas
 
 MASK_POSITIONS = "mask_positions"
 MASK = SPECIAL_TOKENS[-1]

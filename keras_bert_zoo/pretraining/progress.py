@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
-from keras_bert_zoo.training.speed import device_count, peak_flops, training_flops
+from keras_bert_zoo.training.distribution import device_count
+from keras_bert_zoo.training.speed import peak_flops, training_flops
 
 
 class Speed(keras.callbacks.Callback):

@@ -17,7 +17,7 @@ from keras_bert_zoo.pretraining.progress import Speed, scalars
 from keras_bert_zoo.text.masking import Masking
 from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay, distribute
 from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
-from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, spell_paths
 
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
@@ -73,9 +73,7 @@ class Run:
     strategy: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("data", "preset", "validation"):  # Paths go into `run.json`.
-            if isinstance(getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        spell_paths(self, "data", "preset", "validation")
         check_positive_int(
             steps=self.steps,
             batch_size=self.batch_size,
@@ -186,7 +184,7 @@ def _batches(run: Run, path: str, next_token: bool, epoch_batches: int | None = 
 
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
-    if PretrainingBatches(path, batch_size=1).fixed_masks:
+    if run.masking is not None and PretrainingBatches(path, batch_size=1).fixed_masks:
         run = replace(run, masking=None)  # Two runs of other masks are compared on the same ones.
     held_out = _batches(run, path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():

@@ -1,5 +1,6 @@
 """One name for each way to spread training over devices."""
 
+import math
 import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -111,6 +112,25 @@ def is_chief() -> bool:
     import tensorflow as tf
 
     return bool(tf.distribute.get_strategy().extended.should_checkpoint)
+
+
+def replicas(model: keras.Model) -> int:
+    """Into how many parts a batch is split."""
+    if keras.backend.backend() == "tensorflow":
+        return model.distribute_strategy.num_replicas_in_sync
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return 1
+    mesh = distribution.device_mesh
+    axis = distribution.batch_dim_name
+    return int(mesh.shape[mesh.axis_names.index(axis)])
+
+
+def device_count(model: keras.Model) -> int:
+    """How many devices work on a step, those that share a copy of the model counted."""
+    if keras.backend.backend() == "tensorflow" or keras.distribution.distribution() is None:
+        return replicas(model)
+    return math.prod(keras.distribution.distribution().device_mesh.shape)
 
 
 # --- TensorFlow

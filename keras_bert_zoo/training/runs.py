@@ -1,5 +1,6 @@
 """Runs that may be killed at any time and started again: their directory, their state."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,13 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints.files import read_json, replacing
 from keras_bert_zoo.training.distribution import is_chief
+
+
+def spell_paths(run: Any, *names: str) -> None:
+    """Make strings of a frozen dataclass' paths, as `run.json` holds them."""
+    for name in names:
+        if isinstance(getattr(run, name), os.PathLike):
+            object.__setattr__(run, name, os.fspath(getattr(run, name)))
 
 
 def check_directory(config: Path, run: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """How much work a step is, and how much the device could do."""
 
-import math
 import time
 from typing import Any
 
@@ -42,14 +41,6 @@ def peak_flops(dtype: str) -> float:
     size = 8192 if name else 1024
     matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), dtype)
     return 2 * size**3 / min(_seconds(matrix) for _ in range(10))
-
-
-def device_count(model: keras.Model) -> int:
-    """Devices that work on a step together, those that share a model counted."""
-    if keras.backend.backend() == "tensorflow":
-        return model.distribute_strategy.num_replicas_in_sync
-    distribution = keras.distribution.distribution()
-    return 1 if distribution is None else math.prod(distribution.device_mesh.shape)
 
 
 def _seconds(matrix: Any) -> float:
