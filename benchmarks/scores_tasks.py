@@ -131,7 +131,7 @@ def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple
         "evaluated": len(dev.y),
         **measured,
         "threads": os.environ.get("OMP_NUM_THREADS", str(os.cpu_count())),
-        "machine": f"{_cpu()}, {os.cpu_count()} cores",
+        "machine": f"{cpu()}, {os.cpu_count()} cores",
         "versions": ", ".join(
             [
                 f"Python {platform.python_version()}",
@@ -151,7 +151,7 @@ def timed(work: Callable[[], object]) -> dict[str, int]:
     return {"train_seconds": round(time.perf_counter() - wall), "cpu_seconds": round(time.process_time() - cpu)}
 
 
-def _cpu() -> str:
+def cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
     flags = next((line for line in lines if line.startswith("flags")), "")
