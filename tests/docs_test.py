@@ -84,7 +84,7 @@ def toys(tmp_path_factory):
         [folder / "sample.txt"], folder / "examples128", tokenizer, sequence_length=32, fix_masks=True, verbose=False
     )
     kbz.pretraining.write_records(folder / "examples128", folder / "made")
-    (folder / "made/shard-00000.tfrecord").rename(folder / "examples.tfrecord")
+    (folder / "made/shard-00000-of-00001.tfrecord").rename(folder / "examples.tfrecord")
     return folder
 
 

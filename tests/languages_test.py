@@ -86,8 +86,12 @@ def test_a_part_of_a_pass_is_right_on_average(files, tmp_path, tokenizer):
 
 def test_data_mistakes(files, tmp_path, tokenizer):
     (tmp_path / "empty").write_text("\n")
+    gone = {**files, "xx": [tmp_path / "gone"]}
+    with pytest.raises(ValueError, match="gone must be a text file"):
+        prepare(gone, tmp_path / "data", tokenizer, next_sentence=False, strict=True, verbose=False)
     for paths, words in (
-        ({**files, "xx": [tmp_path / "empty"]}, "`paths` must give examples in each language. Received: none in 'xx'"),
+        ({**files, "xx": [tmp_path / "empty"]}, "Received: none in 'xx'; "),
+        ({**files, "xx": [tmp_path / "empty"]}, "empty must hold text. Received: an empty document"),
         ({**files, "xx": []}, "`paths` must be a list of files, or one for each language"),
         ({**files, "xx": "file"}, "`paths` must be a list of files, or one for each language"),
         ({}, "`paths` must be a list of files, or one for each language"),

@@ -4,6 +4,7 @@ import filecmp
 import importlib
 import json
 import os
+from itertools import repeat
 
 import keras
 import numpy as np
@@ -15,7 +16,7 @@ from keras_bert_zoo.pretraining import examples as ex
 from keras_bert_zoo.pretraining import workers as on_cores
 from keras_bert_zoo.pretraining.corpus import CorpusReport, read_blocks, read_documents
 from keras_bert_zoo.pretraining.recipe import maskable
-from keras_bert_zoo.pretraining.sentences import split_sentences
+from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
 from keras_bert_zoo.text.masking import Masking, mask_tokens
 from tests.corpora import novels, vocabulary
 
@@ -38,6 +39,30 @@ if keras.backend.backend() != "torch":
 )
 def test_sentences(text, sentences):
     assert split_sentences(text) == sentences
+
+
+def test_a_paragraph_is_split_while_it_is_read(monkeypatch):
+    prose = [
+        "Mr. Dalmain came",
+        "at last… and sat.",
+        '"Yes?"',
+        "she",
+        "said. He was J.",
+        "K. Smith!",
+        "No.",
+        "我来了。你呢",
+        "？好！",
+    ]
+    whole = split_sentences(" ".join(prose * 9))
+    for size in (1, 8, 20, 60):
+        monkeypatch.setattr("keras_bert_zoo.pretraining.sentences._GATHERED", size)
+        found = list(read_prose(prose * 9))
+        assert " ".join(found) == " ".join(whole)
+        if size == 60:
+            assert found == whole
+    monkeypatch.undo()
+    assert next(read_prose(repeat("Without an end. "))) == "Without an end."
+    assert len(next(read_prose(repeat("no sentence ")))) < 2**17
 
 
 def read(tmp_path, layout, strict=False, **texts):
@@ -66,11 +91,21 @@ def test_bad_files_are_named(tmp_path):
     ]
     with pytest.raises(ValueError, match="b must be UTF-8 text"):
         read(tmp_path, "sentences", strict=True, **bad)
+    controls = {"a": "one\n\n\x00\x07\n\ufffd\n\ntwo", "b": "\x1b"}
+    documents, report = read(tmp_path, "sentences", **controls)
+    assert documents == [(0, ["one"]), (2, ["two"])]
+    assert [words.split("/")[-1] for words in report.skipped] == [
+        f"{name} must hold text. Received: control characters" for name in "ab"
+    ]
+    assert (report.files, report.documents) == (1, 2)
+    with pytest.raises(ValueError, match=r"a must hold text. Received: control characters"):
+        read(tmp_path, "sentences", strict=True, **controls)
 
 
 def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PART_CHARACTERS", 4)
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 8)
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._FEW_CHARACTERS", 4)
     documents = read(tmp_path, "sentences", a="abcd\nefgh\nij\nkl\nmnop\nqrst\n\nuv", b="wx\nyz")[0]
     assert [origin for origin, _ in documents] == [0, 0, 0, 0, 0, 1, 2]
     paths = {"": [tmp_path / "b", tmp_path / "a"]}
@@ -80,6 +115,16 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     ]  # fmt: skip
     strangers = [[d.sentences for d in block.partners] for block in blocks]
     assert strangers == [[], [["wx", "yz"]], [["wx", "yz"]], [["wx", "yz"], ["qrst"]]]
+    # Beside a document of few characters there are those before it, too.
+    paths = {"": [tmp_path / "b", tmp_path / "c"]}
+    (tmp_path / "c").write_text("a\n\nabcd\nefgh")
+    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, CorpusReport()))
+    assert [[d.sentences for d in block.documents] for block in blocks] == [
+        [["wx", "yz"], ["a"], ["abcd"]], [["efgh"]],
+    ]  # fmt: skip
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 5)
+    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, CorpusReport()))
+    assert [[d.sentences for d in block.partners] for block in blocks] == [[], [["wx", "yz"], ["a"]]]
 
 
 # --- Pairs

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
-from keras_bert_zoo.text.masking import Masking
 from tests.helpers import TINY, WORDS, numpy, slow_on
 
 SENTENCES = [
@@ -159,6 +159,8 @@ def test_bad_configurations():
         ({"learning_rate": -1.0}, "`learning_rate` must be"),
         ({"batch_size": 10, "gradient_accumulation_steps": 4}, "`gradient_accumulation_steps` must divide"),
         ({"dropout": 1.5}, "`dropout` must be a number in [0, 1)"),
+        ({"dtype": "bfloat16"}, '`dtype` must be "mixed_bfloat16" to train'),
+        ({"steps_per_execution": 0}, "`steps_per_execution` must be"),
     ):
         with pytest.raises(ValueError) as error:
             Run("data", **options)
@@ -215,11 +217,16 @@ def small_preset(name, load_weights):
 
 
 @pytest.mark.parametrize("command", ["vocab", "prepare", "pretrain"])
-def test_help_shows_an_example(command, capsys):
+def test_help_shows_examples(command, capsys, monkeypatch):
     with pytest.raises(SystemExit) as leaves:
         cli.main([command, "--help"])
     assert leaves.value.code == 0
-    assert f"keras-bert-zoo {command} --" in capsys.readouterr().out
+    examples = capsys.readouterr().out.split("keras-bert-zoo ")
+    assert len(examples) > 3
+    monkeypatch.setattr(f"keras_bert_zoo.cli.pretraining._{command}", lambda options: None)
+    for example in examples[2:]:  # After the usage.
+        words = shlex.split(example.split("\n\n")[0].replace("\\\n", " "))
+        assert cli.main(words) == 0
 
 
 @slow_on("tensorflow", "jax")
@@ -247,21 +254,30 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
 
 
 @slow_on("jax")
-def test_an_update_in_parts_is_the_same_update(run, tmp_path):
-    """Masks are fixed, as they are drawn batch by batch."""
-    (tmp_path / "text").write_text(TEXT)
-    tokenizer = PretrainingBatches(run.data, 16).tokenizer
-    masks = Masking(max_predictions=1, rate=0.15)  # The same number in each part, so that parts weigh the same.
-    prepare(
-        [tmp_path / "text"], tmp_path / "fixed", tokenizer, sequence_length=16, masking=masks, fix_masks=True,
-        short_rate=0.0, verbose=False,
-    )  # fmt: skip
-    run = replace(run, data=str(tmp_path / "fixed"), dropout=0.0, steps=4)
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_an_update_in_parts_is_the_same_update(run, tmp_path, whole_words):
+    """Parts have few predictions or many; those of the whole update count alike."""
+    run = replace(run, dropout=0.0, steps=4, masking={"whole_words": whole_words, "rate": 0.3})
+    parts = PretrainingBatches(run.data, 16, parts=4)
+    assert len({(parts[i][2]["mlm"] > 0).sum() for i in range(4)}) > 1
     pretrain(run, tmp_path / "whole", verbose=0)
     pretrain(replace(run, gradient_accumulation_steps=4), tmp_path / "parts", verbose=0)
     expected = weights(tmp_path / "whole")
     for path, weight in weights(tmp_path / "parts").items():
         np.testing.assert_allclose(weight, expected[path], atol=2e-5, err_msg=path)
+
+
+@slow_on("jax")
+def test_batches_between_two_returns_to_python(run, tmp_path):
+    if keras.backend.backend() == "torch":
+        with pytest.raises(ValueError, match="`steps_per_execution` must be 1 on PyTorch"):
+            replace(run, steps_per_execution=2)
+        return
+    pretrain(replace(run, steps=4), tmp_path / "one", verbose=0)
+    pretrain(replace(run, steps=4, steps_per_execution=2), tmp_path / "two", verbose=0)
+    expected = weights(tmp_path / "one")
+    for path, weight in weights(tmp_path / "two").items():
+        np.testing.assert_allclose(weight, expected[path], atol=1e-6, err_msg=path)
 
 
 def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):

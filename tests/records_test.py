@@ -59,7 +59,7 @@ def garden(path, renamed):
 
 def test_reading(data, tmp_path):
     write_records(data, tmp_path / "records")
-    path = tmp_path / "records" / "shard-00000.tfrecord"
+    path = tmp_path / "records" / "shard-00000-of-00001.tfrecord"
     garden(path, tmp_path / "garden.tfrecord")
     expected = PretrainingBatches(data, 8).take(np.arange(8, 16))
     for paths in (str(tmp_path / "records" / "*.tfrecord"), [tmp_path / "garden.tfrecord"]):
@@ -69,7 +69,7 @@ def test_reading(data, tmp_path):
             for name in values:
                 np.testing.assert_allclose(part[name], values[name], rtol=1e-6, err_msg=name)
                 assert part[name].dtype == values[name].dtype
-    shuffled = list(read_records([path], 8, shuffle_seed=1).as_numpy_iterator())
+    shuffled = list(read_records([path], 8, shuffle_seed=1).take(1).as_numpy_iterator())
     in_order = list(read_records([path], 8).as_numpy_iterator())
     assert (shuffled[0][0]["token_ids"] != in_order[0][0]["token_ids"]).any()
     assert "nsp" not in next(iter(read_records([path], 8, next_sentence=False)))[1]
@@ -77,11 +77,34 @@ def test_reading(data, tmp_path):
 
 def test_training_from_records(data, tmp_path):
     write_records(data, tmp_path / "records")
-    records = read_records(str(tmp_path / "records" / "*"), 8, shuffle_seed=0).repeat()
+    records = read_records(str(tmp_path / "records" / "*"), 8, shuffle_seed=0)
+    steps = PretrainingBatches(data, 1).examples // 8 + 3  # More than one pass has.
     model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
-    history = model.fit(records, epochs=2, steps_per_epoch=3, verbose=0).history
+    history = model.fit(records, epochs=2, steps_per_epoch=steps, verbose=0).history
     assert np.isfinite(history["loss"]).all()
-    assert int(model.optimizer.iterations) == 6
+    assert int(model.optimizer.iterations) == 2 * steps
+
+
+def test_nothing_of_a_set_is_there_before_all_of_it(data, tmp_path, monkeypatch):
+    from keras_bert_zoo.pretraining import records
+
+    monkeypatch.setattr(records, "_EXAMPLES_A_FILE", 10)
+    make = records._examples
+
+    def stop(tf, inputs, targets, weights):
+        yield from list(make(tf, inputs, targets, weights))[:5]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(records, "_examples", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_records(data, tmp_path / "records")
+    assert not list((tmp_path / "records").glob("*.tfrecord"))
+    monkeypatch.setattr(records, "_examples", make)
+    count = write_records(data, tmp_path / "records")
+    files = sorted(path.name for path in (tmp_path / "records").iterdir())
+    total = -(-count // 10)
+    assert files == [f"shard-{i:05d}-of-{total:05d}.tfrecord" for i in range(total)]
+    assert sum(len(list(tf.data.TFRecordDataset(str(tmp_path / "records" / name)))) for name in files) == count
 
 
 def test_bad_records(data, tmp_path, tokenizer):

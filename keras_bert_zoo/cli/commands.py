@@ -1,6 +1,7 @@
 """What the commands share: their help, and a configuration from a file and the options given beside it."""
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -31,6 +32,14 @@ def add_options(parser: argparse.ArgumentParser, *options: Option) -> None:
     """Options for the fields of a configuration, None where they are not given."""
     for name, kind, words in options:
         parser.add_argument(f"--{name}", type=kind, help=words)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An option's value; argparse names this function where it is none."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(text)
+    return value
 
 
 def configured(kind: Any, options: argparse.Namespace) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Pre-training from the console: `vocab`, `prepare`, `pretrain`."""
 
 import argparse
-import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.files import read_json
-from keras_bert_zoo.cli.commands import add_command, add_options, configured
+from keras_bert_zoo.cli.commands import add_command, add_options, configured, json_object
 from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
 from keras_bert_zoo.text import BertTokenizer, learn_vocabulary, read_lines, write_vocabulary
@@ -28,7 +27,7 @@ Make a data set of next-sentence pairs from books, five passes over the text, ma
 
 The same with whole words masked, fixed in the data set, at length 512:
 
-  keras-bert-zoo prepare --vocab vocab.txt --layout prose --sequence-length 512 --fix-masks --whole-words
+  keras-bert-zoo prepare --vocab vocab.txt --layout prose --sequence-length 512 --fix-masks --whole-words \\
       --out long books/*.txt
 
 Several languages, each in its smoothed share:
@@ -37,7 +36,8 @@ Several languages, each in its smoothed share:
 
 On a cluster, with the options of the Apache Beam pipeline that it runs as:
 
-  keras-bert-zoo prepare --vocab vocab.txt --out data --beam="--runner=FlinkRunner --flink_master=host:8081" books/*.txt
+  keras-bert-zoo prepare --vocab vocab.txt --out data books/*.txt \\
+      --beam="--runner=FlinkRunner --flink_master=host:8081 --temp_location=gs://bucket/temp"
 """
 _PRETRAIN = """\
 Pre-train BERT tiny on it; the same command goes on after an interruption:
@@ -178,14 +178,15 @@ def _add_pretrain(commands: Any) -> None:
         parser,
         ("data", str, "data set that `prepare` made"),
         ("preset", str, "name of an architecture, or directory of weights to start from (bert_tiny)"),
-        ("architecture", json.loads, "JSON: arguments of BertBackbone in place of the named preset's"),
-        ("masking", json.loads, "JSON: fields of Masking in place of the data set's"),
+        ("architecture", json_object, "JSON: arguments of BertBackbone in place of the named preset's"),
+        ("masking", json_object, "JSON: fields of Masking in place of the data set's"),
         ("steps", int, "updates in all (10000)"),
         ("batch-size", int, "examples an update (256)"),
         ("gradient-accumulation-steps", int, "parts of an update, for want of memory; divides the batch size (1)"),
         ("learning-rate", float, "the peak (1e-4)"),
         ("warmup", float, "share of the steps spent warming up (0.01)"),
         ("optimizer", str, "adamw or lamb (adamw)"),
+        ("steps-per-execution", int, "batches between two returns to Python, on an accelerator (1)"),
         ("save-every", int, "updates between two states on disk; divides the steps (500)"),
         ("seed", int, "where chance comes from (12345)"),
         ("dtype", str, "precision policy (float32)"),

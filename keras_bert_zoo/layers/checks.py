@@ -24,6 +24,15 @@ def check_rate(**arguments: Any) -> None:
             raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
 
 
+def check_trainable(dtype: str) -> None:
+    """Weights must not be bfloat16."""
+    if dtype == "bfloat16":
+        raise ValueError(
+            '`dtype` must be "mixed_bfloat16" to train: weights of three digits lose small updates. '
+            'Received: dtype="bfloat16"'
+        )
+
+
 def check_heads(hidden_dim: int, num_heads: int) -> None:
     """The heads must divide the width."""
     if hidden_dim % num_heads:

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bert_zoo.layers.checks import check_trainable
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.training import WarmupPolynomialDecay
@@ -44,11 +45,8 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
         """As `keras.Model.fit`, on raw text too; see the class. Batches are drawn from Keras' random seed."""
         if not 0 <= validation_split < 1:
             raise ValueError(f"`validation_split` must be in [0, 1). Received: validation_split={validation_split!r}")
-        if any(variable.dtype == "bfloat16" for variable in self.trainable_variables):
-            raise ValueError(
-                '`dtype` must be "mixed_bfloat16" to train: weights of three digits lose small updates. '
-                'Received: dtype="bfloat16"'
-            )
+        for variable in self.trainable_variables:
+            check_trainable(variable.dtype)
         # Keras would go on within one epoch's batches, under which the next one's are drawn.
         if steps_per_epoch is not None and (self._is_columns(x) or hasattr(x, "epoch")):
             raise ValueError(

@@ -26,7 +26,7 @@ class BertPretrainer(BertMaskedLM):
     Example:
 
     ```python
-    kbz.pretraining.prepare(["books.txt"], "books", tokenizer, layout="prose", duplicates=5)
+    kbz.pretraining.prepare(["one.txt", "two.txt"], "books", tokenizer, layout="prose", duplicates=5)
     pretrainer = BertPretrainer(BertBackbone(vocabulary_size=30522, num_layers=2, num_heads=2, hidden_dim=128,
                                              intermediate_dim=512), BertPreprocessor(tokenizer))
     pretrainer.fit(kbz.pretraining.PretrainingBatches("books", batch_size=256), epochs=40)

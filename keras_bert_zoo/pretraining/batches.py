@@ -32,6 +32,8 @@ class PretrainingBatches(keras.utils.PyDataset):
         seed: Where chance comes from.
         epoch_batches: Batches that `fit` takes for an epoch; None takes those of one pass. Epochs go on where the last
             one ended, into further passes.
+        parts: Pieces in which a batch is handed out, for as many steps of gradient accumulation: rows and weights are
+            those of the whole batch, so that the mean of the pieces' gradients is its gradient.
 
     Each batch is a tuple `(inputs, targets, weights)` of dicts:
 
@@ -53,9 +55,12 @@ class PretrainingBatches(keras.utils.PyDataset):
         next_token: bool = False,
         seed: int = 0,
         epoch_batches: int | None = None,
+        parts: int = 1,
     ) -> None:
         super().__init__()
-        check_positive_int(batch_size=batch_size)
+        check_positive_int(batch_size=batch_size, parts=parts)
+        if batch_size % parts:
+            raise ValueError(f"`parts` must divide `batch_size`. Received: parts={parts}, batch_size={batch_size}")
         folder = Path(path)
         if not (folder / DESCRIPTION).is_file():
             raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(path)!r}")
@@ -83,7 +88,7 @@ class PretrainingBatches(keras.utils.PyDataset):
         self.fixed_masks, self.pairs, self.next_token = fixed, pairs, next_token
         self.next_sentence = pairs and not next_token if next_sentence is None else next_sentence
         self.shard = open_shard(folder, fixed)
-        self.batch_size, self.seed = batch_size, seed
+        self.batch_size, self.seed, self.parts = batch_size, seed, parts
         self.examples = len(self.shard)
         if self.examples < batch_size:
             raise ValueError(
@@ -96,9 +101,10 @@ class PretrainingBatches(keras.utils.PyDataset):
         self._epoch_batches = epoch_batches or self._pass_batches
         self.epoch = 0
         self._drawn: tuple[int, np.ndarray] | None = None
+        self._whole: tuple[int, Any] | None = None
 
     def __len__(self) -> int:
-        return self._epoch_batches
+        return self._epoch_batches * self.parts
 
     @property
     def mean_length(self) -> float:
@@ -124,28 +130,34 @@ class PretrainingBatches(keras.utils.PyDataset):
         return self.part_of(index, 0, 1)
 
     def part_of(self, index: int, part: int, parts: int) -> tuple[Any, Any, Any]:
-        """Of batch `index` what one of several workers makes: its own rows, as they are in the whole batch."""
-        step = self.epoch * self._epoch_batches + index
+        """Of piece `index` what one of several workers makes: its own rows, as they are in the whole batch."""
+        batch, piece = divmod(index, self.parts)
+        step = self.epoch * self._epoch_batches + batch
         number, place = divmod(step, self._pass_batches)
         rows = self._order(number)[place * self.batch_size : (place + 1) * self.batch_size]
-        size = self.batch_size // parts
-        own = slice(part * size, (part + 1) * size)
-        return self.take(rows, np.random.default_rng((self.seed, number, place)), own)
+        rng = np.random.default_rng((self.seed, number, place))
+        size = self.batch_size // (self.parts * parts)
+        if size == self.batch_size:
+            return self.take(rows, rng)
+        first = (piece * parts + part) * size
+        own = slice(first, first + size)
+        predictions = self._predictions(rows)
+        if predictions is not None:
+            return self._make(rows[own], cast(Any, _RowsOf(rng, len(rows), own)), len(rows), predictions)
+        # Chance has the shape of the longest row in words, whoever makes that.
+        whole = self._whole
+        if whole is None or whole[0] != step:
+            self._whole = whole = step, self.take(rows, rng)
+        return keras.tree.map_structure(lambda array: array[own], whole[1])
 
-    def take(
-        self, rows: np.ndarray, rng: np.random.Generator | None = None, own: slice = slice(None)
+    def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
+        """The examples of these numbers as a batch; where masks are not fixed, they are drawn from `rng`."""
+        return self._make(rows, rng, len(rows))
+
+    def _make(
+        self, rows: np.ndarray, rng: np.random.Generator | None, count: int, total: int | None = None
     ) -> tuple[Any, Any, Any]:
-        """The examples of these numbers as a batch; where masks are not fixed, they are drawn from `rng`.
-
-        With `own` only those rows of the batch.
-        """
-        count = len(rows)
-        total = None
-        if len(range(count)[own]) < count:
-            total = self._predictions(rows)
-            if total is None:  # Chance has the shape of the longest row in words, whoever makes that.
-                return keras.tree.map_structure(lambda array: array[own], self.take(rows, rng))
-            rows, rng = rows[own], None if rng is None else cast(Any, _RowsOf(rng, count, own))
+        """Rows of a batch of `count`, which has `total` predictions, or those of these rows."""
         shard = self.shard
         token_ids = rows_of(shard.token_ids, shard.ends, rows, self.sequence_length, self.tokenizer.pad_token_id)
         lengths, first_lengths = lengths_of(shard.ends, rows), shard.first_lengths[rows].astype("int64")

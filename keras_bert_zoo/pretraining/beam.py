@@ -105,7 +105,7 @@ def make_shards(
     Returns:
         The passes over each language, and each block's language and number of examples.
     """
-    passes = count_passes(languages, layout, recipe, tokenizer, _open, _size)
+    passes = count_passes(languages, layout, strict, recipe, tokenizer, _open, _size)
     pipeline_options = PipelineOptions([*options])
     shared = pipeline_options.view_as(GoogleCloudOptions).temp_location
     staging = FileSystems.join(shared, f"keras-bert-zoo-{uuid.uuid4().hex}") if shared else os.fspath(folder.resolve())

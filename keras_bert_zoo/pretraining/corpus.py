@@ -1,6 +1,7 @@
 """Text files to blocks of documents, one block in memory at a time."""
 
-from collections import deque
+import re
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,8 +14,11 @@ from keras_bert_zoo.text.files import read_lines
 # A block is what is tokenised, paired and written as one shard. Longer documents go on in the next block.
 _BLOCK_CHARACTERS = 2**21
 _PART_CHARACTERS = 2**19
-# What a block of one document only is given to draw random second segments from: as much of as many before it.
+# What a block that is mostly one document is given to draw random second segments from: as much of as many before it.
 _PARTNERS, _PARTNER_SENTENCES = 8, 1024
+_FEW_CHARACTERS = _BLOCK_CHARACTERS // 4
+# Control characters and what stands for undecodable ones are no tokens.
+_TEXT = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ufffd]")
 
 LAYOUTS = ("sentences", "prose")
 
@@ -57,7 +61,7 @@ class CorpusReport:
     files: int = 0
     documents: int = 0
     sentences: int = 0
-    characters: int = 0
+    bytes: int = 0
     skipped: list[str] = field(default_factory=list)
 
 
@@ -85,32 +89,39 @@ def read_documents(
         paths: UTF-8 text files.
         layout: `"sentences"`, one a line with blank lines between documents, or `"prose"`, ordinary text in which each
             file is one document, hard-wrapped or not, with blank lines between paragraphs.
-        strict: Whether a file that cannot be read, or that holds no text, is a `ValueError`; otherwise it is named in
-            the report, and the parts of some 500,000 characters that were read of it before stay.
+        strict: Whether a file that cannot be read, or a document without text, is a `ValueError`; otherwise it is named
+            in the report, and the parts of some 500,000 characters that were read of it before stay.
         report: Filled on the way.
         open_file: See `read_lines`.
     """
     origin = 0
     for path in paths:
-        before = report.sentences
+        before, named = report.sentences, len(report.skipped)
         try:
             for sentences in _SPLITTERS[layout](read_lines(path, True, open_file)):
                 held = report.sentences
                 for part in _parts(sentences):
+                    if not any(map(_TEXT.search, part)):
+                        report.skipped.append(_refuse(f"{path} must hold text. Received: control characters", strict))
+                        continue
                     report.sentences += len(part)
-                    document = Document(origin, part)
-                    report.characters += document.characters
-                    yield document
+                    report.bytes += sum(len(sentence.encode()) + 1 for sentence in part)
+                    yield Document(origin, part)
                 report.documents += report.sentences > held
                 origin += 1
-            if report.sentences == before:
+            if report.sentences > before:
+                report.files += 1
+            elif len(report.skipped) == named:
                 raise ValueError(f"{path} must hold text. Received: an empty document")
-            report.files += 1
         except ValueError as error:
-            if strict:
-                raise
-            report.skipped.append(str(error))
+            report.skipped.append(_refuse(str(error), strict))
             origin += 1
+
+
+def _refuse(what: str, strict: bool) -> str:
+    if strict:
+        raise ValueError(what)
+    return what
 
 
 def _split_lines(lines: Iterator[str]) -> Iterator[Iterator[str]]:
@@ -175,8 +186,13 @@ def group_parts(parts: Iterable[AnyPart]) -> Iterator[tuple[list[AnyPart], list[
 
 
 def _strangers(gathered: list[AnyPart], before: Iterable[AnyPart]) -> list[AnyPart]:
-    origins = {part.origin for part in gathered}
-    return [] if len(origins) > 1 else [part for part in before if part.origin not in origins]
+    """Parts of other documents, where the longest one in the group has few of them beside it."""
+    characters = Counter[int]()
+    for part in gathered:
+        characters[part.origin] += part.characters
+    if characters.total() - max(characters.values()) >= _FEW_CHARACTERS:
+        return []
+    return [part for part in before if part.origin not in characters]
 
 
 def make_block(
@@ -187,5 +203,5 @@ def make_block(
 
 
 def partner_of(document: Document) -> Document:
-    """As much of a document as a block of one document only is given to draw random second segments from."""
+    """As much of a document as another one's block is given to draw random second segments from."""
     return Document(document.origin, document.sentences[-_PARTNER_SENTENCES:])

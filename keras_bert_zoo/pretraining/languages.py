@@ -18,6 +18,7 @@ def file_size(path: str) -> int:
 def count_passes(
     languages: Mapping[str, Sequence[str]],
     layout: str,
+    strict: bool,
     recipe: Recipe,
     tokenizer: BertTokenizer,
     open_file: Callable[[Any, str], Any] = open,
@@ -32,10 +33,12 @@ def count_passes(
         return dict.fromkeys(languages, 1.0)
     examples = {}
     for language, paths in languages.items():
-        parts, _ = next(group_parts(read_documents(paths, layout, False, CorpusReport(), open_file)), ([], []))
+        report = CorpusReport()
+        parts, _ = next(group_parts(read_documents(paths, layout, strict, report, open_file)), ([], []))
         read = sum(len(sentence.encode("utf-8")) + 1 for document in parts for sentence in document.sentences)
         counted = count_examples(make_block(0, parts, []), recipe, tokenizer) if parts else 0
         if not counted:
-            raise ValueError(f"`paths` must give examples in each language. Received: none in {language!r}")
+            what = "; ".join([f"none in {language!r}", *report.skipped])
+            raise ValueError(f"`paths` must give examples in each language. Received: {what}")
         examples[language] = counted / read * sum(map(size_of, paths))
     return smoothed_passes(examples)

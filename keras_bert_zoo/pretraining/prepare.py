@@ -15,7 +15,7 @@ from keras_bert_zoo.layers.checks import check_positive_int, check_rate
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
-from keras_bert_zoo.pretraining.shards import join_shards, shard_name, write_shard
+from keras_bert_zoo.pretraining.shards import join_shards, open_shard, shard_name, write_shard
 from keras_bert_zoo.pretraining.workers import in_order
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import Masking
@@ -25,6 +25,11 @@ DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
 FORMAT = 1
 # Less text than this is done before processes would have started.
 _WORTH_PROCESSES = 2**24
+
+_ONE_DOCUMENT = (
+    "`paths` must hold two documents or more for next-sentence pairs, in prose two files. Received: one; "
+    "next_sentence=False packs it"
+)
 
 Paths = Sequence[str | os.PathLike[str]]
 
@@ -98,6 +103,8 @@ def prepare(
     if workers is not None:
         check_positive_int(workers=workers)
     masking = masking or Masking.for_length(sequence_length)
+    if next_sentence and layout == "prose" and sum(map(len, languages.values())) == 1:
+        raise ValueError(_ONE_DOCUMENT)
     recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     beside = target.with_name(f".{target.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -109,7 +116,7 @@ def prepare(
 
             passes, counts = make_shards(languages, layout, strict, recipe, tokenizer, beside, report, beam)
         else:
-            passes = count_passes(languages, layout, recipe, tokenizer)
+            passes = count_passes(languages, layout, strict, recipe, tokenizer)
             counts = []
             size = sum(file_size(path) for files in languages.values() for path in files)
             workers = workers or (os.cpu_count() or 1 if size >= _WORTH_PROCESSES else 1)
@@ -126,6 +133,8 @@ def prepare(
             )
             raise ValueError(f"`paths` must hold text. Received: {what}")
         join_shards(shards, beside)
+        if next_sentence and not open_shard(beside, fix_masks).next_sentence_labels.any():
+            raise ValueError(_ONE_DOCUMENT)
         for shard in shards:
             shutil.rmtree(shard)
         write_vocabulary(beside / VOCABULARY, tokenizer.vocabulary)
@@ -182,7 +191,7 @@ class _Progress:
         if not self._size:
             return
         seconds = time.monotonic() - self._start
-        share = min(report.characters / self._size, 1.0)
+        share = min(report.bytes / self._size, 1.0)
         left = seconds * (1 - share) / max(share, 1e-9)
         print(
             f"\r{share:4.0%}  {examples:,} examples  {examples / max(seconds, 1e-9):,.0f}/s  {left:.0f} s left ",

@@ -24,6 +24,7 @@ _INPUTS = {
 _IDS, _WEIGHTS, _LABELS = "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"
 _SHUFFLED_TOGETHER = 10_000
 _EXAMPLES_A_FILE = 50_000
+_PART = ".part"
 
 
 def _tensorflow() -> Any:
@@ -41,7 +42,7 @@ def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
 
     Args:
         data: A data set that `prepare` made with `fix_masks`.
-        out: Directory to make, for the files `shard-00000.tfrecord`, … of some 50,000 examples each.
+        out: Directory to make, for the files `shard-00000-of-00002.tfrecord`, … of some 50,000 examples each.
 
     Returns:
         The number of examples.
@@ -54,17 +55,19 @@ def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
     if batches.shard.mask_ends is None:
         raise ValueError(f"`data` must have fixed masks, from prepare(fix_masks=True). Received: data={str(data)!r}")
     folder = os.fspath(out)
-    if tf.io.gfile.exists(folder) and tf.io.gfile.listdir(folder):
+    if tf.io.gfile.exists(folder) and not all(name.endswith(_PART) for name in tf.io.gfile.listdir(folder)):
         raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
     tf.io.gfile.makedirs(folder)
-    for number, start in enumerate(range(0, batches.examples, _EXAMPLES_A_FILE)):
-        path = os.path.join(folder, f"shard-{number:05d}.tfrecord")
+    starts = range(0, batches.examples, _EXAMPLES_A_FILE)
+    paths = [os.path.join(folder, f"shard-{n:05d}-of-{len(starts):05d}.tfrecord") for n in range(len(starts))]
+    for start, path in zip(starts, paths, strict=True):
         stop = min(start + _EXAMPLES_A_FILE, batches.examples)
-        with tf.io.TFRecordWriter(f"{path}.part") as writer:
+        with tf.io.TFRecordWriter(path + _PART) as writer:
             for first in range(start, stop, 256):
                 for example in _examples(tf, *batches.take(np.arange(first, min(first + 256, stop)))):
                     writer.write(example)
-        tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
+    for path in paths:  # None of them before all are whole.
+        tf.io.gfile.rename(path + _PART, path)
     return batches.examples
 
 
@@ -99,7 +102,8 @@ def read_records(
         next_sentence: Whether to give the targets of next-sentence prediction.
 
     Returns:
-        A `tf.data.Dataset` of fixed shapes. It does not know its length: give `fit` its `steps_per_epoch`.
+        A `tf.data.Dataset` of fixed shapes. Shuffled it goes round without end: give `fit` its `steps_per_epoch`.
+        In order it is one pass, to evaluate.
 
     Raises:
         ValueError: There is no such file, or its records have other features.
@@ -134,7 +138,7 @@ def read_records(
         tf.data.TFRecordDataset, cycle_length=1 if shuffle_seed is None else min(8, len(files))
     )
     if shuffle_seed is not None:
-        dataset = dataset.shuffle(_SHUFFLED_TOGETHER, shuffle_seed)
+        dataset = dataset.shuffle(_SHUFFLED_TOGETHER, shuffle_seed).repeat()
     dataset = dataset.batch(batch_size, drop_remainder=True).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
     return dataset.prefetch(tf.data.AUTOTUNE)
 

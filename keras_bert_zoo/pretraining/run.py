@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints.files import write_json
-from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate
+from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate, check_trainable
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
@@ -44,6 +44,8 @@ class Run:
         learning_rate: The peak.
         warmup: Share of the steps spent warming up.
         optimizer: `"adamw"` or `"lamb"`.
+        steps_per_execution: Batches, of which accumulation takes several for an update, between two returns to Python,
+            which on an accelerator hides the host's work; not on PyTorch.
         save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`.
         seed: Where chance comes from.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
@@ -65,6 +67,7 @@ class Run:
     learning_rate: float = 1e-4
     warmup: float = 0.01
     optimizer: str = "adamw"
+    steps_per_execution: int = 1
     save_every: int = 500
     seed: int = 12345
     dtype: str = "float32"
@@ -79,7 +82,14 @@ class Run:
             batch_size=self.batch_size,
             gradient_accumulation_steps=self.gradient_accumulation_steps,
             save_every=self.save_every,
+            steps_per_execution=self.steps_per_execution,
         )
+        check_trainable(self.dtype)
+        if self.steps_per_execution > 1 and keras.backend.backend() == "torch":
+            raise ValueError(
+                "`steps_per_execution` must be 1 on PyTorch, which Keras runs step by step. "
+                f"Received: steps_per_execution={self.steps_per_execution}"
+            )
         check_positive(learning_rate=self.learning_rate)
         if self.dropout is not None:
             check_rate(dropout=self.dropout)
@@ -136,7 +146,7 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
     parts = run.gradient_accumulation_steps
-    batches = _batches(run, run.data, backbone.get("causal", False), run.save_every * parts)
+    batches = _batches(run, run.data, backbone.get("causal", False), epoch_batches=run.save_every, parts=parts)
     validation = None if run.validation is None else _held_out(run.validation, run, batches)
     model = _build(run, batches, backbone)
     model.check_batches(batches, "data")
@@ -147,7 +157,8 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
         model = _rebuild(model, run, dict.fromkeys(own, run.dropout))
     schedule = WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)
     accumulation = parts if parts > 1 else None
-    model.compile(optimizer=OPTIMIZERS[run.optimizer](schedule, gradient_accumulation_steps=accumulation))
+    optimizer = OPTIMIZERS[run.optimizer](schedule, gradient_accumulation_steps=accumulation)
+    model.compile(optimizer=optimizer, steps_per_execution=run.steps_per_execution)
     model.optimizer.build(model.trainable_variables)
     if is_chief():
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,18 +186,17 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     return model, own
 
 
-def _batches(run: Run, path: str, next_token: bool, epoch_batches: int | None = None) -> PretrainingBatches:
-    size = run.batch_size // run.gradient_accumulation_steps
-    options: dict[str, Any] = {"seed": run.seed, "next_token": next_token, "epoch_batches": epoch_batches}
+def _batches(run: Run, path: str, next_token: bool, **options: Any) -> PretrainingBatches:
     if run.masking is not None:
         options["masking"] = replace(PretrainingBatches(path, batch_size=1).masking, **run.masking)
-    return PretrainingBatches(path, size, **options)
+    return PretrainingBatches(path, run.batch_size, seed=run.seed, next_token=next_token, **options)
 
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
     if run.masking is not None and PretrainingBatches(path, batch_size=1).fixed_masks:
         run = replace(run, masking=None)  # Two runs of other masks are compared on the same ones.
-    held_out = _batches(run, path, batches.next_token)
+    part = replace(run, batch_size=run.batch_size // run.gradient_accumulation_steps, gradient_accumulation_steps=1)
+    held_out = _batches(part, path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
         raise ValueError(
             "`validation` must have the vocabulary and the tokenizer of the data set. "

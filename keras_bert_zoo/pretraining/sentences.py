@@ -8,6 +8,8 @@ from itertools import groupby
 _ENDS = re.compile(r"[.!?…]+[\"'”’)\]]*\s+")
 # Chinese and Japanese need no space.
 _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
+# A paragraph is split when so many characters of it are there, as it may be all of a file.
+_GATHERED = 2**16
 _OPENING = "\"'“‘([-–—"
 # A full stop after one of these ends no sentence.
 _ABBREVIATIONS = frozenset(
@@ -50,4 +52,19 @@ def read_prose(lines: Iterable[str]) -> Iterator[str]:
     """The sentences of ordinary prose, hard-wrapped or not: blank lines part paragraphs."""
     for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
         if not blank:
-            yield from split_sentences(" ".join(line.strip() for line in paragraph))
+            yield from _split_lines(line.strip() for line in paragraph)
+
+
+def _split_lines(lines: Iterable[str]) -> Iterator[str]:
+    gathered, characters = [], 0
+    for line in lines:
+        gathered.append(line)
+        characters += len(line)
+        if characters > _GATHERED:
+            sentences = split_sentences(" ".join(gathered))
+            gathered = sentences[-2:]  # Where the last two part may depend on what follows.
+            characters = sum(map(len, gathered))
+            if characters > _GATHERED:  # No end of a sentence far and wide.
+                gathered, characters = [], 0
+            yield from sentences[: len(sentences) - len(gathered)]
+    yield from split_sentences(" ".join(gathered))

@@ -92,6 +92,9 @@ def write_shard(folder: Path, shard: Shard) -> None:
 
 def join_shards(folders: Sequence[Path], out: Path) -> None:
     """Write the arrays of many shards as one, an array at a time: so many files would not be open at once."""
+    missing = [folder.name for folder in folders if not (folder / "token_ids.npy").is_file()]
+    if missing:
+        raise ValueError(f"Each shard must be where they are joined. Received: none at {missing[0]}")
     for field in fields(Shard):
         paths = [folder / f"{field.name}.npy" for folder in folders if (folder / f"{field.name}.npy").is_file()]
         if not paths:
