@@ -28,6 +28,7 @@ from scores_tasks import FRESH, LEARNING_RATE, TASKS
 HERE = Path(__file__).parent
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "best_exact", "best_f1")
 PEER = "transformers"
+RESULTS = HERE / "results" / "finetune_scores.jsonl"
 
 
 def read_results(path: Path) -> list[dict]:
@@ -40,8 +41,8 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
     name = PEER if contender == PEER else f"keras_bert_zoo, {backend}"
     if arguments.bfloat16:
         name += ", bfloat16"
-    key = (task + FRESH if arguments.random else task, name, seed, arguments.learning_rate)
-    names = ("task", "contender", "seed", "learning_rate")
+    key = (task + FRESH if arguments.random else task, name, arguments.preset.name, seed, arguments.learning_rate)
+    names = ("task", "contender", "preset", "seed", "learning_rate")
     if key in {tuple(map(record.get, names)) for record in read_results(arguments.results)}:
         return True
     print(f"{task}, seed {seed}: {name}", flush=True)
@@ -78,13 +79,14 @@ def table(records: list[dict]) -> Iterator[str]:
     """A line for each score of each task on each backend."""
     yield "| task, score | backend | seeds | keras_bert_zoo | transformers | within one standard deviation of it |"
     yield "|---|---|---|---|---|---|"
-    runs: dict[tuple[str, str], dict[int, dict]] = {}
+    runs: dict[tuple[str, str, float], dict[int, dict]] = {}
     for record in records:
-        runs.setdefault((record["task"], record["contender"]), {})[record["seed"]] = record
-    for (task, contender), ours in sorted(runs.items()):
+        key = record["task"], record["contender"], record.get("learning_rate", LEARNING_RATE)
+        runs.setdefault(key, {})[record["seed"]] = record
+    for (task, contender, peak), ours in sorted(runs.items()):
         if contender.startswith(PEER):
             continue
-        theirs = runs.get((task, f"{PEER}, bfloat16" if contender.endswith("bfloat16") else PEER), {})
+        theirs = runs.get((task, f"{PEER}, bfloat16" if contender.endswith("bfloat16") else PEER, peak), {})
         for metric in (name for name in METRICS if any(name in record for record in ours.values())):
             values, peers = ([record[metric] for _, record in sorted(own.items())] for own in (ours, theirs))
             seeds = ", ".join(map(str, sorted(ours)))
@@ -132,9 +134,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, help="of a run")
     parser.add_argument("--random", action="store_true", help="start from fresh weights of the preset's architecture")
-    parser.add_argument("--bfloat16", action="store_true", help="mixed precision, on both sides; PyTorch is fast in it")
+    parser.add_argument("--bfloat16", action="store_true", help="train in mixed precision; PyTorch is fast in it")
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE, help="the peak (%(default)s)")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / "finetune_scores.jsonl")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)  # Examples, to see that a task works.
     parser.add_argument("--table", action="store_true", help="print the results so far")
     arguments = parser.parse_args()
@@ -143,6 +145,8 @@ def main() -> None:
         fresh = any(record["task"].endswith(FRESH) for record in records)
         print("\n".join(gains(records) if fresh else table(records)))
         return
+    if arguments.limit and arguments.results == RESULTS:
+        sys.exit("--limit needs --results of its own.")
     if "KBZ_DATA" not in os.environ or arguments.preset is None or not set(arguments.tasks) <= set(TASKS):
         sys.exit("Needs --preset DIR, the data folder in KBZ_DATA, and tasks if not all; see --help.")
     contenders = ["keras_bert_zoo", *[PEER] * bool(arguments.peers_python)]

@@ -30,6 +30,10 @@ def finetune(name: str, train: Examples, dev: Examples, job: dict[str, Any]) -> 
     dtype = "mixed_bfloat16" if job["bfloat16"] else "float32"
     model = build(name, job["preset"], job["random"], job["learning_rate"], dtype=dtype)
     measured = timed(lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2))
+    if job["bfloat16"]:
+        trained = model.get_weights()
+        model = build(name, job["preset"], job["random"])
+        model.set_weights(trained)
     if name in ("squad", "squad2"):
         found = model.find_answers(dev.x)
         return ([one.best().text for one in found], [one.null_odds for one in found]), measured

@@ -1,7 +1,4 @@
-"""The tasks of `finetune_scores.py`: what is trained and scored, one and the same for each contender.
-
-Imports readers and metrics only, so that an environment without keras_bert_zoo's other needs can use it.
-"""
+"""The tasks of `finetune_scores.py`: what is trained and scored, one and the same for each contender."""
 
 import importlib.metadata
 import json
@@ -48,8 +45,8 @@ TASKS = {
         2, 256, train=slice(0, None, 2)
     ),  # The longest sentence has 164 tokens: nobody has to cut or to lay windows.
     "squad": Task(2, 256, train=slice(0, None, 6), dev=slice(0, None, 5)),
-    "squad2": Task(2, 256, train=slice(0, None, 2), dev=slice(0, None, 2)),
-    "dream": Task(2, train=slice(0, None, 6), dev=slice(0, None, 2)),
+    "squad2": Task(2, 256, dev=slice(0, None, 2)),
+    "dream": Task(2, train=slice(0, None, 3), dev=slice(0, None, 2)),
 }
 
 
@@ -103,8 +100,9 @@ def score(name: str, y: Any, predictions: Any) -> dict[str, float]:
     if name == "squad":
         return squad_v1_scores(y, predictions[0])
     if name == "squad2":
-        scores = squad_v2_scores(y, *predictions)
-        return {key: scores[key] for key in ("best_exact", "best_f1")}
+        scores = squad_v2_scores(y, *predictions, threshold=float("inf"))
+        # The last one where every question is answered, so that saying nothing is worth nothing.
+        return {key: scores[key] for key in ("best_exact", "best_f1", "HasAns_f1")}
     return glue_scores(name, y, predictions)
 
 
@@ -124,6 +122,7 @@ def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple
     record = {
         "task": name + FRESH if job["random"] else name,
         "contender": job["contender"],
+        "preset": Path(job["preset"]).name,
         "seed": job["seed"],
         "learning_rate": job["learning_rate"],
         **{key: round(value, 4) for key, value in score(name, dev.y, predictions).items()},

@@ -85,7 +85,7 @@ def train(
     model.train()
     for epoch in range(epochs):
         for batch in loader:
-            with _precision(bfloat16):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
                 loss = model(**batch).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -98,22 +98,17 @@ def train(
 
 
 @torch.inference_mode()
-def predict(model: Any, features: Features, collate: Collate, bfloat16: bool = False) -> list[np.ndarray]:
+def predict(model: Any, features: Features, collate: Collate) -> list[np.ndarray]:
     """The logits of each item, `[classes]`, or `[tokens, classes]` with padding; of SQuAD starts and ends."""
     model.eval()
     order = np.argsort([-_length(item["input_ids"]) for item in features])
     logits: list[Any] = [None] * len(features)
     for rows in np.array_split(order, -(-len(order) // BATCH_SIZE)):
-        with _precision(bfloat16):
-            outputs = model(**collate([features[row] for row in rows]))
+        outputs = model(**collate([features[row] for row in rows]))
         both = torch.stack([outputs.start_logits, outputs.end_logits], -1) if "start_logits" in outputs else None
         for row, own in zip(rows, outputs.logits if both is None else both, strict=True):
-            logits[row] = own.float().numpy()
+            logits[row] = own.numpy()
     return logits
-
-
-def _precision(bfloat16: bool) -> torch.autocast:
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16)
 
 
 def _length(ids: list[Any]) -> int:
@@ -126,9 +121,9 @@ def finetune(name: str, train_examples: Examples, dev: Examples, job: dict[str, 
     model = build(name, job["preset"], job["random"])
     encoded = encode(name, tokenizer, train_examples)
     features, collate = encode(name, tokenizer, dev)
-    options = {"bfloat16": job["bfloat16"]}
-    measured = timed(lambda: train(model, *encoded, TASKS[name].epochs, job["learning_rate"], **options))
-    logits = predict(model, features, collate, **options)
+    epochs, rate, bfloat16 = TASKS[name].epochs, job["learning_rate"], job["bfloat16"]
+    measured = timed(lambda: train(model, *encoded, epochs, rate, bfloat16=bfloat16))
+    logits = predict(model, features, collate)
     if name in ("squad", "squad2"):
         return decode_answers(tokenizer, dev.x, logits, TASKS[name].sequence_length), measured
     if name == "conll":

@@ -65,6 +65,6 @@ def decode_answers(
             for end in ends
             if offsets[start] and offsets[end] and start <= end < start + MAX_ANSWER_TOKENS
         ]
-    best = [max(own, default=(0.0, 0, 0)) for own in spans]
+    best = [max(own, key=lambda span: span[0], default=(0.0, 0, 0)) for own in spans]
     texts = [context[start:end] for context, (_, start, end) in zip(x[1], best, strict=True)]
     return texts, [null - score for null, (score, _, _) in zip(nulls, best, strict=True)]

@@ -3,8 +3,9 @@
     KBZ_DATA=DATA python -m benchmarks.squad_windows --out OUT
 
 Each window is given logits that are certain of the target that `fit` would learn from it, and the answer is what
-`BertQuestionAnswerer` makes of such logits. Prints, and writes to OUT, how many of these answers the official
-evaluation scores 1.0, and lists the others with the reason. Needs no model.
+`BertQuestionAnswerer` makes of such logits with answers of any length (by default it gives none of more than 30
+tokens). Prints, and writes to OUT, how many of these answers the official evaluation scores 1.0, and lists the others
+with the reason. Needs no model.
 """
 
 import argparse
@@ -115,8 +116,8 @@ def main():
         "# SQuAD answers through the windows",
         "Command: `KBZ_DATA=DATA python -m benchmarks.squad_windows --out OUT`",
         "Length 384, stride 128, questions of 64. The first answer of each question, from characters to tokens and "
-        "back, scored by the official evaluation against all answers of the question. Every question without an answer "
-        "came back without one.",
+        "back, of any length, scored by the official evaluation against all answers of the question. Every question "
+        "without an answer came back without one.",
         markdown(table),
         "## Those that are not scored 1.0",
         *lists,

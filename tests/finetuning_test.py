@@ -217,6 +217,7 @@ def test_files_without_labels(start, tmp_path):
     words, questions = tmp_path / "conll2003" / "eng.testa", tmp_path / "squad" / "dev-v2.0.json"
     bare = "".join(line.split(" ")[0] + "\n" for line in words.read_text().splitlines())
     (tmp_path / "bare.bio").write_text(bare)
+    (tmp_path / "test.txt").write_text(bare)  # Known by its first line.
     asked = json.loads(questions.read_text())
     for row in asked["data"][0]["paragraphs"][0]["qas"]:
         del row["answers"], row["is_impossible"]
@@ -229,6 +230,8 @@ def test_files_without_labels(start, tmp_path):
         run = Run(task, str(tmp_path / preset))
         for name, file in (("full", full), ("bare", tmp_path / bare_file)):
             predict(run, tmp_path / task / name, file)
+    predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "text", tmp_path / "test.txt")
+    assert (tmp_path / "conll" / "full").read_text() == (tmp_path / "conll" / "text").read_text()
     assert (tmp_path / "conll" / "full").read_text() == (tmp_path / "conll" / "bare").read_text()
     for file in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
         said = [(tmp_path / "squad2" / name / file).read_text() for name in ("full", "bare")]
@@ -278,7 +281,13 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
     mrpc(tmp_path, "dev")
     write(tmp_path / "bad.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t0\t0\ta\tb", "7\t0\t0\ta\tb")
     write(tmp_path / "test.tsv", "index\t#1 String\t#2 String", "0\ta\tb")
-    for name, labels in (("train", ("a", "b")), ("dev", ("a", "c")), ("fractions", ("0.5", "1"))):
+    for name, labels in (
+        ("train", ("a", "b")),
+        ("dev", ("a", "c")),
+        ("fractions", ("0.5", "1")),
+        ("third", ("3.5", "2", "x")),
+        ("large", ("1e999", "2")),
+    ):
         write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
     squad2(tmp_path, "train")
     answerable = {"train": str(tmp_path / "squad" / "train-v2.0.json")}
@@ -295,7 +304,16 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("texts", data, "dev.csv, example 2: a label must be one of a, b, as in"),
         ("texts", data | {"train": str(tmp_path / "fractions.csv")}, "example 1: a label must be one of 0.5, 1, as in"),
         ("texts", data | {"text": "text"}, "`text` must be a list of one column or two. Received: text='text'"),
-        ("numbers", data, "train.csv: a label must be a number. Received: 'a'"),
+        (
+            "numbers",
+            data | {"train": str(tmp_path / "third.csv")},
+            "third.csv, line 4: a label must be a number. Received: 'x'",
+        ),
+        (
+            "numbers",
+            data | {"train": str(tmp_path / "large.csv")},
+            "large.csv, line 2: a label must be a number. Received: '1e999'",
+        ),
         ("squad", answerable, "question '1' must have an answer"),
         ("mrpc", data | {"sequence_length": 128}, "`sequence_length` must be at most the backbone's"),
     ):
@@ -377,7 +395,7 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
         (("finetune", "texts", *common, "--out", "run2"), "--preset must be given"),
         (("finetune", "--config", "run/run.json", "--seed", "2", "--out", "run"), "seed=2, before 12345"),
         (("evaluate", "texts", "--preset", "run/preset"), "--out must be given"),
-        (("evaluate", "--run", "gone"), "--config must be a file. Received: gone/run.json"),
+        (("evaluate", "--run", "gone"), "--run must be the directory of a run. Received: gone"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err

@@ -187,6 +187,16 @@ def test_spans_of_texts_are_tags(tagger):
     np.testing.assert_allclose(by_span, by_word, rtol=1e-6)
 
 
+def test_nothing_is_found_where_there_are_no_words(tagger):
+    assert tagger.tag("") == []
+    assert tagger.tag(["", " "]) == [[], []]
+    assert [logits.shape for logits in tagger.predict([[], []], verbose=0)] == [(0, 3), (0, 3)]
+    with pytest.raises(ValueError, match="`x` must hold at least one example"):
+        tagger.tag([])
+    with pytest.raises(ValueError, match="`x` must hold at least one example with words"):
+        tagger.fit([""], [[]], verbose=0)
+
+
 def test_ready_arrays_and_streams(tagger):
     tf = pytest.importorskip("tensorflow")
     arrays, windows = tagger.preprocessor(SENTENCES), tagger.preprocessor.pack(SENTENCES)

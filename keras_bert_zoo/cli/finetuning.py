@@ -188,6 +188,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     options.config = None
     if options.finished is not None:
         options.config = str(Path(options.finished) / "run.json")
+        if not Path(options.config).is_file():
+            raise ValueError(f"--run must be the directory of a run. Received: {options.finished}")
         options.preset = options.preset or str(Path(options.finished) / "preset")
         options.out = options.out or str(Path(options.finished) / "evaluation")
     if options.out is None:

@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+from collections.abc import Callable
 from typing import Any
 
 from keras_bert_zoo.data.columns import Columns, text_columns
@@ -39,15 +40,21 @@ def read_texts(
     classifier.fit(train.x, train.y)
     ```
     """
+    columns, written = read_columns(source, text, label, _check_label)
+    return columns._replace(y=_typed(columns.y)) if numbers and written and columns.y is not None else columns
+
+
+def read_columns(
+    source: Source, text: str | tuple[str, str], label: str | None, read_label: Callable[[str, Any], Any]
+) -> tuple[Columns, bool]:
+    """Texts and what `read_label` makes of their labels and places, and whether a file writes numbers like names."""
     texts = (text,) if isinstance(text, str) else tuple(text)
     if len(texts) not in (1, 2):
         raise ValueError(f"`text` must be a column or a tuple of two. Received: text={text!r}")
     table = open_table(source)
     rows = table.select(*texts, *([] if label is None else [label]))
-    columns = text_columns(rows, len(texts) == 2, None if label is None else _check_label)
-    if not numbers or not table.name.lower().endswith((".tsv", ".csv")) or columns.y is None:
-        return columns
-    return columns._replace(y=_typed(columns.y))
+    columns = text_columns(rows, len(texts) == 2, None if label is None else read_label)
+    return columns, table.name.lower().endswith((".tsv", ".csv"))
 
 
 def _check_label(place: str, label: Any) -> Any:

@@ -137,7 +137,7 @@ class Tags(Kind):
 
     def predict(self, model: Any, data: Data) -> Any:
         if isinstance(data.x[0], str):
-            return model.tag(data.x) if any(map(str.strip, data.x)) else [[] for _ in data.x]
+            return model.tag(data.x)
         names = model.class_names
         if names is None:
             raise ValueError("`preset` must have names for its classes, such as O, B-PER, I-PER. Received: one without")

@@ -14,6 +14,7 @@ from keras_bert_zoo.data import write_squad_predictions, write_submission
 from keras_bert_zoo.data.glue import SUBMISSIONS
 from keras_bert_zoo.finetuning.kinds import Answers, Data
 from keras_bert_zoo.finetuning.readers import from_lines
+from keras_bert_zoo.finetuning.recipes import Recipe
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.text.files import read_lines
 
@@ -41,7 +42,7 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
     ```
     """
     recipe, target = run.recipe, Path(out)
-    own = source is not None and Path(source).suffix.lower() in recipe.suffixes
+    own = source is not None and _is_own(Path(source), recipe)
     submission = target.suffix == ".tsv"
     if submission and (not own or SUBMISSIONS.get(target.stem) != run.task):
         names = [name for name, task in SUBMISSIONS.items() if task == run.task]
@@ -77,6 +78,15 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
             yield from recipe.kind.records(model, data, recipe.kind.predict(model, data))
 
     _write(target, records())
+
+
+def _is_own(source: Path, recipe: Recipe) -> bool:
+    if source.suffix.lower() in recipe.suffixes:
+        return True
+    if recipe.begins is None or not source.is_file():
+        return False
+    with source.open("rb") as file:
+        return file.read(len(recipe.begins)) == recipe.begins.encode()
 
 
 def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:

@@ -1,10 +1,13 @@
 """The official files, a user's own, and plain lines, as `Data`."""
 
+import math
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keras_bert_zoo.data import Columns, ConllSentences, read_conll, read_squad, read_texts
+from keras_bert_zoo.data import Columns, ConllSentences, read_conll, read_squad
+from keras_bert_zoo.data.plain import read_columns
 from keras_bert_zoo.finetuning.kinds import Data
 
 Source = str | os.PathLike[str]
@@ -27,22 +30,35 @@ def columns_reader(read: Callable[..., Columns]) -> Reader:
     return read_data
 
 
-def own_reader(convert: Callable[[Any], Any], kinds: Any, expected: str) -> Reader:
-    """A reader of a user's own tables, whose labels are of these kinds and are converted."""
+def own_reader(read_label: Callable[[str, Any], Any]) -> Reader:
+    """A reader of a user's own tables, whose labels `read_label` takes, after the place of each."""
 
     def read_data(
         path: Source, limit: int | None = None, text: Sequence[str] = ("text",), label: str | None = "label"
     ) -> Data:
         own_text: Any = text[0] if len(text) == 1 else tuple(text)
-        # Names stay as they are written: whether all of a file look like numbers says nothing about another file's.
-        columns = read_texts(path, own_text, label, numbers=convert is not str)
-        wrong = next((label for label in columns.y or () if not isinstance(label, kinds)), None)
-        if wrong is not None:
-            raise ValueError(f"{path}: a label must be {expected}. Received: {wrong!r}")
-        y = None if columns.y is None else [convert(label) for label in columns.y[:limit]]
-        return _data(columns.x, y, None, limit)
+        columns, _ = read_columns(path, own_text, label, read_label)
+        return _data(columns.x, None if columns.y is None else columns.y[:limit], None, limit)
 
     return read_data
+
+
+def read_name(place: str, label: Any) -> str:
+    """A class; written like a number it stays a name, as another file's may not look like one."""
+    if not isinstance(label, (str, int)) or label == "":
+        expected = "a name or an integer; numbers are for the task numbers"
+        raise ValueError(f"{place}: a label must be {expected}. Received: {reprlib.repr(label)}")
+    return str(label)
+
+
+def read_number(place: str, label: Any) -> float:
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{place}: a label must be a number. Received: {reprlib.repr(label)}")
+    return number
 
 
 def read_documents(path: Source, limit: int | None = None, labels: bool = True) -> Data:

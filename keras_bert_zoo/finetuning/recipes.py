@@ -17,6 +17,8 @@ from keras_bert_zoo.finetuning.readers import (
     own_reader,
     read_answered,
     read_documents,
+    read_name,
+    read_number,
     read_questions,
 )
 from keras_bert_zoo.metrics import accuracy, glue_scores, pearson, spearman
@@ -41,6 +43,7 @@ class Recipe:
         options: Which of `language`, `text` and `label` its reader takes.
         unlabelled: What its reader takes for a file whose labels are not there, where it does not see that by itself.
         suffixes: What the names of its own files end in; what else `predict` is given is lines of text.
+        begins: What its own files begin with, however they are named.
     """
 
     kind: Kind
@@ -56,6 +59,7 @@ class Recipe:
     options: tuple[str, ...] = ()
     unlabelled: Mapping[str, Any] = field(default_factory=dict)
     suffixes: tuple[str, ...] = (".tsv",)
+    begins: str | None = None
 
 
 def _accuracy(labels: object, predictions: object) -> dict[str, float]:
@@ -112,7 +116,7 @@ _SWAG = Recipe(
 # The numbers of GLUE's.
 _TEXTS = Recipe(
     Classes(_accuracy, 1),
-    own_reader(str, (str, int), "a name or an integer; numbers are for the task numbers"),
+    own_reader(read_name),
     ("",),
     ("train.tsv", "train.csv", "train.jsonl"),
     ("dev.tsv", "dev.csv", "dev.jsonl"),
@@ -150,6 +154,7 @@ RECIPES: dict[str, Recipe] = {
         epochs=4,
         unlabelled={"labels": False},
         suffixes=(".train", ".testa", ".testb", ".conll", ".bio"),
+        begins="-DOCSTART-",
     ),
     "swag": _SWAG,
     # nlpdata/mrc_bert_baseline, README.md: 512, 24, 2e-5, 8 epochs; 63.4 on the dev set.
@@ -180,7 +185,7 @@ RECIPES: dict[str, Recipe] = {
     "numbers": replace(
         _TEXTS,
         kind=Numbers(_correlations, 1),
-        read=own_reader(float, (int, float), "a number"),
+        read=own_reader(read_number),
         score="pearson",
     ),
 }

@@ -158,6 +158,8 @@ class BertTokenClassifier(HasClasses, TokenTask):
     def _word_logits(self, examples: WordWindows, batch_size: int | None, **options: Any) -> np.ndarray:
         """`[words of all examples, num_classes]`"""
         logits = np.empty((len(examples.word_windows), self.num_classes), "float32")
+        if not len(logits):
+            return logits
         for rows, part in outputs_by_length(self, examples, batch_size, **options):
             words = np.flatnonzero(np.isin(examples.word_windows, rows))
             logits[words] = part[np.searchsorted(rows, examples.word_windows[words]), examples.word_positions[words]]
@@ -231,6 +233,10 @@ class BertTokenClassifier(HasClasses, TokenTask):
             raise ValueError("`x` must be a list of sentences, documents or texts. Received: a tuple")
         return isinstance(x, dict) or is_words(x) or super()._is_columns(x)
 
+    def count_examples(self, examples: Examples) -> int:
+        # One without words has no window.
+        return len(examples.words.examples) if isinstance(examples, WordWindows) else super().count_examples(examples)
+
     def _targets(
         self, examples: Examples, y: Any, sample_weight: Any = None, learn: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -246,6 +252,8 @@ class BertTokenClassifier(HasClasses, TokenTask):
                 raise ValueError(f"`y` must be {IGNORED} at padding. Received: y with a label there")
             return targets, sample_weight
         assert isinstance(examples, WordWindows)
+        if not len(examples.lengths):
+            raise ValueError("`x` must hold at least one example with words. Received: none")
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
         weights = checked_weights(sample_weight, len(examples.words.examples))
