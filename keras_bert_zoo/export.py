@@ -27,6 +27,8 @@ class Format(NamedTuple):
     needs: dict[str, tuple[str, ...]]
 
 
+# Keras exports from JAX through TensorFlow, where each axis gets a size of its own; a model whose inputs share theirs
+# is then refused. Its ONNX of JAX needs jax2onnx, and its LiteRT of PyTorch litert-torch, which nothing else here does.
 FORMATS = {
     "tf_saved_model": Format((), {"tensorflow": ("tensorflow",), "jax": ("tensorflow",)}),
     "onnx": Format((".onnx",), {"tensorflow": ("onnx", "tf2onnx"), "torch": ("onnx", "onnxscript")}),

@@ -201,9 +201,25 @@ def test_files_larger_than_anybody_means_are_not_read(preset, name):
         (b"[PAD]\n\xff\xfe\n", "The vocabulary must be UTF-8 text"),
     ],
 )
-def test_vocabularies_that_are_none(classifier_preset, content, words):
+def test_vocabularies_that_are_none(classifier_preset, tmp_path, content, words):
     (classifier_preset / "vocab.txt").write_bytes(content)
     refused(words, classifier_preset, kbz.BertTextClassifier)
+    for to in ("huggingface", "tensorflow1"):
+        with pytest.raises(ValueError) as error:
+            kbz.convert_preset(classifier_preset, tmp_path / "out", to)
+        assert words in str(error.value)
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_preset_that_no_task_could_open_is_neither_written_nor_uploaded(classifier_preset, tmp_path):
+    (classifier_preset / "vocab.txt").write_text("\n".join([*WORDS, *map(str, range(41 - len(WORDS)))]) + "\n")
+    for run in (
+        lambda: kbz.convert_preset(classifier_preset, tmp_path / "out"),
+        lambda: kbz.upload_preset("hf://me/out", classifier_preset),
+    ):
+        with pytest.raises(ValueError, match=r"The vocabulary must have at most 40 tokens, .* Received: 41"):
+            run()
+    assert not (tmp_path / "out").exists()
 
 
 def test_empty_lines_at_the_end_are_no_tokens(classifier_preset):

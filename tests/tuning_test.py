@@ -250,9 +250,11 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
     assert not trainings.rows
     with pytest.raises(ValueError, match="`tuner` must have finished a trial"):
         kbz.tuning.best_preset(tuner_of(keras_tuner.RandomSearch, tmp_path / "new"))
-    monkeypatch.setattr(trainings.model, "save_to_preset", lambda path: (_ for _ in ()).throw(ValueError("no place")))
-    with pytest.raises(ValueError, match="no place"):
+    monkeypatch.setattr(trainings.model, "pooling", "bilstm")
+    with pytest.raises(ValueError, match='A preset needs `pooling="first"`'):
         search(tuner_of(keras_tuner.RandomSearch, tmp_path / "unsaved"))
+    assert not trainings.rows
+    monkeypatch.setattr(trainings.model, "pooling", "first")
     for options, words in (
         ({"grid": "large"}, "`grid` must be one of ('paper', 'small'). Received: grid='large'"),
         ({"search": "all"}, "`search` must be one of ('grid', 'random', "),

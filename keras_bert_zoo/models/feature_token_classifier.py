@@ -1,6 +1,5 @@
 """Classes of words from a frozen BERT's features (Devlin et al. 2019, section 5.3 and table 7)."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,5 +101,5 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
     def continues(self, checkpoint: Checkpoint) -> bool:
         return False
 
-    def save_to_preset(self, path: str | os.PathLike[str]) -> None:
-        raise ValueError(f"A preset has no place for a BiLSTM; use save(). Received: path={str(path)!r}")
+    def check_preset(self) -> None:
+        raise ValueError("A preset has no place for a BiLSTM; save() keeps it. Received: a BertFeatureTokenClassifier")

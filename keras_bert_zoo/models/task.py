@@ -137,6 +137,7 @@ class Task(Exports, FedModel):
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
         """Write a preset directory that transformers opens, too; all of it or nothing."""
+        self.check_preset()
         tokenizer = None if self.preprocessor is None else self.preprocessor.tokenizer
         checkpoint = Checkpoint(
             type(self).__name__,
@@ -149,6 +150,9 @@ class Task(Exports, FedModel):
             settings=self.settings(),
         )
         save_preset(path, checkpoint)
+
+    def check_preset(self) -> None:
+        """Refuse what a preset has no place for."""
 
     def get_compile_config(self) -> dict[str, Any]:
         return {**super().get_compile_config(), "optimizer_built": getattr(self.optimizer, "built", False)}

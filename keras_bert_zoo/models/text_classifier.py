@@ -1,6 +1,5 @@
 """Classes for texts and pairs of texts: GLUE and its like (Devlin et al. 2019, section 4.1)."""
 
-import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -163,13 +162,12 @@ class BertTextClassifier(HasClasses, Task):
             "pooling": self.pooling,
         }
 
-    def save_to_preset(self, path: str | os.PathLike[str]) -> None:
+    def check_preset(self) -> None:
         if self.pooling != "first":  # transformers would open it and compute something else.
             raise ValueError(
                 'A preset needs `pooling="first"`; save(".keras") keeps any. '
                 f"Received: a classifier with pooling={self.pooling!r}"
             )
-        super().save_to_preset(path)
 
 
 def _default_metric(multi_label: bool) -> keras.metrics.Metric:

@@ -12,7 +12,7 @@ from keras_bert_zoo.checkpoints.huggingface_tensors import HEADS
 from keras_bert_zoo.checkpoints.model_card import check_license
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.checkpoints.shapes import backbone_shapes
-from keras_bert_zoo.presets.presets import load_preset, save_preset
+from keras_bert_zoo.presets.presets import check_tokenizer, load_preset, save_preset
 
 LAYOUTS = ("huggingface", "tensorflow1")
 
@@ -76,6 +76,7 @@ def convert_preset(
 def _read(preset: str | os.PathLike[str]) -> tuple[Checkpoint, tuple[str, ...]]:
     """The checkpoint with the weights of its class only, and the names of the others."""
     checkpoint = load_preset(preset)
+    check_tokenizer(checkpoint)
     if checkpoint.modules:
         checkpoint = as_embedder(checkpoint)
     assert isinstance(checkpoint.arrays, LazyArrays)

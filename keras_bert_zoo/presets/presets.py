@@ -10,6 +10,7 @@ from keras_bert_zoo.checkpoints.files import read_json, write_directory
 from keras_bert_zoo.checkpoints.model_card import CARD, check_license, is_written_by_hand
 from keras_bert_zoo.checkpoints.shapes import check_shapes
 from keras_bert_zoo.presets import hub
+from keras_bert_zoo.text import BertTokenizer
 
 
 def _shipped() -> Path:
@@ -47,6 +48,18 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     checkpoint = _load(os.fspath(preset), load_weights)
     check_shapes(checkpoint)
     return checkpoint
+
+
+def check_tokenizer(checkpoint: Checkpoint) -> None:
+    """What is written or uploaded without a model must be what a model can be built with."""
+    if checkpoint.vocabulary is None:
+        return
+    BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
+    known, rows = len(checkpoint.vocabulary), checkpoint.backbone["vocabulary_size"]
+    if known > rows:
+        raise ValueError(
+            f"The vocabulary must have at most {rows} tokens, as the embedding has rows. Received: {known}"
+        )
 
 
 def _load(address: str, load_weights: bool) -> Checkpoint:

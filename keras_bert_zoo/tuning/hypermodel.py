@@ -97,7 +97,12 @@ class TaskHyperModel(keras_tuner.HyperModel):
     def build(self, hp: Any) -> keras.Model:
         """The compiled task of a point, under its first seed."""
         values = declare(hp, self.space)
-        return self._make(values, values["seed"])
+        model = self._make(values, values["seed"])
+        try:
+            model.check_preset()  # The best trial is one.
+        except ValueError as error:  # It would be the same in every trial.
+            raise keras_tuner.errors.FatalValueError(str(error)) from None
+        return model
 
     def fit(self, hp: Any, model: keras.Model, *args: Any, callbacks: Any = None, **kwargs: Any) -> Any:
         """Train a point with each of its seeds, or with those that are missing; called by the tuner.
@@ -137,7 +142,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
             if not math.isfinite(scores["loss"]):
                 raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {scores['loss']}")
             if _is_best(at.tuner.oracle.objective, scores, done.scores()):
-                _save(trained, folder / PRESET)
+                trained.save_to_preset(folder / PRESET)
             done.add(seed, time.perf_counter() - start, scores)
         summary = done.summary()
         if not _is_best_trial(at.tuner.oracle, summary):
@@ -190,10 +195,3 @@ def _is_best_trial(oracle: Any, summary: dict[str, float]) -> bool:
     # In single precision, as the chief of a shared sweep gives scores.
     mine = np.float32(oracle.objective.get_value(summary))
     return all(oracle.objective.better_than(mine, np.float32(trial.score)) for trial in finished)
-
-
-def _save(model: Any, path: Path) -> None:
-    try:
-        model.save_to_preset(path)
-    except ValueError as error:  # It would be the same in every trial.
-        raise keras_tuner.errors.FatalValueError(str(error)) from None

@@ -34,7 +34,8 @@ def tune(
 
     Several processes share a sweep in Keras Tuner's way: the same call in each, with `KERASTUNER_ORACLE_IP`,
     `KERASTUNER_ORACLE_PORT` and `KERASTUNER_TUNER_ID` in the environment, `chief` in one of them, which trains nothing,
-    and names of their own in the others. They all see `out`.
+    and names of their own in the others. They all see `out`. A worker that died is started again under its own name, as
+    the chief waits for the trial that it took.
 
     Args:
         run: The task, its files, and what is not searched. Its batch size, learning rate and epochs are the grid's.
