@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_bert_zoo.checkpoints.files import replacing, write_directory
+from keras_bert_zoo.files import replacing, write_directory
 from keras_bert_zoo.layers.activations import gelu_spelled_out
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.checkpoints.files import read_json
+from keras_bert_zoo.files import read_json
 from keras_bert_zoo.text.token_batches import TokenBatches
 from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
 from tests.theirs import assert_same_gradients, run_theirs, saved_model

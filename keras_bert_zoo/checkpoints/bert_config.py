@@ -5,7 +5,7 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import listed, typed
+from keras_bert_zoo.files import listed, typed
 
 # config.json -> BertBackbone, with the value transformers' BertConfig has where the file is silent.
 _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {

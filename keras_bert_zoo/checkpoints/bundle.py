@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import Tensor
-from keras_bert_zoo.checkpoints.files import SETTINGS_BYTES, check_size
 from keras_bert_zoo.checkpoints.tensors import check_bytes, float_dtype, read_values
+from keras_bert_zoo.files import SETTINGS_BYTES, check_size
 
 MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 FOOTER = 48

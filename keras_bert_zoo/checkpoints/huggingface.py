@@ -11,7 +11,6 @@ import numpy as np
 from keras_bert_zoo.checkpoints import sentence_transformers
 from keras_bert_zoo.checkpoints.bert_config import read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
-from keras_bert_zoo.checkpoints.files import read_json, typed, write_json
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, read_tensors, split_tensors
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
     TOKENIZER_CONFIG,
@@ -23,6 +22,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
 from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
+from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PRESET = "config.json", "preset.json"
 OPTIONAL = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, *sentence_transformers.OPTIONAL)

@@ -4,7 +4,9 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import TEXT_BYTES, check_size, read_json, typed
+from keras_bert_zoo.files import TEXT_BYTES, check_size, read_json, typed
+from keras_bert_zoo.text.files import write_vocabulary
+from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
 
 VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 
@@ -45,7 +47,7 @@ def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] |
     """
     path = directory / TOKENIZER_CONFIG
     config = read_json(path) if path.is_file() else None
-    vocabulary = read_vocabulary(directory)
+    vocabulary = read_tokens(directory)
     options: dict[str, Any] = {}
     if (vocabulary is None or config is None) and (directory / TOKENIZER_JSON).is_file():
         words, options = _read_tokenizer_json(directory / TOKENIZER_JSON)
@@ -60,10 +62,8 @@ def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] |
     return vocabulary, options, int(length) if length is not None and length < 1e9 else None
 
 
-def read_vocabulary(directory: Path) -> list[str] | None:
+def read_tokens(directory: Path) -> list[str] | None:
     """The tokens of `vocab.txt`, or None without one."""
-    from keras_bert_zoo.text.tokenizer import read_vocabulary
-
     path = directory / VOCABULARY
     if not path.is_file():
         return None
@@ -73,8 +73,6 @@ def read_vocabulary(directory: Path) -> list[str] | None:
 
 def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, Any], length: int) -> dict[str, Any]:
     """Write `vocab.txt` and return the fields of `tokenizer_config.json`."""
-    from keras_bert_zoo.text.files import write_vocabulary
-
     write_vocabulary(directory / VOCABULARY, vocabulary)
     fields = {theirs: options[ours] for theirs, _, ours, _ in _OPTIONS}
     return {"tokenizer_class": "BertTokenizer", **fields, "model_max_length": length}
@@ -114,8 +112,6 @@ def _in_order(path: Path, ids: dict[str, Any]) -> list[str]:
 
 
 def _check_added(path: Path, added: list[Any], vocabulary: list[str]) -> None:
-    from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
-
     for entry in added:
         token = entry if isinstance(entry, dict) else {}
         name, number = token.get("content"), token.get("id")

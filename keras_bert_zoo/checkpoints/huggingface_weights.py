@@ -6,7 +6,7 @@ from pathlib import Path
 
 from keras_bert_zoo.checkpoints import pytorch
 from keras_bert_zoo.checkpoints.checkpoint import Tensor
-from keras_bert_zoo.checkpoints.files import read_json, typed
+from keras_bert_zoo.files import read_json, typed
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"

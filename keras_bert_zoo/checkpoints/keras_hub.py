@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Tensor
-from keras_bert_zoo.checkpoints.files import TEXT_BYTES, check_size, read_json, typed
 from keras_bert_zoo.checkpoints.hdf5 import read_hdf5
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
+from keras_bert_zoo.files import TEXT_BYTES, check_size, read_json, typed
+from keras_bert_zoo.text.tokenizer import read_vocabulary
 
 CONFIG, TASK, PREPROCESSOR, TOKENIZER = "config.json", "task.json", "preprocessor.json", "tokenizer.json"
 VOCABULARY = "assets/tokenizer/vocabulary.txt"
@@ -172,8 +173,6 @@ def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
-    from keras_bert_zoo.text.tokenizer import read_vocabulary
-
     path = directory / VOCABULARY
     if not path.is_file():
         return None, {}

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
-from keras_bert_zoo.checkpoints.files import SETTINGS_BYTES
 from keras_bert_zoo.checkpoints.shapes import backbone_shapes
+from keras_bert_zoo.files import SETTINGS_BYTES
 
 CARD = "README.md"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Module
-from keras_bert_zoo.checkpoints.files import (
+from keras_bert_zoo.files import (
     SETTINGS_BYTES,
     check_size,
     listed,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays
-from keras_bert_zoo.checkpoints.files import listed
 from keras_bert_zoo.checkpoints.tensors import MOST_LAYERS
+from keras_bert_zoo.files import listed
 
 # Sixty times BERT-large.
 _MOST_PARAMETERS = 20_000_000_000

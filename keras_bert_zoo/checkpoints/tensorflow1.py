@@ -16,16 +16,16 @@ import numpy as np
 from keras_bert_zoo.checkpoints import bundle, bundle_writer
 from keras_bert_zoo.checkpoints.bert_config import read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays, Tensor
-from keras_bert_zoo.checkpoints.files import read_json, typed, write_json
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
     TOKENIZER_CONFIG,
     read_tokenizer,
-    read_vocabulary,
+    read_tokens,
     write_tokenizer,
 )
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arrays
+from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 
@@ -170,7 +170,7 @@ def _class_name(arrays: Mapping[str, np.ndarray]) -> str:
 
 def _is_uncased(directory: Path) -> bool:
     """The original is told on the command line; the vocabulary of an uncased model has no capital letter."""
-    tokens = read_vocabulary(directory) or []
+    tokens = read_tokens(directory) or []
     capital = next(
         (token for token in tokens if re.search("[A-Z]", token) and not re.fullmatch(r"\[.*\]", token)), None
     )

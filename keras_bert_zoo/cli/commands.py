@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import read_json
+from keras_bert_zoo.files import read_json
 
 Option = tuple[str, Callable[[str], Any], str]
 """Name, what makes a value of its text, what it is."""

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import read_json
 from keras_bert_zoo.cli.commands import add_command, add_options, configured, json_object
+from keras_bert_zoo.files import read_json
 from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
 from keras_bert_zoo.text import BertTokenizer, learn_vocabulary, read_lines, write_vocabulary

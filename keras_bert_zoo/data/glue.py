@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_bert_zoo.checkpoints.files import replacing
 from keras_bert_zoo.data.columns import Columns, class_reader, text_columns
 from keras_bert_zoo.data.tables import Source, open_table, tsv_table
+from keras_bert_zoo.files import replacing
 
 
 class GlueTask(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_bert_zoo.checkpoints.files import TEXT_BYTES, read_json
 from keras_bert_zoo.data.tables import Row, Source, open_table
+from keras_bert_zoo.files import TEXT_BYTES, read_json
 
 
 class Answer(NamedTuple):

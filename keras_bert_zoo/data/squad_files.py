@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_bert_zoo.checkpoints.files import write_json
+from keras_bert_zoo.files import write_json
 from keras_bert_zoo.text.answers import FoundAnswers
 
 

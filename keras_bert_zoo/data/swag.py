@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import TEXT_BYTES, check_size, parse_json
 from keras_bert_zoo.data.columns import Columns, check_text, class_reader, withheld
 from keras_bert_zoo.data.tables import Row, Source, open_table
+from keras_bert_zoo.files import TEXT_BYTES, check_size, parse_json
 
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 

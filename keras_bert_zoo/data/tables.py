@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_bert_zoo.checkpoints.files import parse_json
+from keras_bert_zoo.files import parse_json
 
 # A document of that many bytes in one line is none that anybody fine-tunes on.
 _LONGEST_LINE = 16 * 2**20

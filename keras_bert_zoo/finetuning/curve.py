@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import replacing
+from keras_bert_zoo.files import replacing
 
 _logger = logging.getLogger("keras_bert_zoo")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checkpoints.files import listed, read_json, write_json
+from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning.curve import draw_curve, keep_rows, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions

@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import replacing
 from keras_bert_zoo.data import write_squad_predictions, write_submission
 from keras_bert_zoo.data.glue import SUBMISSIONS
+from keras_bert_zoo.files import replacing
 from keras_bert_zoo.finetuning.kinds import Answers, Data
 from keras_bert_zoo.finetuning.readers import from_lines
 from keras_bert_zoo.finetuning.recipes import Recipe

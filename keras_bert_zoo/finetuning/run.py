@@ -6,10 +6,10 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checkpoints.files import listed
+from keras_bert_zoo.checks import check_positive, check_positive_int
+from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
-from keras_bert_zoo.layers.checks import check_positive, check_positive_int
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 from keras_bert_zoo.training.runs import spell_paths
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.layers.checks import check_heads, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
 from keras_bert_zoo.layers.lora import AdaptableDense
 
 

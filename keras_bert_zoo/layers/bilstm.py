@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")

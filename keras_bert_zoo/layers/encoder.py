@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
-from keras_bert_zoo.layers.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.layers.activations import get_activation
-from keras_bert_zoo.layers.checks import check_positive, check_positive_int
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")

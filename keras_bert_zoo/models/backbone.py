@@ -6,9 +6,9 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
-from keras_bert_zoo.layers.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.extractor import BertExtractor

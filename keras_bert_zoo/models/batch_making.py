@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.inputs import ChecksInputs
 from keras_bert_zoo.models.streaming import is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.text.batching import LengthSortedBatches, padded_length, static_lengths
 from keras_bert_zoo.text.packing import Examples

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 
 
 class HasClasses:

@@ -4,8 +4,8 @@ import os
 from functools import partial
 from typing import Any, ClassVar
 
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.export import Axes, Texts, check_format, write_model
-from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.models.inputs import INPUT_NAMES
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.quantized import quantized_layers

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers import BiLSTM, WeightedSum
-from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.token_classifier import BertTokenClassifier
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor

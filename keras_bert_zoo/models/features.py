@@ -14,8 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_zoo.checkpoints.files import replacing
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.files import replacing
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_trainable
+from keras_bert_zoo.checks import check_trainable
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.training import WarmupPolynomialDecay

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.preprocessor import BertPreprocessor

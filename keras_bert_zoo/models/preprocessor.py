@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts

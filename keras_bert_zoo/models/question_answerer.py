@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.metrics.squad import squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights

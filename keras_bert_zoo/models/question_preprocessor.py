@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.context_windows import ContextWindows, pack_contexts

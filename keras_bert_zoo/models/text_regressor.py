@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_rate
+from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights

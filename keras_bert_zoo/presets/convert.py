@@ -7,11 +7,11 @@ from pathlib import Path
 
 from keras_bert_zoo.checkpoints import Checkpoint, tensorflow1
 from keras_bert_zoo.checkpoints.checkpoint import LazyArrays
-from keras_bert_zoo.checkpoints.files import listed, write_directory
 from keras_bert_zoo.checkpoints.huggingface_tensors import HEADS
 from keras_bert_zoo.checkpoints.model_card import check_license
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.checkpoints.shapes import backbone_shapes
+from keras_bert_zoo.files import listed, write_directory
 from keras_bert_zoo.presets.presets import check_tokenizer, load_preset, save_preset
 
 LAYOUTS = ("huggingface", "tensorflow1")

@@ -7,8 +7,8 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from keras_bert_zoo.checkpoints.files import read_json, typed
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.files import read_json, typed
 from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY
 from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of

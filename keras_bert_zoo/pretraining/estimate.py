@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_bert_zoo.layers.checks import check_positive, check_positive_int
+from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.training.cost import StepCost, parameters, step_cost
 from keras_bert_zoo.training.devices import DEVICES

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import write_json
-from keras_bert_zoo.layers.checks import check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.files import write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples

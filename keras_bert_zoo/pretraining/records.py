@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 

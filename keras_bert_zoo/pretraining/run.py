@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checkpoints.files import write_json
-from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate, check_trainable
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_trainable
+from keras_bert_zoo.files import write_json
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset

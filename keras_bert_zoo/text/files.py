@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bert_zoo.files import replacing
+
 # A line that goes on for longer comes in parts, so that no file is ever in memory as a whole.
 _LONGEST_LINE = 2**20
 
@@ -48,7 +50,5 @@ def read_lines(
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
     """Write a `vocab.txt`, one token a line in the order of the ids; all of it or nothing."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.part")
-    beside.write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))
-    os.replace(beside, target)
+    with replacing(Path(path)) as beside:
+        beside.write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.checkpoints.files import read_json, replacing
+from keras_bert_zoo.files import read_json, replacing
 from keras_bert_zoo.training.distribution import is_chief
 
 

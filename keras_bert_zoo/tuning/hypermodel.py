@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.checkpoints.files import replacing, write_directory
 from keras_bert_zoo.checkpoints.huggingface import OPTIONAL
 from keras_bert_zoo.checkpoints.huggingface import PRESET as MARKER
 from keras_bert_zoo.checkpoints.model_card import CARD, is_written_by_hand
+from keras_bert_zoo.files import replacing, write_directory
 from keras_bert_zoo.finetuning.curve import can_draw, write_figure
 from keras_bert_zoo.tuning.hypermodel import PRESET
 from keras_bert_zoo.tuning.restarts import Restarts, spread

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_bert_zoo.layers.checks import check_positive, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.training import WarmupPolynomialDecay
 
 PAPER: dict[str, Any] = {"learning_rate": [5e-5, 3e-5, 2e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]}

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checkpoints.files import listed, read_json, write_json
+from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score, check_labels
-from keras_bert_zoo.layers.checks import check_positive_int
 from keras_bert_zoo.training.runs import check_directory
 from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
 
