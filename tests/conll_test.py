@@ -3,6 +3,7 @@
 from collections import Counter
 
 import keras
+import numpy as np
 import pytest
 
 from keras_bert_zoo.data import read_conll
@@ -162,3 +163,39 @@ def test_bad_tags(true, predicted, words):
     with pytest.raises(ValueError) as error:
         entity_scores(true, predicted)
     assert words in str(error.value)
+
+
+def conlleval(true, found):
+    """The counting of the shared task's conlleval.pl, for B, I and O: it compares places, not lists of entities."""
+
+    def ends(before, now):
+        return before[0] != "O" and (now[0] in "BO" or before[1:] != now[1:])
+
+    def starts(before, now):
+        return now[0] != "O" and (now[0] == "B" or before[0] == "O" or before[1:] != now[1:])
+
+    correct = expected = guessed = 0
+    inside = False
+    last = ("O", "O")
+    for pair in (pair for sentence in zip(true, found, strict=True) for pair in [*zip(*sentence, strict=True), "OO"]):
+        both = list(zip(last, pair, strict=True))
+        if inside:
+            over = [ends(*each) for each in both]
+            if all(over):
+                inside, correct = False, correct + 1
+            elif any(over) or pair[0][1:] != pair[1][1:]:
+                inside = False
+        begun = [starts(*each) for each in both]
+        if all(begun) and pair[0][1:] == pair[1][1:]:
+            inside = True
+        expected, guessed, last = expected + begun[0], guessed + begun[1], pair
+    return {"precision": correct / guessed, "recall": correct / expected, "f1": 2 * correct / (guessed + expected)}
+
+
+def test_scores_are_those_of_conlleval():
+    tags = ["O", "B-A", "I-A", "B-B", "I-B"]
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        true = [[tags[i] for i in rng.integers(5, size=length)] for length in rng.integers(1, 9, 20)]
+        found = [[tag if rng.random() < 0.7 else tags[rng.integers(5)] for tag in sentence] for sentence in true]
+        assert entity_scores(true, found) == pytest.approx(conlleval(true, found), rel=1e-12)
