@@ -100,6 +100,48 @@ print(json.dumps({"val_accuracy": history["val_accuracy"], "logits": logits}))
 """
 
 
+# Eleven examples in batches of 4 and 3.
+OTHERS = """
+from tests.helpers import TINY, WORDS
+words = WORDS[5:]
+texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for i in range(11)]
+choices = [[texts[(i + j) % 11] for j in range(1, 2 + i % 3)] for i in range(11)]
+tokenizer = kbz.BertTokenizer(WORDS)
+still = {"dropout": 0.0, "preprocessor": kbz.BertPreprocessor(tokenizer, 16)}
+cases = {
+    "regressor": (kbz.BertTextRegressor, still, texts, [i / 3 for i in range(11)]),
+    "choices": (
+        kbz.BertMultipleChoice, {**still, "preprocessor": kbz.BertMultipleChoicePreprocessor(tokenizer, 16)},
+        (texts, choices), [0] * 11,
+    ),
+    "features": (
+        kbz.BertFeatureTokenClassifier,
+        {"preprocessor": kbz.BertWordPreprocessor(tokenizer, 16), "num_classes": 3, "units": 4, "dropout": 0.0,
+         "num_layers": 1, "hidden_layers": [0, -1], "combine": "weighted_sum"},
+        [text.split() for text in texts], [[len(word) % 3 for word in text.split()] for text in texts],
+    ),
+    "embedder": (kbz.BertTextEmbedder, {"preprocessor": still["preprocessor"]}, texts, None),
+}
+models = {}
+with scope:
+    for name, (kind, options, _, y) in cases.items():
+        models[name] = kind(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), **options)
+        if y is not None:
+            models[name].compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
+results = {}
+for name, (_, _, x, y) in cases.items():
+    model = models[name]
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
+    if y is not None:
+        model.fit(x, y, batch_size=4, epochs=2, verbose=0)
+    found = model.predict(x, batch_size=4, verbose=0)
+    # What all choices share has a gradient of rounding alone, which Adam makes steps of.
+    results[name] = [np.asarray(row - row.mean() if name == "choices" else row).tolist() for row in found]
+print(json.dumps(results))
+"""
+
+
 # Batches of 4 rows at once or in two parts, some of them clipped; and a row that overflows, on the second device.
 OPTIMIZERS = """
 from tests import optimizer_oracles as oracles
@@ -174,6 +216,15 @@ def test_several_devices_answer_like_one():
     np.testing.assert_allclose(several["val_accuracy"], one["val_accuracy"], atol=1e-6)
     for ours, expected in zip(several["logits"], one["logits"], strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_several_devices_do_every_other_task_like_one():
+    one, several = run(OTHERS, 1), run(OTHERS, 2)
+    assert several.keys() == one.keys() == {"regressor", "choices", "features", "embedder"}
+    for name, rows in one.items():
+        for ours, expected in zip(several[name], rows, strict=True):
+            np.testing.assert_allclose(ours, expected, atol=1e-5, err_msg=name)
 
 
 @slow_on("tensorflow")
