@@ -44,7 +44,7 @@ test-all: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
 		echo "== $$backend"; $(RUN_TESTS) $(PYTEST) || exit 1; \
 	done
-	$(MAKE) test-beam test-only-jax test-only-torch
+	$(MAKE) test-beam test-only-jax test-only-torch docs
 
 # Apache Beam takes an older protobuf than the newest, so it has an environment of its own.
 test-beam: $(VENV)/.beam

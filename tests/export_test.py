@@ -130,6 +130,41 @@ def test_every_task(build, tmp_path):
         check_export(model, "onnx", tmp_path / "onnx" / "model")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch's exporter follows no loop")
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: tiny(kbz.BertTextClassifier, num_classes=3, pooling="bilstm"),
+        lambda: tiny(kbz.BertFeatureTokenClassifier, num_classes=3, hidden_layers=[0, -1], units=4, num_layers=1),
+    ],
+    ids=["bilstm", "features"],
+)
+def test_loops_over_tokens(build, tmp_path):
+    for format in ("tf_saved_model", "onnx") if BACKEND == "tensorflow" else ("tf_saved_model",):
+        (tmp_path / format).mkdir()
+        check_export(build(), format, tmp_path / format / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", [name for name in HERE if name.values[0] in ("tf_saved_model", "torch", "onnx")])
+def test_quantized_and_half(format, tmp_path):
+    """Quantized: the numbers of Keras' own int8 model. In bfloat16 as near as its eight bits are."""
+    quantized = tiny(kbz.BertTextClassifier, num_classes=3)
+    quantized.quantize("int8", filters="attention|intermediate|output")
+    (tmp_path / "int8").mkdir()
+    check_export(quantized, format, tmp_path / "int8" / "model")
+    if format in ("tf_saved_model", "torch"):
+        path = (tmp_path / "half").with_suffix(SUFFIXES[format])
+        half = randomise(kbz.BertBackbone(**{**TINY, "num_layers": 1}, dtype="bfloat16"))
+        half.export(path, format)
+        inputs = inputs_of(half, 3, 9)
+        expected, outputs = half(inputs), runtime(format, path)(inputs)
+        for name, tensor in expected.items():
+            found = np.asarray(outputs[name], "float32")
+            np.testing.assert_allclose(found, numpy(keras.ops.cast(tensor, "float32")), atol=0.05, err_msg=name)
+
+
 SERVE = """
 import json, sys
 import tensorflow as tf, tensorflow_text
