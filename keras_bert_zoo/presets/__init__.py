@@ -1,6 +1,7 @@
 """A name, a directory or a hub address -> a checkpoint as data."""
 
 from keras_bert_zoo.presets.convert import LAYOUTS as LAYOUTS
+from keras_bert_zoo.presets.convert import ConversionReport as ConversionReport
 from keras_bert_zoo.presets.convert import convert_preset as convert_preset
 from keras_bert_zoo.presets.presets import load_preset as load_preset
 from keras_bert_zoo.presets.presets import preset_names as preset_names

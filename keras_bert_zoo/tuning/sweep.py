@@ -83,13 +83,14 @@ def tune(
     fixed = {name: value for name, value in asdict(run).items() if name not in space}
     config = {**fixed, "space": space, "search": search, "trials": trials, "restarts": restarts}
     folder = Path(out)
+    if (folder / RESULTS).is_file():
+        check_directory(folder / CONFIG, config)
+        return read_json(folder / RESULTS)
     train, dev = run.read("train"), run.read("dev")
     check_labels(run, train, dev)
     if _is_worker():
         _wait_for(folder / CONFIG)
     check_directory(folder / CONFIG, config)
-    if (folder / RESULTS).is_file():
-        return read_json(folder / RESULTS)
     kind, epochs = run.recipe.kind, space.get("epochs")
     hypermodel = TaskHyperModel(
         kind.model_class,
