@@ -22,12 +22,12 @@ np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
 assert difference < 1e-5
 """,
     "2_squad_long_contexts": """
-assert scores["HasAns_exact"] > 40, scores
+assert scores["HasAns_exact"] > 90, scores
 assert len(logits) > 1 and span.text and long[span.start : span.end] == span.text
 """,
     "3_ner": """
-assert fine_tuned["val_f1"][-1] > 0.55 and feature_based["val_f1"][-1] > 0.5
-assert np.mean(found[True]) > 0.9 > 0.5 > np.mean(found[False])
+assert fine_tuned["val_f1"][-1] > 0.9 and feature_based["val_f1"][-1] > 0.8
+assert np.mean(found[True]) > 0.9 and np.mean(found[False]) > 0.8
 assert fine_tuned["val_f1"][-1] == kbz.metrics.entity_scores(dev.tags, predicted)["f1"]
 """,
     "4_pretrain_your_own_text": """
@@ -38,7 +38,7 @@ assert classifier.load_report.fresh == ("classifier/kernel", "classifier/bias")
 """,
     "5_keras_tuner_sweep": """
 assert len(table) == 6 and all(row["restarts"] == 2 and row["status"] == "COMPLETED" for row in table)
-assert table[0]["val_accuracy"] > 0.85 and abs(accuracy - table[0]["best"]) < 1e-6
+assert table[0]["val_accuracy"] > 0.8 and abs(accuracy - table[0]["best"]) < 1e-6
 assert kbz.tuning.table(again) == table
 """,
     "6_tpu_and_workers": """
