@@ -287,8 +287,10 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("fractions", ("0.5", "1")),
         ("third", ("3.5", "2", "x")),
         ("large", ("1e999", "2")),
+        ("lined", ("1_000", "2")),
     ):
         write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
+    write(tmp_path / "quoted.jsonl", '{"text": "good", "label": "3"}')
     squad2(tmp_path, "train")
     answerable = {"train": str(tmp_path / "squad" / "train-v2.0.json")}
     data = {"data": str(tmp_path)}
@@ -309,6 +311,8 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
             data | {"train": str(tmp_path / "third.csv")},
             "third.csv, line 4: a label must be a number. Received: 'x'",
         ),
+        ("numbers", data | {"train": str(tmp_path / "lined.csv")}, "lined.csv, line 2: a label must be a number"),
+        ("numbers", data | {"train": str(tmp_path / "quoted.jsonl")}, "quoted.jsonl, line 1: a label must be a number"),
         (
             "numbers",
             data | {"train": str(tmp_path / "large.csv")},

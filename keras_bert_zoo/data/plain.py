@@ -45,25 +45,36 @@ def read_texts(
 
 
 def read_columns(
-    source: Source, text: str | tuple[str, str], label: str | None, read_label: Callable[[str, Any], Any]
+    source: Source,
+    text: str | tuple[str, str],
+    label: str | None,
+    check: Callable[[str, Any, Any], None],
+    numbers: bool = False,
 ) -> tuple[Columns, bool]:
-    """Texts and what `read_label` makes of their labels and places, and whether a file writes numbers like names."""
+    """Texts and labels as they are written, and whether that is how the file writes numbers, too.
+
+    `check` is given the place of each label, the label, and with `numbers` the number that it looks like, else the same.
+    """
     texts = (text,) if isinstance(text, str) else tuple(text)
     if len(texts) not in (1, 2):
         raise ValueError(f"`text` must be a column or a tuple of two. Received: text={text!r}")
     table = open_table(source)
     rows = table.select(*texts, *([] if label is None else [label]))
-    columns = text_columns(rows, len(texts) == 2, None if label is None else read_label)
-    return columns, table.name.lower().endswith((".tsv", ".csv"))
+    written = table.name.lower().endswith((".tsv", ".csv"))
+
+    def read_label(place: str, value: Any) -> Any:
+        check(place, value, _typed([value])[0] if numbers and written else value)
+        return value
+
+    return text_columns(rows, len(texts) == 2, None if label is None else read_label), written
 
 
-def _check_label(place: str, label: Any) -> Any:
+def _check_label(place: str, label: Any, _: Any) -> None:
     names = label if isinstance(label, list) else [label]
     if not all(isinstance(name, (str, int, float)) for name in names) or label == "":
         raise ValueError(
             f"{place}: a label must be a name, a number or a list of those. Received: {reprlib.repr(label)}"
         )
-    return label
 
 
 def _typed(labels: list[str]) -> list[Any]:

@@ -30,35 +30,30 @@ def columns_reader(read: Callable[..., Columns]) -> Reader:
     return read_data
 
 
-def own_reader(read_label: Callable[[str, Any], Any]) -> Reader:
-    """A reader of a user's own tables, whose labels `read_label` takes, after the place of each."""
+def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], None]) -> Reader:
+    """A reader of a user's own tables, whose labels are checked as in `read_columns`, and converted."""
 
     def read_data(
         path: Source, limit: int | None = None, text: Sequence[str] = ("text",), label: str | None = "label"
     ) -> Data:
         own_text: Any = text[0] if len(text) == 1 else tuple(text)
-        columns, _ = read_columns(path, own_text, label, read_label)
-        return _data(columns.x, None if columns.y is None else columns.y[:limit], None, limit)
+        # Names stay as they are written: whether all of a file look like numbers says nothing about another file's.
+        columns, _ = read_columns(path, own_text, label, check, numbers=convert is not str)
+        y = None if columns.y is None else [convert(label) for label in columns.y[:limit]]
+        return _data(columns.x, y, None, limit)
 
     return read_data
 
 
-def read_name(place: str, label: Any) -> str:
-    """A class; written like a number it stays a name, as another file's may not look like one."""
+def check_name(place: str, label: Any, _: Any) -> None:
     if not isinstance(label, (str, int)) or label == "":
         expected = "a name or an integer; numbers are for the task numbers"
         raise ValueError(f"{place}: a label must be {expected}. Received: {reprlib.repr(label)}")
-    return str(label)
 
 
-def read_number(place: str, label: Any) -> float:
-    try:
-        number = float(label)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
+def check_number(place: str, label: Any, number: Any) -> None:
+    if not isinstance(number, (int, float)) or not math.isfinite(number):
         raise ValueError(f"{place}: a label must be a number. Received: {reprlib.repr(label)}")
-    return number
 
 
 def read_documents(path: Source, limit: int | None = None, labels: bool = True) -> Data:

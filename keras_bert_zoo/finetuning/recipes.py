@@ -13,12 +13,12 @@ from keras_bert_zoo.data import GLUE, read_dream, read_glue, read_swag, read_xnl
 from keras_bert_zoo.finetuning.kinds import Answers, Choices, Classes, Kind, Numbers, Tags
 from keras_bert_zoo.finetuning.readers import (
     Reader,
+    check_name,
+    check_number,
     columns_reader,
     own_reader,
     read_answered,
     read_documents,
-    read_name,
-    read_number,
     read_questions,
 )
 from keras_bert_zoo.metrics import accuracy, glue_scores, pearson, spearman
@@ -116,7 +116,7 @@ _SWAG = Recipe(
 # The numbers of GLUE's.
 _TEXTS = Recipe(
     Classes(_accuracy, 1),
-    own_reader(read_name),
+    own_reader(str, check_name),
     ("",),
     ("train.tsv", "train.csv", "train.jsonl"),
     ("dev.tsv", "dev.csv", "dev.jsonl"),
@@ -185,7 +185,7 @@ RECIPES: dict[str, Recipe] = {
     "numbers": replace(
         _TEXTS,
         kind=Numbers(_correlations, 1),
-        read=own_reader(read_number),
+        read=own_reader(float, check_number),
         score="pearson",
     ),
 }
