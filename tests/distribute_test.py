@@ -149,6 +149,25 @@ def test_the_workers_rows_are_the_batch(data, options, masking, pairs):
             np.testing.assert_array_equal(joined, array, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"masking": Masking(2, whole_words=True)}, {"next_token": True}],
+    ids=["drawn", "whole words", "next tokens"],
+)
+def test_the_batches_of_an_update_are_one_batch(data, options):
+    """Each of its four on its own, and split between two workers."""
+    path = data()
+    whole = PretrainingBatches(path, 16, epoch_batches=3, **options)
+    pieces = PretrainingBatches(path, 4, epoch_batches=12, gradient_accumulation_steps=4, **options)
+    whole.epoch = pieces.epoch = 2
+    assert len(pieces) == 4 * len(whole)
+    for index in range(len(whole)):
+        for workers in (1, 2):
+            parts = [arrays(pieces.part_of(4 * index + i, part, workers)) for i in range(4) for part in range(workers)]
+            for name, array in arrays(whole[index]).items():
+                np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array, err_msg=name)
+
+
 def test_a_worker_reads_its_own_rows_only(data, monkeypatch):
     batches, read = PretrainingBatches(data(), 8), []
     rows_of = kbz.pretraining.batches.rows_of

@@ -419,6 +419,22 @@ def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatc
     assert chosen == [1, 8]
 
 
+def test_one_document_makes_no_pairs(tmp_path, tokenizer):
+    (tmp_path / "one").write_text("a good film\nit is fine\nso warm")
+    (tmp_path / "two").write_text("bad\n\nnot good")
+    options = {"sequence_length": 16, "verbose": False}
+    for layout, paths in (("sentences", ["one"]), ("prose", ["one"]), ("sentences", {"x": ["one"], "y": ["one"]})):
+        names = (
+            {k: [tmp_path / n for n in v] for k, v in paths.items()} if isinstance(paths, dict) else [tmp_path / "one"]
+        )
+        with pytest.raises(ValueError, match="`paths` must hold two documents or more of a language"):
+            prepare(names, tmp_path / "data", tokenizer, layout, **options)
+        assert not (tmp_path / "data").exists()
+    prepare([tmp_path / "one"], tmp_path / "packed", tokenizer, next_sentence=False, **options)
+    prepare([tmp_path / "two"], tmp_path / "pairs", tokenizer, **options)
+    assert np.load(tmp_path / "pairs" / "next_sentence_labels.npy").all()
+
+
 def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
     (tmp_path / "empty.txt").write_text("")
     for paths, options, words in (

@@ -258,7 +258,7 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
 def test_an_update_in_parts_is_the_same_update(run, tmp_path, whole_words):
     """Parts have few predictions or many; those of the whole update count alike."""
     run = replace(run, dropout=0.0, steps=4, masking={"whole_words": whole_words, "rate": 0.3})
-    parts = PretrainingBatches(run.data, 16, parts=4)
+    parts = PretrainingBatches(run.data, 4, gradient_accumulation_steps=4)
     assert len({(parts[i][2]["mlm"] > 0).sum() for i in range(4)}) > 1
     pretrain(run, tmp_path / "whole", verbose=0)
     pretrain(replace(run, gradient_accumulation_steps=4), tmp_path / "parts", verbose=0)

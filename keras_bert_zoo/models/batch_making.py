@@ -69,11 +69,11 @@ class MakesBatches(ChecksInputs):
         else:
             examples = self.preprocessor.pack(x)
             self.check_pairs(isinstance(x, tuple))
-        if self.count_examples(examples) == 0:
+        if self._count_examples(examples) == 0:
             raise ValueError("`x` must hold at least one example. Received: none")
         return examples
 
-    def count_examples(self, examples: Examples) -> int:
+    def _count_examples(self, examples: Examples) -> int:
         return len(examples.lengths)
 
     def _targets(

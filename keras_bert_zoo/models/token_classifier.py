@@ -233,9 +233,9 @@ class BertTokenClassifier(HasClasses, TokenTask):
             raise ValueError("`x` must be a list of sentences, documents or texts. Received: a tuple")
         return isinstance(x, dict) or is_words(x) or super()._is_columns(x)
 
-    def count_examples(self, examples: Examples) -> int:
+    def _count_examples(self, examples: Examples) -> int:
         # One without words has no window.
-        return len(examples.words.examples) if isinstance(examples, WordWindows) else super().count_examples(examples)
+        return len(examples.words.examples) if isinstance(examples, WordWindows) else super()._count_examples(examples)
 
     def _targets(
         self, examples: Examples, y: Any, sample_weight: Any = None, learn: bool = False

@@ -32,8 +32,8 @@ class PretrainingBatches(keras.utils.PyDataset):
         seed: Where chance comes from.
         epoch_batches: Batches that `fit` takes for an epoch; None takes those of one pass. Epochs go on where the last
             one ended, into further passes.
-        parts: Pieces in which a batch is handed out, for as many steps of gradient accumulation: rows and weights are
-            those of the whole batch, so that the mean of the pieces' gradients is its gradient.
+        gradient_accumulation_steps: Batches that make one update: they have the rows, the masks and the weights of one
+            large batch, so that the mean of their gradients is its gradient.
 
     Each batch is a tuple `(inputs, targets, weights)` of dicts:
 
@@ -55,12 +55,10 @@ class PretrainingBatches(keras.utils.PyDataset):
         next_token: bool = False,
         seed: int = 0,
         epoch_batches: int | None = None,
-        parts: int = 1,
+        gradient_accumulation_steps: int = 1,
     ) -> None:
         super().__init__()
-        check_positive_int(batch_size=batch_size, parts=parts)
-        if batch_size % parts:
-            raise ValueError(f"`parts` must divide `batch_size`. Received: parts={parts}, batch_size={batch_size}")
+        check_positive_int(batch_size=batch_size, gradient_accumulation_steps=gradient_accumulation_steps)
         folder = Path(path)
         if not (folder / DESCRIPTION).is_file():
             raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(path)!r}")
@@ -88,23 +86,25 @@ class PretrainingBatches(keras.utils.PyDataset):
         self.fixed_masks, self.pairs, self.next_token = fixed, pairs, next_token
         self.next_sentence = pairs and not next_token if next_sentence is None else next_sentence
         self.shard = open_shard(folder, fixed)
-        self.batch_size, self.seed, self.parts = batch_size, seed, parts
+        self.batch_size, self.seed = batch_size, seed
+        self._update_batches = gradient_accumulation_steps
+        self._update_size = batch_size * gradient_accumulation_steps
         self.examples = len(self.shard)
-        if self.examples < batch_size:
+        if self.examples < self._update_size:
             raise ValueError(
                 f"`batch_size` must be at most the number of examples, {self.examples}. "
-                f"Received: batch_size={batch_size}"
+                f"Received: batch_size={self._update_size}"
             )
         if epoch_batches is not None:
             check_positive_int(epoch_batches=epoch_batches)
-        self._pass_batches = self.examples // batch_size
-        self._epoch_batches = epoch_batches or self._pass_batches
+        self._pass_updates = self.examples // self._update_size
+        self._epoch_batches = epoch_batches or self._pass_updates * gradient_accumulation_steps
         self.epoch = 0
         self._drawn: tuple[int, np.ndarray] | None = None
         self._whole: tuple[int, Any] | None = None
 
     def __len__(self) -> int:
-        return self._epoch_batches * self.parts
+        return self._epoch_batches
 
     @property
     def mean_length(self) -> float:
@@ -130,24 +130,23 @@ class PretrainingBatches(keras.utils.PyDataset):
         return self.part_of(index, 0, 1)
 
     def part_of(self, index: int, part: int, parts: int) -> tuple[Any, Any, Any]:
-        """Of piece `index` what one of several workers makes: its own rows, as they are in the whole batch."""
-        batch, piece = divmod(index, self.parts)
-        step = self.epoch * self._epoch_batches + batch
-        number, place = divmod(step, self._pass_batches)
-        rows = self._order(number)[place * self.batch_size : (place + 1) * self.batch_size]
+        """Of batch `index` what one of several workers makes: its own rows, as they are in the whole batch."""
+        update, piece = divmod(self.epoch * self._epoch_batches + index, self._update_batches)
+        number, place = divmod(update, self._pass_updates)
+        rows = self._order(number)[place * self._update_size : (place + 1) * self._update_size]
         rng = np.random.default_rng((self.seed, number, place))
-        size = self.batch_size // (self.parts * parts)
-        if size == self.batch_size:
+        size = self.batch_size // parts
+        if size == self._update_size:
             return self.take(rows, rng)
-        first = (piece * parts + part) * size
+        first = piece * self.batch_size + part * size
         own = slice(first, first + size)
         predictions = self._predictions(rows)
         if predictions is not None:
             return self._make(rows[own], cast(Any, _RowsOf(rng, len(rows), own)), len(rows), predictions)
         # Chance has the shape of the longest row in words, whoever makes that.
         whole = self._whole
-        if whole is None or whole[0] != step:
-            self._whole = whole = step, self.take(rows, rng)
+        if whole is None or whole[0] != update:
+            self._whole = whole = update, self.take(rows, rng)
         return keras.tree.map_structure(lambda array: array[own], whole[1])
 
     def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
@@ -209,6 +208,8 @@ class PretrainingBatches(keras.utils.PyDataset):
     def _predictions(self, rows: np.ndarray) -> int | None:
         """How many predictions these examples have, where that is known without drawing them."""
         shard = self.shard
+        if self.next_token:
+            return int((lengths_of(shard.ends, rows) - 1).sum())
         if shard.mask_ends is not None:
             return int(lengths_of(shard.mask_ends, rows).sum())
         if self.masking.whole_words:

@@ -34,6 +34,11 @@ class Document:
     def characters(self) -> int:
         return sum(map(len, self.sentences))
 
+    @property
+    def bytes(self) -> int:
+        """What its sentences take in a file, a line each."""
+        return sum(len(sentence.encode("utf-8")) + 1 for sentence in self.sentences)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -102,11 +107,15 @@ def read_documents(
                 held = report.sentences
                 for part in _parts(sentences):
                     if not any(map(_TEXT.search, part)):
-                        report.skipped.append(_refuse(f"{path} must hold text. Received: control characters", strict))
+                        what = f"{path} must hold text. Received: control characters"
+                        if strict:
+                            raise ValueError(what)
+                        report.skipped.append(what)
                         continue
+                    document = Document(origin, part)
                     report.sentences += len(part)
-                    report.bytes += sum(len(sentence.encode()) + 1 for sentence in part)
-                    yield Document(origin, part)
+                    report.bytes += document.bytes
+                    yield document
                 report.documents += report.sentences > held
                 origin += 1
             if report.sentences > before:
@@ -114,14 +123,10 @@ def read_documents(
             elif len(report.skipped) == named:
                 raise ValueError(f"{path} must hold text. Received: an empty document")
         except ValueError as error:
-            report.skipped.append(_refuse(str(error), strict))
+            if strict:
+                raise
+            report.skipped.append(str(error))
             origin += 1
-
-
-def _refuse(what: str, strict: bool) -> str:
-    if strict:
-        raise ValueError(what)
-    return what
 
 
 def _split_lines(lines: Iterator[str]) -> Iterator[Iterator[str]]:

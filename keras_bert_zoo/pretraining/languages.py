@@ -35,7 +35,7 @@ def count_passes(
     for language, paths in languages.items():
         report = CorpusReport()
         parts, _ = next(group_parts(read_documents(paths, layout, strict, report, open_file)), ([], []))
-        read = sum(len(sentence.encode("utf-8")) + 1 for document in parts for sentence in document.sentences)
+        read = sum(document.bytes for document in parts)
         counted = count_examples(make_block(0, parts, []), recipe, tokenizer) if parts else 0
         if not counted:
             what = "; ".join([f"none in {language!r}", *report.skipped])

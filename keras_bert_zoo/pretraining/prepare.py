@@ -15,7 +15,7 @@ from keras_bert_zoo.files import write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
-from keras_bert_zoo.pretraining.shards import join_shards, open_shard, shard_name, write_shard
+from keras_bert_zoo.pretraining.shards import join_shards, shard_name, write_shard
 from keras_bert_zoo.pretraining.workers import in_order
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import Masking
@@ -27,8 +27,8 @@ FORMAT = 1
 _WORTH_PROCESSES = 2**24
 
 _ONE_DOCUMENT = (
-    "`paths` must hold two documents or more for next-sentence pairs, in prose two files. Received: one; "
-    "next_sentence=False packs it"
+    "`paths` must hold two documents or more of a language for next-sentence pairs, in prose two files. "
+    "Received: one; next_sentence=False packs it"
 )
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -103,8 +103,8 @@ def prepare(
     if workers is not None:
         check_positive_int(workers=workers)
     masking = masking or Masking.for_length(sequence_length)
-    if next_sentence and layout == "prose" and sum(map(len, languages.values())) == 1:
-        raise ValueError(_ONE_DOCUMENT)
+    if next_sentence and layout == "prose" and all(len(files) == 1 for files in languages.values()):
+        raise ValueError(_ONE_DOCUMENT)  # Seen before anything is read.
     recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     beside = target.with_name(f".{target.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -132,9 +132,9 @@ def prepare(
                 "; ".join(report.skipped) or "text that gives no example; a pair needs two sentences or two documents"
             )
             raise ValueError(f"`paths` must hold text. Received: {what}")
-        join_shards(shards, beside)
-        if next_sentence and not open_shard(beside, fix_masks).next_sentence_labels.any():
+        if next_sentence and report.documents <= len(languages):
             raise ValueError(_ONE_DOCUMENT)
+        join_shards(shards, beside)
         for shard in shards:
             shutil.rmtree(shard)
         write_vocabulary(beside / VOCABULARY, tokenizer.vocabulary)

@@ -28,8 +28,7 @@ class Speed(keras.callbacks.Callback):
         length = batches.mean_length
         flops = training_flops(model.backbone.architecture, length, batches.mean_predictions)
         peak = peak_flops(model.backbone.embeddings.compute_dtype) * device_count(model)
-        examples = batches.batch_size // batches.parts
-        self._step = {"tokens_per_second": examples * length, "mfu": examples * flops / peak}
+        self._step = {"tokens_per_second": batches.batch_size * length, "mfu": batches.batch_size * flops / peak}
         self._start = 0.0
         self._logs: dict[str, float] = {}
 

@@ -146,7 +146,8 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
     parts = run.gradient_accumulation_steps
-    batches = _batches(run, run.data, backbone.get("causal", False), epoch_batches=run.save_every, parts=parts)
+    together = {"epoch_batches": run.save_every * parts, "gradient_accumulation_steps": parts}
+    batches = _batches(run, run.data, backbone.get("causal", False), **together)
     validation = None if run.validation is None else _held_out(run.validation, run, batches)
     model = _build(run, batches, backbone)
     model.check_batches(batches, "data")
@@ -187,16 +188,16 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
 
 
 def _batches(run: Run, path: str, next_token: bool, **options: Any) -> PretrainingBatches:
+    size = run.batch_size // run.gradient_accumulation_steps
     if run.masking is not None:
         options["masking"] = replace(PretrainingBatches(path, batch_size=1).masking, **run.masking)
-    return PretrainingBatches(path, run.batch_size, seed=run.seed, next_token=next_token, **options)
+    return PretrainingBatches(path, size, seed=run.seed, next_token=next_token, **options)
 
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
     if run.masking is not None and PretrainingBatches(path, batch_size=1).fixed_masks:
         run = replace(run, masking=None)  # Two runs of other masks are compared on the same ones.
-    part = replace(run, batch_size=run.batch_size // run.gradient_accumulation_steps, gradient_accumulation_steps=1)
-    held_out = _batches(part, path, batches.next_token)
+    held_out = _batches(run, path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
         raise ValueError(
             "`validation` must have the vocabulary and the tokenizer of the data set. "

@@ -52,10 +52,10 @@ def read_prose(lines: Iterable[str]) -> Iterator[str]:
     """The sentences of ordinary prose, hard-wrapped or not: blank lines part paragraphs."""
     for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
         if not blank:
-            yield from _split_lines(line.strip() for line in paragraph)
+            yield from _split_paragraph(line.strip() for line in paragraph)
 
 
-def _split_lines(lines: Iterable[str]) -> Iterator[str]:
+def _split_paragraph(lines: Iterable[str]) -> Iterator[str]:
     gathered, characters = [], 0
     for line in lines:
         gathered.append(line)
