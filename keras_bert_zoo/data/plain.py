@@ -53,7 +53,7 @@ def read_columns(
 ) -> tuple[Columns, bool]:
     """Texts and labels as they are written, and whether that is how the file writes numbers, too.
 
-    `check` is given the place of each label, the label, and with `numbers` the number that it looks like, else the same.
+    `check` is given the place of each label, the label, and what it means: with `numbers` one that looks like a number.
     """
     texts = (text,) if isinstance(text, str) else tuple(text)
     if len(texts) not in (1, 2):
