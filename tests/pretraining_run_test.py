@@ -202,10 +202,28 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
         (("pretrain", "--config", "data/dataset.json", "--out", "run2"), "must be the configuration of a run"),
         (("vocab", "gone", "--size", "9", "--out", "v"), "gone must be a text file"),
         (("prepare", "text", "--vocab", "gone", "--out", "d"), "No such file or directory: 'gone'"),
+        (("prepare", "text", "--vocab", "vocab.txt", "--masking", '{"share": 1}', "--out", "d"), "`masking` must be a"),
         (("vocab", "text", "--size", "60", "--out", "gone/v"), "--out must be a file in a directory that is there"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err
+
+
+def test_masks_of_other_shares_from_the_console(tmp_path, monkeypatch):
+    """All that is predicted is masked, nothing else; the longest example has a prediction for each fifth token."""
+    (tmp_path / "text").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["vocab", "text", "--size", "60", "--out", "vocab.txt"]) == 0
+    masking = '{"mask": 1.0, "random": 0.0, "rate": 0.2, "max_predictions": 4}'
+    length = ("--sequence-length", "20", "--short-rate", "0")
+    fixed = ("--fix-masks", "--masking", masking, "--out", "data")
+    assert cli.main(["prepare", "text", "--vocab", "vocab.txt", *length, *fixed]) == 0
+    batches = PretrainingBatches("data", batch_size=1)
+    assert (batches.shard.mask_replacements == batches.tokenizer.mask_token_id).all()
+    predictions = np.diff(batches.shard.mask_ends, prepend=0)
+    lengths = np.diff(batches.shard.ends, prepend=0)
+    np.testing.assert_array_equal(predictions, np.rint(lengths * 0.2))
+    assert (lengths == 20).any()
 
 
 def small_preset(name, load_weights):
@@ -216,13 +234,13 @@ def small_preset(name, load_weights):
     return checkpoint
 
 
-@pytest.mark.parametrize("command", ["vocab", "prepare", "pretrain"])
+@pytest.mark.parametrize("command", ["vocab", "prepare", "records", "pretrain"])
 def test_help_shows_examples(command, capsys, monkeypatch):
     with pytest.raises(SystemExit) as leaves:
         cli.main([command, "--help"])
     assert leaves.value.code == 0
     examples = capsys.readouterr().out.split("keras-bert-zoo ")
-    assert len(examples) > 3
+    assert len(examples) > 2
     monkeypatch.setattr(f"keras_bert_zoo.cli.pretraining._{command}", lambda options: None)
     for example in examples[2:]:  # After the usage.
         words = shlex.split(example.split("\n\n")[0].replace("\\\n", " "))

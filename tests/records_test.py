@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare, read_records, write_records
 from tests.helpers import TINY
 from tests.pretraining_run_test import TEXT
@@ -83,6 +84,14 @@ def test_training_from_records(data, tmp_path):
     history = model.fit(records, epochs=2, steps_per_epoch=steps, verbose=0).history
     assert np.isfinite(history["loss"]).all()
     assert int(model.optimizer.iterations) == 2 * steps
+
+
+def test_from_the_console(data, tmp_path, capsys):
+    assert cli.main(["records", "--data", str(data), "--out", str(tmp_path / "console")]) == 0
+    assert f"{PretrainingBatches(data, 1).examples:,} examples" in capsys.readouterr().out
+    write_records(data, tmp_path / "python", verbose=False)
+    name = "shard-00000-of-00001.tfrecord"
+    assert (tmp_path / "console" / name).read_bytes() == (tmp_path / "python" / name).read_bytes()
 
 
 def test_nothing_of_a_set_is_there_before_all_of_it(data, tmp_path, monkeypatch):

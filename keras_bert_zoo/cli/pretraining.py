@@ -1,4 +1,4 @@
-"""Pre-training from the console: `vocab`, `prepare`, `pretrain`."""
+"""Pre-training from the console: `vocab`, `prepare`, `records`, `pretrain`."""
 
 import argparse
 import shlex
@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_bert_zoo.cli.commands import add_command, add_options, configured, json_object
 from keras_bert_zoo.files import read_json
-from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain
+from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain, write_records
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
 from keras_bert_zoo.text import BertTokenizer, learn_vocabulary, read_lines, write_vocabulary
 
@@ -27,8 +27,8 @@ Make a data set of next-sentence pairs from books, five passes over the text, ma
 
 The same with whole words masked, fixed in the data set, at length 512:
 
-  keras-bert-zoo prepare --vocab vocab.txt --layout prose --sequence-length 512 --fix-masks --whole-words \\
-      --out long books/*.txt
+  keras-bert-zoo prepare --vocab vocab.txt --layout prose --sequence-length 512 --fix-masks \\
+      --masking '{"whole_words": true}' --out long books/*.txt
 
 Several languages, each in its smoothed share:
 
@@ -38,6 +38,11 @@ On a cluster, with the options of the Apache Beam pipeline that it runs as:
 
   keras-bert-zoo prepare --vocab vocab.txt --out data books/*.txt \\
       --beam="--runner=FlinkRunner --flink_master=host:8081 --temp_location=gs://bucket/temp"
+"""
+_RECORDS = """\
+Write a data set that was prepared with --fix-masks as TFRecords, which google-research/bert and others read:
+
+  keras-bert-zoo records --data long --out gs://bucket/records
 """
 _PRETRAIN = """\
 Pre-train BERT tiny on it; the same command goes on after an interruption:
@@ -64,7 +69,7 @@ A run writes its configuration, from which another can be started:
 
 
 def add_commands(commands: Any) -> None:
-    for add in (_add_vocab, _add_prepare, _add_pretrain):
+    for add in (_add_vocab, _add_prepare, _add_records, _add_pretrain):
         add(commands)
 
 
@@ -133,8 +138,14 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument("--duplicates", type=int, default=1, help="passes over the text (%(default)s)")
     parser.add_argument("--no-pairs", action="store_true", help="pack sentences, without next-sentence pairs")
     parser.add_argument("--fix-masks", action="store_true", help="draw masks now, not anew in each epoch of training")
-    parser.add_argument("--max-predictions", type=int, help="predictions an example; 15 %% of the length unless given")
-    parser.add_argument("--whole-words", action="store_true", help="mask all pieces of a word together")
+    parser.add_argument(
+        "--masking",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="fields of Masking in place of the paper's: rate, mask, random, whole_words, max_predictions",
+    )
+    parser.add_argument("--short-rate", type=float, default=0.1, help="share of short examples (%(default)s)")
     parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
     parser.add_argument("--workers", type=int, help="processes; one a core unless given, none for little text")
     parser.add_argument("--strict", action="store_true", help="stop at a file that cannot be read")
@@ -143,17 +154,18 @@ def _add_prepare(commands: Any) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    most = {} if options.max_predictions is None else {"max_predictions": options.max_predictions}
+    Masking.check_fields(options.masking)
     report = prepare(
         _texts(options),
         options.out,
         BertTokenizer(options.vocab, lowercase=not options.cased),
         layout=options.layout,
         sequence_length=options.sequence_length,
-        masking=Masking.for_length(options.sequence_length, whole_words=options.whole_words, **most),
+        masking=Masking.for_length(options.sequence_length, **options.masking),
         fix_masks=options.fix_masks,
         next_sentence=not options.no_pairs,
         duplicates=options.duplicates,
+        short_rate=options.short_rate,
         seed=options.seed,
         strict=options.strict,
         workers=options.workers,
@@ -166,6 +178,19 @@ def _prepare(options: argparse.Namespace) -> None:
         print(f"{name}: {share:.1%} of the examples, {made['passes']:.3g} of its text for each pass")
     for words in report.skipped:
         print(f"skipped: {words}")
+
+
+# --- records
+
+
+def _add_records(commands: Any) -> None:
+    parser = add_command(commands, "records", "Write a data set as TFRecords; needs TensorFlow.", _RECORDS, _records)
+    parser.add_argument("--data", required=True, help="data set that `prepare --fix-masks` made")
+    parser.add_argument("--out", required=True, help="the directory to make; gs:// where TensorFlow reads it")
+
+
+def _records(options: argparse.Namespace) -> None:
+    print(f"{options.out}: {write_records(options.data, options.out):,} examples")
 
 
 # --- pretrain

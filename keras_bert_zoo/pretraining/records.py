@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
@@ -37,12 +38,13 @@ def _tensorflow() -> Any:
     return tensorflow
 
 
-def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
+def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str], verbose: bool = True) -> int:
     """Write a data set of fixed masks as TFRecord files with the original's seven features.
 
     Args:
         data: A data set that `prepare` made with `fix_masks`.
         out: Directory to make, for the files `shard-00000-of-00002.tfrecord`, … of some 50,000 examples each.
+        verbose: Show progress.
 
     Returns:
         The number of examples.
@@ -60,12 +62,14 @@ def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
     tf.io.gfile.makedirs(folder)
     starts = range(0, batches.examples, _EXAMPLES_A_FILE)
     paths = [os.path.join(folder, f"shard-{n:05d}-of-{len(starts):05d}.tfrecord") for n in range(len(starts))]
+    progress = keras.utils.Progbar(batches.examples, verbose=int(verbose), unit_name="example")
     for start, path in zip(starts, paths, strict=True):
         stop = min(start + _EXAMPLES_A_FILE, batches.examples)
         with tf.io.TFRecordWriter(path + _PART) as writer:
             for first in range(start, stop, 256):
                 for example in _examples(tf, *batches.take(np.arange(first, min(first + 256, stop)))):
                     writer.write(example)
+                progress.update(min(first + 256, stop))
     for path in paths:  # None of them before all are whole.
         tf.io.gfile.rename(path + _PART, path)
     return batches.examples

@@ -1,7 +1,7 @@
 """A pre-training run that may be killed at any time and started again."""
 
 import os
-from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,8 @@ class Run:
         check_positive(learning_rate=self.learning_rate)
         if self.dropout is not None:
             check_rate(dropout=self.dropout)
-        known = {field.name for field in fields(Masking)}
-        if self.masking is not None and not (isinstance(self.masking, dict) and set(self.masking) <= known):
-            raise ValueError(f"`masking` must be a dict of {sorted(known)}. Received: masking={self.masking!r}")
+        if self.masking is not None:
+            Masking.check_fields(self.masking)
         if self.architecture is not None and (
             not isinstance(self.architecture, dict) or _DECIDED_ELSEWHERE & set(self.architecture)
         ):

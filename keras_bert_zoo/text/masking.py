@@ -1,7 +1,7 @@
 """Language-model targets: which tokens are predicted, and what stands in their place (Devlin et al. 2019, 3.1, A.1)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class Masking:
 
     @classmethod
     def for_length(cls, sequence_length: int, **changes: Any) -> "Masking":
-        """The paper's, with as many predictions at most as 15 % of the longest example are."""
+        """The paper's but for what changes, with as many predictions at most as 15 % of the longest example are."""
         return cls(**{"max_predictions": math.ceil(0.15 * sequence_length), **changes})
 
     def __post_init__(self) -> None:
@@ -46,6 +46,13 @@ class Masking:
             raise ValueError(
                 f"`mask` and `random` must be shares of one whole. Received: mask={self.mask}, random={self.random}"
             )
+
+    @classmethod
+    def check_fields(cls, masking: Any) -> None:
+        """Refuse, as `masking`, what is no dict of some of the attributes above."""
+        known = sorted(field.name for field in fields(cls))
+        if not (isinstance(masking, dict) and set(masking) <= set(known)):
+            raise ValueError(f"`masking` must be a dict of {known}. Received: masking={masking!r}")
 
     def wanted(self, lengths: np.ndarray) -> np.ndarray:
         """Predictions an example of so many tokens, where it has as many that may be masked."""
