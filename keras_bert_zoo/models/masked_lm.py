@@ -12,7 +12,7 @@ from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
 from keras_bert_zoo.training.distribution import replicas
 
 MASK_POSITIONS = "mask_positions"
@@ -75,7 +75,7 @@ class BertMaskedLM(Task):
         if optimizer == "auto":
             optimizer = AdamW(WarmupPolynomialDecay(1e-4, warmup=0.01))
         if loss == "auto":  # The batches' weights make it a mean over predictions; the parts are added up.
-            loss = {output: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for output in self.output}
+            loss = {output: TokenCrossentropy() for output in self.output}
         if weighted_metrics == "auto":
             weighted_metrics = {
                 output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output

@@ -17,7 +17,7 @@ from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.windows import IGNORED, WordWindows
 from keras_bert_zoo.text.words import flat_tags, is_words
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
 
 
 class Entity(NamedTuple):
@@ -119,7 +119,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         if optimizer == "auto":
             optimizer = AdamW(WarmupPolynomialDecay(3e-5))
         if loss == "auto":
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            loss = TokenCrossentropy()
         if metrics == "auto":
             metrics = None
             kwargs.setdefault("weighted_metrics", [LabelledAccuracy()])
