@@ -57,15 +57,61 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         )
         self.bias_correction = bias_correction
 
+    # TensorFlow and PyTorch have the formula in kernels of their own: one pass over memory, in place of a dozen that
+    # Keras makes on the one and some thirty on the other.
+
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        learning_rate = ops.cast(learning_rate, "float32")
+        step = ops.cast(self.iterations + 1, "float32")
+        first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
+        correction = ops.sqrt(second) / first
+        if self._updates_in_torch():
+            rate = learning_rate * correction if self.bias_correction else learning_rate
+            self._update_in_torch(grads, trainable_variables, rate)
+            return
         if not self.bias_correction:
-            # Keras multiplies the rate by sqrt(1 - beta_2^t) / (1 - beta_1^t). Dividing by it first leaves
-            # m / (sqrt(v) + epsilon), on every backend and under every strategy.
-            step = ops.cast(self.iterations + 1, "float32")
-            first = 1.0 - ops.power(ops.cast(self.beta_1, "float32"), step)
-            second = 1.0 - ops.power(ops.cast(self.beta_2, "float32"), step)
-            learning_rate = ops.cast(learning_rate, "float32") * first / ops.sqrt(second)
+            # Keras corrects. Dividing by it first leaves m / (sqrt(v) + epsilon), on every backend and under every
+            # strategy.
+            learning_rate = learning_rate / correction
         super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def _updates_in_torch(self) -> bool:
+        return keras.backend.backend() == "torch" and not self.amsgrad
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        # The kernel multiplies decay by the rate that it is given, which is not the schedule's where that is corrected.
+        if not self._updates_in_torch() or self.bias_correction:
+            super()._apply_weight_decay(variables)
+
+    def _update_in_torch(self, grads: Any, variables: Any, rate: Any) -> None:
+        import torch
+        from torch.optim.adamw import adamw
+
+        decay = 0.0 if self.bias_correction else self.weight_decay or 0.0
+        groups: dict[float, list[int]] = {decay: [], 0.0: []}
+        for i, variable in enumerate(variables):
+            groups[decay if decay and self._use_weight_decay(variable) else 0.0].append(i)
+        # The kernel corrects the moments for the number of steps; after so many there is nothing to correct.
+        steps = torch.tensor(1e9, device=rate.device)
+        for decay, places in groups.items():
+            indices = [self._get_variable_index(variables[i]) for i in places]
+            with torch.no_grad():
+                adamw(
+                    [variables[i].value for i in places],
+                    [grads[i].to(variables[i].value.dtype).contiguous() for i in places],
+                    [self._momentums[i].value for i in indices],
+                    [self._velocities[i].value for i in indices],
+                    [],
+                    [steps] * len(places),
+                    fused=True,
+                    amsgrad=False,
+                    beta1=self.beta_1,
+                    beta2=self.beta_2,
+                    lr=rate,
+                    weight_decay=decay,
+                    eps=self.epsilon,
+                    maximize=False,
+                )
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         if keras.backend.backend() != "tensorflow" or self.amsgrad:
@@ -73,7 +119,6 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
             return
         import tensorflow as tf
 
-        # One pass over memory in place of a dozen: the same formula in TensorFlow's own kernel.
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, variable.dtype)
         beta_1, beta_2 = (tf.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))

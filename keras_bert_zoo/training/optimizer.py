@@ -46,6 +46,14 @@ class BertOptimizer(keras.optimizers.Optimizer):
             # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
             if replica := tf.distribute.get_replica_context():
                 grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
+        if keras.backend.backend() == "torch" and self.global_clipnorm:
+            import torch
+
+            # Read once and scaled in place, as PyTorch itself clips. Keras writes the squares and then the gradients
+            # anew, arrays as large as the model.
+            norm = torch.nn.utils.get_total_norm(grads)
+            torch._foreach_mul_(grads, self.global_clipnorm / norm.clamp(min=self.global_clipnorm) + (norm - norm))
+            return grads
         return super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
