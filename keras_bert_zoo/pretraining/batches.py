@@ -13,6 +13,7 @@ from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY
 from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
 from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens
+from keras_bert_zoo.text.tf_dataset import tf_dataset
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 
@@ -228,10 +229,7 @@ class PretrainingBatches(keras.utils.PyDataset):
 
         example = self.part_of(0, part, parts)
         signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), example)
-        dataset = tf.data.Dataset.from_generator(
-            lambda: (self.part_of(i, part, parts) for i in range(len(self))), output_signature=signature
-        )
-        return dataset.apply(tf.data.experimental.assert_cardinality(len(self))).prefetch(tf.data.AUTOTUNE)
+        return tf_dataset(lambda: (self.part_of(i, part, parts) for i in range(len(self))), signature, len(self))
 
 
 class _RowsOf:

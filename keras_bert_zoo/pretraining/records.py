@@ -14,6 +14,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
+from keras_bert_zoo.text.tf_dataset import untuned
 
 # Ours, and what the original and NVIDIA's scripts call it, and the Model Garden.
 _INPUTS = {
@@ -143,8 +144,8 @@ def read_records(
     )
     if shuffle_seed is not None:
         dataset = dataset.shuffle(_SHUFFLED_TOGETHER, shuffle_seed).repeat()
-    dataset = dataset.batch(batch_size, drop_remainder=True).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    dataset = dataset.batch(batch_size, drop_remainder=True).map(batch, num_parallel_calls=os.cpu_count())
+    return untuned(dataset.prefetch(2))
 
 
 def _features(tf: Any, path: str) -> tuple[dict[str, str], dict[str, Any]]:

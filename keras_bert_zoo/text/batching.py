@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.text.packing import Examples
+from keras_bert_zoo.text.tf_dataset import tf_dataset
 
 # Where each shape compiles a program (XLA), batches are padded to the next of these.
 STATIC_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -149,7 +150,4 @@ class LengthSortedBatches(keras.utils.PyDataset):
             free = self._free_dimensions(array)
             return tf.TensorSpec((None,) * free + array.shape[free:], array.dtype)
 
-        signature = keras.tree.map_structure(spec, self[0])
-        dataset = tf.data.Dataset.from_generator(self._epoch, output_signature=signature)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
-        return dataset.prefetch(tf.data.AUTOTUNE)
+        return tf_dataset(self._epoch, keras.tree.map_structure(spec, self[0]), len(self))
