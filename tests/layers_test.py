@@ -8,7 +8,8 @@ import pytest
 
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.activations import get_activation
-from tests.helpers import check_saving, numpy, random_inputs, randomise
+from keras_bert_zoo.layers.dropout import Dropout
+from tests.helpers import check_saving, gradients, numpy, random_inputs, randomise
 
 HIDDEN = np.random.default_rng(1).normal(size=(3, 9, 8)).astype("float32")
 MASK = random_inputs()["padding_mask"]
@@ -170,3 +171,42 @@ def test_bad_arguments(build, words):
     with pytest.raises(ValueError) as error:
         build()
     assert words in str(error.value)
+
+
+# --- Dropout
+
+
+@pytest.mark.parametrize("shape", [(40, 25, 101), (7, 3), (100_003,)])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_drops_its_share_and_keeps_the_mean(shape, rate):
+    """Each value alone, whatever is drawn together with it; a new mask each time, the same one from the same seed."""
+    layer, ones = Dropout(rate), np.ones(shape, "float32")
+    keras.utils.set_random_seed(1)
+    first, second = (numpy(layer(ones, training=True)).ravel() for _ in range(2))
+    share = round(rate * 2**16) / 2**16
+    for values in (first, second):
+        np.testing.assert_allclose(np.unique(values)[-1], 1 / (1 - share), rtol=1e-4)  # Keras': of the rate itself.
+        assert ((values == 0) | (values == values.max())).all()
+    if first.size > 1000:
+        bound = 5 * math.sqrt(rate * (1 - rate) / first.size)
+        assert abs((first == 0).mean() - rate) < bound
+        pairs = {"the next call": (first, second)} | {
+            f"{n} values on": (first[:-n], first[n:]) for n in (1, 2, 3, 4, 8, 101)
+        }
+        for which, (one, other) in pairs.items():
+            both = ((one == 0) & (other == 0)).mean()
+            assert abs(both - rate**2) < 5 * math.sqrt(rate**2 * (1 - rate**2) / one.size), which
+        for lane in range(4):  # That many come from one number.
+            assert abs((first[lane::4] == 0).mean() - rate) < 2 * bound
+    np.testing.assert_array_equal(numpy(layer(ones)), ones)
+
+
+def test_dropout_s_gradient_is_its_mask():
+    layer = Dropout(0.25)
+    inputs = keras.Input((64,))
+    model = keras.Model(inputs, layer(keras.layers.Dense(64, use_bias=False, name="dense")(inputs), training=True))
+    keras.utils.set_random_seed(2)
+    x = np.ones((1, 64), "float32")
+    (gradient,) = gradients(model, x, keras.ops.sum).values()
+    assert set(np.unique(gradient.round(5))) == {0.0, np.float32(np.round(1 / 0.75, 5))}
+    np.testing.assert_array_equal(gradient[0], gradient[1])

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
+from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.lora import AdaptableDense
 
 
@@ -59,7 +60,7 @@ class SelfAttention(keras.layers.Layer):
 
         self.qkv = dense(AdaptableDense, 3 * hidden_dim, "qkv")
         self.output_dense = dense(keras.layers.Dense, hidden_dim, "output")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, hidden_shape: Any, padding_mask_shape: Any = None) -> None:
         self.qkv.build(hidden_shape)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -69,7 +70,7 @@ class BertEmbeddings(keras.layers.Layer):
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, token_ids_shape: tuple[int | None, ...], segment_ids_shape: Any = None) -> None:
         self.token_embedding.build(token_ids_shape)

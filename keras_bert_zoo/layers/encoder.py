@@ -7,6 +7,7 @@ import keras
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
+from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
 
 
@@ -75,7 +76,7 @@ class EncoderLayer(RecomputedLayer):
         self.intermediate = dense(intermediate_dim, "intermediate", activation=get_activation(activation))
         self.output_dense = dense(hidden_dim, "output")
         self.output_norm = layer_norm("output_norm")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=policy, name="dropout")
 
     def build(self, hidden_shape: Any, padding_mask_shape: Any = None) -> None:
         self.attention.build(hidden_shape)
