@@ -45,7 +45,7 @@ class Entry:
         return self.contender.startswith("keras_bert_zoo")
 
 
-def line_up(args: argparse.Namespace, dtype: str) -> list[Entry]:
+def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
     options = {"bfloat16": dtype == "bfloat16"}
     entries = [
         Entry(f"keras_bert_zoo, {name}", "keras_bert_zoo", sys.executable, name, options) for name in args.backends
@@ -56,16 +56,17 @@ def line_up(args: argparse.Namespace, dtype: str) -> list[Entry]:
         entries.append(Entry("keras_bert_zoo, openvino", "keras_bert_zoo", sys.executable, "openvino"))
     if args.peers_python:
         python = args.peers_python
-        entries += [
-            Entry("transformers", "transformers", python, "torch", options),
-            Entry("transformers, grouped", "transformers", python, "torch", {"grouped": True, **options}),
-        ]
+        if not TASKS[task].fixed:  # Where all have one length, nothing is there to group.
+            entries.append(Entry("transformers", "transformers", python, "torch", options))
+        entries.append(Entry("transformers, grouped", "transformers", python, "torch", {"grouped": True, **options}))
         if args.runtimes and dtype == "float32":
             entries.append(Entry("transformers, ONNX Runtime", "transformers_onnx", python, "torch"))
         if dtype == "float32":
-            entries.append(Entry("keras-hub", "keras_hub", python, "tensorflow"))
+            entries += [Entry(f"keras-hub, {name}", "keras_hub", python, name) for name in args.keras_hub]
             if args.as_it_comes:
-                entries.append(Entry("keras-hub, 512", "keras_hub", python, "tensorflow", {"sequence_length": 512}))
+                entries.append(
+                    Entry("keras-hub, tensorflow, 512", "keras_hub", python, "tensorflow", {"sequence_length": 512})
+                )
     return entries
 
 
@@ -114,7 +115,7 @@ class Worker:
         answer = json.loads(line) if line else {"error": f"the process ended with status {self.process.wait()}"}
         if "error" in answer:
             self.close()
-            sys.exit(f"{self.entry.name}: {answer['error']} (--log FILE keeps what it printed)")
+            raise RuntimeError(f"{self.entry.name}: {answer['error']} (--log FILE keeps what it printed)")
         return answer
 
     def close(self) -> None:
@@ -127,9 +128,13 @@ def measure(task: str, dtype: str, args: argparse.Namespace, log: IO[bytes] | in
     """All rounds of a task in a precision: for each contender what it says of itself, and the seconds of its runs."""
     with contextlib.ExitStack() as stack:
         workers = []
-        for entry in line_up(args, dtype):
+        for entry in line_up(args, task, dtype):
             _say(f"{task}, {dtype}: {entry.name} starts")
-            workers.append(Worker(entry, task, args, log))
+            try:
+                workers.append(Worker(entry, task, args, log))
+            except RuntimeError as error:  # The others are measured without it.
+                _say(f"{task}, {dtype}: left out: {error}")
+                continue
             stack.callback(workers[-1].close)
         runs: list[list[dict[str, Any]]] = [[] for _ in workers]
         for turn in range(args.rounds):
@@ -192,6 +197,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dtypes", type=_names(_DTYPES), default=list(_DTYPES))
     parser.add_argument("--examples", type=_count, help="of each task, in place of its own number")
     parser.add_argument("--rounds", type=_count, default=3)
+    parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=["tensorflow"], help="backends of keras-hub")
     parser.add_argument("--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO")
     parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
     parser.add_argument(

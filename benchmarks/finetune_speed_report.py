@@ -3,15 +3,13 @@
 import argparse
 import datetime
 import json
-import os
-import platform
-import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from contenders import TASKS
+from machine import describe_machine
 
 from keras_bert_zoo.checkpoints.bert_config import read_backbone
 from keras_bert_zoo.training.speed import training_flops
@@ -93,19 +91,6 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
             "-" if compiling is None else f"{compiling:.1f}",
             *(next((_ratios(result, each) for each in beside if each["name"] == peer), "-") for peer in peers),
         ]
-
-
-def describe_machine() -> str:
-    cpu, memory = (_read(f"/proc/{name}") for name in ("cpuinfo", "meminfo"))
-    model = re.search(r"model name\s*:\s*(.+)", cpu)
-    kib = re.search(r"MemTotal:\s*(\d+)", memory)
-    has = ", ".join(f"{flag} {'yes' if f' {flag}' in cpu else 'no'}" for flag in ("avx2", "avx512"))
-    gib = f"{int(kib[1]) / 2**20:.0f} GiB" if kib else "memory unknown"
-    return f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores, {has}, {gib}"
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8") if os.path.exists(path) else ""
 
 
 def describe_command(args: argparse.Namespace) -> str:

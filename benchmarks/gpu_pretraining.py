@@ -81,10 +81,10 @@ def rate(row: dict[str, Any]) -> float:
     return row["batch"] * row["steps"] / statistics.median(row["seconds"])
 
 
-def mfu(row: dict[str, Any]) -> float | None:
+def mfu(row: dict[str, Any], rate: float) -> float | None:
     flops = training_flops(architecture(_work(row)), row["length"], row["predictions"])
     peak = peak_of(row["device_name"])
-    return rate(row) * flops / peak if peak else None
+    return rate * flops / peak if peak else None
 
 
 def _work(row: dict[str, Any]) -> Work:
@@ -111,7 +111,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 lines += [f"| {size} | {name} | | {failed} | | | | |"] if failed else []
                 continue
             row = next(row for row in of_size if row["title"] == name and "error" not in row)
-            share = mfu(row)
+            share = mfu(row, statistics.median(found))
             against = f"{statistics.median(found) / max(peers):.2f}" if peers else "-"
             lines.append(
                 f"| {size} | {name} | {row['batch']} | {statistics.median(found):.1f} ({min(found):.1f}.."
@@ -151,7 +151,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    results = options.out / "gpu_pretraining.jsonl"
+    name = f"{options.device}_pretraining{'_quick' if options.quick else ''}"
+    results = options.out / f"{name}.jsonl"
     start = time.monotonic()
     if not options.table:
         for keys, work in works(options):
@@ -162,8 +163,8 @@ def main() -> None:
             once(results, work, python, options.limit, **keys)
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     text = table(rows)
-    (options.out / "gpu_pretraining.md").write_text(text, encoding="utf-8")
-    draw(rows, options.out / "gpu_pretraining.svg")
+    (options.out / f"{name}.md").write_text(text, encoding="utf-8")
+    draw(rows, options.out / f"{name}.svg")
     print(text)
 
 

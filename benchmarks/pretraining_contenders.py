@@ -197,7 +197,7 @@ def once(
     if results.is_file():
         for line in results.read_text().splitlines():
             row = json.loads(line)
-            if {name: row.get(name) for name in wanted} == wanted:
+            if "error" not in row and {name: row.get(name) for name in wanted} == wanted:
                 return row
     row = {**wanted, **measure(work, python, limit)}
     with results.open("a") as file:

@@ -3,11 +3,11 @@
     python benchmarks/scaling.py --backend tensorflow --vocab VOCAB NOVELS/*.txt
     python benchmarks/scaling.py --table
 
-Each measurement is a process of its own, and what is in results/scaling.jsonl already is not measured again; so the
+Each measurement is a process of its own, and what is in `results/scaling_<backend>.jsonl` is not measured again: the
 command may be interrupted. The first line measures, then both fit a law by least squares to each sweep, draw
-results/scaling.svg and print the laws. Without novels the corpus is left out. `--only length batch` takes some sweeps,
-`--quick` tiny sizes, to see that it runs. Memory is PyTorch's, whatever the backend: XLA on a CPU does not save any by
-rematerialisation. Needs the extras `plot`, and for replicas TensorFlow. Measure on an idle machine.
+`results/scaling_<backend>.svg` and print the laws. Without novels the corpus is left out. `--only length batch` takes
+some sweeps, `--quick` tiny sizes, to see that it runs. Memory is PyTorch's, whatever the backend: XLA on a CPU does not
+save any by rematerialisation. Needs the extras `plot`, and for replicas TensorFlow. Measure on an idle machine.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def law(name: str, x: np.ndarray, y: np.ndarray) -> tuple[str, Callable[[np.ndar
         power, scale = np.polyfit(np.log(x), np.log(y), 1)
         words, predict = f"{np.exp(scale):.3g} n^{power:.2f}", lambda n: np.exp(scale) * n**power
     else:
-        powers = {"length": (1, 2), "memory, accumulated": (0, -1)}.get(name, (0, 1))
+        powers = {"length": (0, 1, 2), "memory, accumulated": (0, -1)}.get(name, (0, 1))
         terms = np.stack([x**power for power in powers], axis=1)
         factors = np.linalg.lstsq(terms / y[:, None], np.ones_like(y), rcond=None)[0]
         spelled = {0: "", 1: " n", 2: " n²", -1: " / n"}
@@ -136,7 +136,7 @@ def report(measured: dict[str, list[tuple[float, dict[str, Any]]]], out: Path) -
         axes.set(xlabel=name, ylabel=unit, ylim=(0, None))
         axes.set_title(words, fontsize="small")
         lines.append(f"| {name} | {values} ({unit}) | {words} |")
-    figure.savefig(out / "scaling.svg")
+    figure.savefig(out)
     return "\n".join(lines) + "\n"
 
 
@@ -178,22 +178,23 @@ def main() -> None:
     if bool(options.files) != bool(options.vocab):
         parser.error("files need --vocab, and it needs them")
     options.out.mkdir(parents=True, exist_ok=True)
-    results = options.out / "scaling.jsonl"
+    name = f"scaling_{options.backend}{'_quick' if options.quick else ''}"
+    results = options.out / f"{name}.jsonl"
     measured: dict[str, list[tuple[float, dict[str, Any]]]] = {}
     if options.table:
         for row in map(json.loads, results.read_text().splitlines()):
             measured.setdefault(row["sweep"], []).append((row["n"], row))
     else:
-        for name, works in sweeps(options.quick, options.backend).items():
-            if not options.only or name in options.only:
-                measured[name] = [(n, once(results, work, sweep=name, n=n)) for n, work in works]
+        for sweep, works in sweeps(options.quick, options.backend).items():
+            if not options.only or sweep in options.only:
+                measured[sweep] = [(n, once(results, work, sweep=sweep, n=n)) for n, work in works]
         if options.files and (not options.only or "corpus" in options.only):
             measured["corpus"] = list(corpus(options.files, options.vocab, results, options.quick))
-    text = report(measured, options.out)
+    text = report(measured, options.out / f"{name}.svg")
     hosts = [row["host_tokens_per_second"] for _, row in measured.get("corpus", ())]
     if hosts:
         text += f"\nA host's process makes {statistics.median(hosts):,.0f} tokens a second of batches, masks drawn.\n"
-    (options.out / "scaling.md").write_text(text, encoding="utf-8")
+    (options.out / f"{name}.md").write_text(text, encoding="utf-8")
     print(text)
 
 
