@@ -3,10 +3,10 @@
     KBZ_DATA=DATA python benchmarks/everything.py --preset PRESET --peers-python PEERS_PYTHON --work WORK
 
 `PRESET` is MiniLM's Hugging Face directory; `PEERS_PYTHON` the Python of an environment with torch, transformers,
-onnxruntime, onnxscript, keras, keras-hub and tensorflow. Reports go to `results/`, and together to `results/README.md`.
-What has a report in `WORK` is not run again, so the command may be interrupted, and what fails is left for the next
-time; `WORK` also takes the scripts' logs and a model of BERT
-base's size with random weights. The seconds of `prepare` beside the original's need its files: `prepare_speed.py`.
+onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax. Reports go to `results/`, and together to
+`results/README.md`. What has a report in `WORK` is not run again, so the command may be interrupted, and what fails is
+left for the next time; `WORK` also takes the scripts' logs and a model of BERT base's size with random weights. The
+seconds of `prepare` beside the original's need its files: `prepare_speed.py`.
 """
 
 import argparse

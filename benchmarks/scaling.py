@@ -1,7 +1,7 @@
 """Cost against length, batch, depth, width, corpus and replicas, memory with rematerialisation and accumulation.
 
     python benchmarks/scaling.py --backend tensorflow --vocab VOCAB NOVELS/*.txt
-    python benchmarks/scaling.py --table
+    python benchmarks/scaling.py --backend tensorflow --table
 
 Each measurement is a process of its own, and what is in `results/scaling_<backend>.jsonl` is not measured again: the
 command may be interrupted. The first line measures, then both fit a law by least squares to each sweep, draw

@@ -61,6 +61,16 @@ def test_padding_of_batches_of_texts(classifier):
     assert 0 < share < (0.12 if COMPILES else 0.03)
 
 
+# --- Input
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow alone takes batches from tf.data.")
+def test_no_thread_tunes_the_batches(classifier):
+    """Whoever drops its iterator would wait for that thread to wake up, up to a minute."""
+    batches = classifier.batches(texts_of([8, 9]), [0, 1], batch_size=2)
+    assert batches.options().autotune.enabled is False
+
+
 # --- Fused attention
 
 

@@ -75,6 +75,24 @@ def test_step_by_step(optimizer, rule, options):
         assert_same(variables, expected)
 
 
+@pytest.mark.parametrize("kind, rule", OPTIMIZERS)
+def test_weights_whose_memory_is_in_another_order(kind, rule):
+    """As orthogonal initial values are on PyTorch, whose kernel takes memory as it comes."""
+    values, gradients, _ = start()
+    turned = {path: value.astype("float32").T.copy().T if value.ndim > 1 else value for path, value in values.items()}
+    variables = {}
+    for path, value in turned.items():
+        layer, name = path.split("/")
+        with keras.name_scope(layer):
+            tensor = keras.ops.transpose(keras.ops.convert_to_tensor(value.T)) if value.ndim > 1 else value
+            variables[path] = keras.Variable(lambda shape, dtype, tensor=tensor: tensor, shape=value.shape, name=name)
+    optimizer = kind(0.1)
+    optimizer.build(list(variables.values()))
+    for grads, expected in zip(gradients, oracles.steps(rule, values, gradients, [0.1] * STEPS), strict=True):
+        apply(optimizer, grads, variables)
+        assert_same(variables, expected)
+
+
 def test_lamb_where_a_norm_is_zero():
     """The ratio is 1: weights that begin at zero move, and where nothing pulls nothing moves."""
     variables = {

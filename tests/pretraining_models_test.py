@@ -6,6 +6,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
+from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from tests import layouts
 from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
@@ -83,6 +84,11 @@ def test_loss_and_gradients_of_pretraining(tmp_path):
     ours = gradients(loaded, inputs, loss)
     outputs.loss.backward()
     assert_same_gradients(ours, model)
+
+
+def test_loss_refuses_targets_of_another_shape():
+    with pytest.raises(ValueError, match="`y_true` must have the shape"):
+        TokenCrossentropy()(np.zeros((4, 6), "int32"), np.zeros((6, 4, 8), "float32"))
 
 
 def test_heads_of_a_tensorflow1_checkpoint(tmp_path):

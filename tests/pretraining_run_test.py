@@ -210,11 +210,11 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
 
 
 def test_masks_of_other_shares_from_the_console(tmp_path, monkeypatch):
-    """All that is predicted is masked, nothing else; the longest example has a prediction for each fifth token."""
+    """All that is predicted is masked, and a share of each example, of the longest, too."""
     (tmp_path / "text").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["vocab", "text", "--size", "60", "--out", "vocab.txt"]) == 0
-    masking = '{"mask": 1.0, "random": 0.0, "rate": 0.2, "max_predictions": 4}'
+    masking = '{"mask": 1.0, "random": 0.0, "rate": 0.2}'
     length = ("--sequence-length", "20", "--short-rate", "0")
     fixed = ("--fix-masks", "--masking", masking, "--out", "data")
     assert cli.main(["prepare", "text", "--vocab", "vocab.txt", *length, *fixed]) == 0

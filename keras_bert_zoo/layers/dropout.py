@@ -10,8 +10,9 @@ _DRAWS = 2**16
 class Dropout(keras.layers.Dropout):
     """Keras' Dropout, on JAX and on PyTorch's CPU from 16 random bits a value.
 
-    There Keras draws 32 or more for each, one value after the other on PyTorch: a fifth of BERT's step in bfloat16. A
-    rate is a whole number of 65,536ths so, 6,554 of them for 0.1, and what stays is divided by exactly its share.
+    There Keras draws 32 or more for each, and PyTorch on AMD's processors one value after the other: a fifth of BERT's
+    step in bfloat16. A rate is a whole number of 65,536ths so, 6,554 of them for 0.1, and what stays is divided by just
+    that share.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
@@ -38,7 +39,7 @@ def _in_torch(inputs: Any, dropped: int) -> Any:
     import torch
 
     count = inputs.numel()
-    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    words = torch.empty(-(-count // 4), dtype=torch.int64, device=inputs.device).random_(-(2**63), None)
     draws = words.view(torch.int16)[:count].view(inputs.shape)
     kept = (draws >= dropped - _DRAWS // 2).to(inputs.dtype)
     return inputs * kept.mul_(_DRAWS / (_DRAWS - dropped))

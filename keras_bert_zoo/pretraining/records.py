@@ -144,7 +144,7 @@ def read_records(
     )
     if shuffle_seed is not None:
         dataset = dataset.shuffle(_SHUFFLED_TOGETHER, shuffle_seed).repeat()
-    dataset = dataset.batch(batch_size, drop_remainder=True).map(batch, num_parallel_calls=os.cpu_count())
+    dataset = dataset.batch(batch_size, drop_remainder=True).map(batch, num_parallel_calls=min(16, os.cpu_count() or 1))
     return untuned(dataset.prefetch(2))
 
 

@@ -189,7 +189,12 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
 def _batches(run: Run, path: str, next_token: bool, **options: Any) -> PretrainingBatches:
     size = run.batch_size // run.gradient_accumulation_steps
     if run.masking is not None:
-        options["masking"] = replace(PretrainingBatches(path, batch_size=1).masking, **run.masking)
+        data = PretrainingBatches(path, batch_size=1)
+        changes = dict(run.masking)
+        if "rate" in changes:  # Else the data set's most predictions would hold it down.
+            most = Masking.for_length(data.sequence_length, rate=changes["rate"]).max_predictions
+            changes.setdefault("max_predictions", most)
+        options["masking"] = replace(data.masking, **changes)
     return PretrainingBatches(path, size, seed=run.seed, next_token=next_token, **options)
 
 

@@ -1,7 +1,7 @@
 """Language-model targets: which tokens are predicted, and what stands in their place (Devlin et al. 2019, 3.1, A.1)."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,11 @@ class Masking:
 
     @classmethod
     def for_length(cls, sequence_length: int, **changes: Any) -> "Masking":
-        """The paper's but for what changes, with as many predictions at most as 15 % of the longest example are."""
-        return cls(**{"max_predictions": math.ceil(0.15 * sequence_length), **changes})
+        """The paper's but for what changes, with as many predictions at most as `rate` of the longest example is."""
+        masking = cls(**changes)
+        if "max_predictions" in changes:
+            return masking
+        return replace(masking, max_predictions=math.ceil(masking.rate * sequence_length))
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_predictions, int) or self.max_predictions < 1:

@@ -61,19 +61,21 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
     # Keras makes on the one and some thirty on the other.
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
-        learning_rate = ops.cast(learning_rate, "float32")
+        rate = ops.cast(learning_rate, "float32")
+        if self._updates_in_torch():
+            self._update_in_torch(
+                grads, trainable_variables, rate * self._correction() if self.bias_correction else rate
+            )
+            return
+        # Keras corrects. Dividing first leaves m / (sqrt(v) + epsilon), on every backend and under every strategy.
+        rate = rate if self.bias_correction else rate / self._correction()
+        super()._backend_update_step(grads, trainable_variables, rate)
+
+    def _correction(self) -> Any:
+        """What bias correction multiplies the rate by."""
         step = ops.cast(self.iterations + 1, "float32")
         first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
-        correction = ops.sqrt(second) / first
-        if self._updates_in_torch():
-            rate = learning_rate * correction if self.bias_correction else learning_rate
-            self._update_in_torch(grads, trainable_variables, rate)
-            return
-        if not self.bias_correction:
-            # Keras corrects. Dividing by it first leaves m / (sqrt(v) + epsilon), on every backend and under every
-            # strategy.
-            learning_rate = learning_rate / correction
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        return ops.sqrt(second) / first
 
     def _updates_in_torch(self) -> bool:
         return keras.backend.backend() == "torch" and not self.amsgrad
@@ -92,13 +94,17 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         for i, variable in enumerate(variables):
             groups[decay if decay and self._use_weight_decay(variable) else 0.0].append(i)
         # The kernel corrects the moments for the number of steps; after so many there is nothing to correct.
-        steps = torch.tensor(1e9, device=rate.device)
+        steps = torch.full((), 1e9, dtype=torch.float32, device=rate.device)
         for decay, places in groups.items():
             indices = [self._get_variable_index(variables[i]) for i in places]
+            values = [variables[i].value for i in places]
             with torch.no_grad():
+                for value in values:  # The kernel walks through memory, whatever the order of the dimensions there.
+                    if not value.is_contiguous():
+                        value.data = value.data.contiguous()
                 adamw(
-                    [variables[i].value for i in places],
-                    [grads[i].to(variables[i].value.dtype).contiguous() for i in places],
+                    values,
+                    [grads[i].to(value.dtype).contiguous() for i, value in zip(places, values, strict=True)],
                     [self._momentums[i].value for i in indices],
                     [self._velocities[i].value for i in indices],
                     [],

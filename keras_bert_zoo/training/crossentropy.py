@@ -1,4 +1,4 @@
-"""Cross-entropy of a prediction for each token."""
+"""Cross-entropy of predictions for tokens."""
 
 from typing import Any
 
@@ -10,14 +10,22 @@ from keras import ops
 class TokenCrossentropy(keras.losses.Loss):
     """Sparse categorical cross-entropy of logits `[batch, predictions, classes]` and integers `[batch, predictions]`.
 
-    It is Keras' on one long row of predictions. Of several rows Keras brings the classes to the second axis on PyTorch,
-    and over a whole vocabulary that copy, and a softmax across memory in place of along it, take most of the time.
+    Or of one prediction an example, without the second dimension. It is Keras' on one long row of predictions: of
+    several rows Keras brings the classes to the second axis on PyTorch, and over a whole vocabulary that copy, and a
+    softmax across memory in place of along it, take most of the time.
     """
 
     def __init__(self, name: str = "token_crossentropy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        expected, received = tuple(y_pred.shape[:-1]), tuple(y_true.shape)
+        pairs = list(zip(expected, received, strict=False))
+        if len(received) != len(expected) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            raise ValueError(
+                f"`y_true` must have the shape {expected}, that of `y_pred` without its classes. "
+                f"Received: y_true.shape={received}"
+            )
         losses = ops.sparse_categorical_crossentropy(
             ops.reshape(y_true, (-1,)), ops.reshape(y_pred, (-1, y_pred.shape[-1])), from_logits=True
         )

@@ -12,7 +12,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
     """A base to put before one of Keras' optimizers, where these differ.
 
     - Weight decay leaves biases and LayerNorm alone.
-    - Clipping acts on the gradient of the whole batch, on one replica and on several.
+    - Clipping acts on the gradient of the whole batch, on one replica and on several; on PyTorch it changes the
+      gradients in place, as `torch.nn.utils.clip_grad_norm_` does.
     - `gradient_accumulation_steps` works under a strategy, too, and schedules count the updates.
     """
 
