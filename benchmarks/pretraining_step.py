@@ -25,7 +25,7 @@ from pretraining_contenders import CONTENDERS, Work
 _TINY = {"layers": 2, "width": 128, "heads": 2}
 _BASE = {"layers": 12, "width": 768, "heads": 12}
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny, 128/20": {**_TINY, "batch": 128, "steps": 8},
+    "tiny, 128/20": {**_TINY, "batch": 128, "steps": 2},
     "base, 128/20": {**_BASE, "batch": 8, "steps": 2},
     "base, 512/76": {**_BASE, "batch": 2, "steps": 2, "length": 512, "predictions": 76},
 }
