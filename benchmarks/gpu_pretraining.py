@@ -81,10 +81,10 @@ def rate(row: dict[str, Any]) -> float:
     return row["batch"] * row["steps"] / statistics.median(row["seconds"])
 
 
-def mfu(row: dict[str, Any], rate: float) -> float | None:
+def mfu(row: dict[str, Any], sequences_per_second: float) -> float | None:
     flops = training_flops(architecture(_work(row)), row["length"], row["predictions"])
     peak = peak_of(row["device_name"])
-    return rate * flops / peak if peak else None
+    return sequences_per_second * flops / peak if peak else None
 
 
 def _work(row: dict[str, Any]) -> Work:

@@ -240,7 +240,7 @@ def test_help_shows_examples(command, capsys, monkeypatch):
         cli.main([command, "--help"])
     assert leaves.value.code == 0
     examples = capsys.readouterr().out.split("keras-bert-zoo ")
-    assert len(examples) > 2
+    assert len(examples) > 3
     monkeypatch.setattr(f"keras_bert_zoo.cli.pretraining._{command}", lambda options: None)
     for example in examples[2:]:  # After the usage.
         words = shlex.split(example.split("\n\n")[0].replace("\\\n", " "))

@@ -42,6 +42,10 @@ On a cluster, with the options of the Apache Beam pipeline that it runs as:
 _RECORDS = """\
 Write a data set that was prepared with --fix-masks as TFRecords, which google-research/bert and others read:
 
+  keras-bert-zoo records --data long --out records
+
+In a bucket, where TensorFlow reads it:
+
   keras-bert-zoo records --data long --out gs://bucket/records
 """
 _PRETRAIN = """\

@@ -22,7 +22,7 @@ from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers
 from keras_bert_zoo.text.context_windows import ContextWindows
 from keras_bert_zoo.text.packing import Examples
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
+from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
 
 # The longest window of run_squad.py; more is seldom better, and slower.
 _SEQUENCE_LENGTH = 384
@@ -31,15 +31,14 @@ _NEVER = -1e9
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class SpanCrossentropy(keras.losses.Loss):
+class SpanCrossentropy(TokenCrossentropy):
     """The mean of the cross-entropies of starts and of ends, a number an example, as weights need it."""
 
     def __init__(self, name: str = "span_crossentropy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        losses = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        return ops.mean(losses, axis=-1)
+        return ops.mean(super().call(y_true, y_pred), axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")

@@ -190,10 +190,10 @@ def _batches(run: Run, path: str, next_token: bool, **options: Any) -> Pretraini
     size = run.batch_size // run.gradient_accumulation_steps
     if run.masking is not None:
         data = PretrainingBatches(path, batch_size=1)
-        changes = dict(run.masking)
+        changes = run.masking
         if "rate" in changes:  # Else the data set's most predictions would hold it down.
             most = Masking.for_length(data.sequence_length, rate=changes["rate"]).max_predictions
-            changes.setdefault("max_predictions", most)
+            changes = {"max_predictions": most, **changes}
         options["masking"] = replace(data.masking, **changes)
     return PretrainingBatches(path, size, seed=run.seed, next_token=next_token, **options)
 

@@ -63,9 +63,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         rate = ops.cast(learning_rate, "float32")
         if self._updates_in_torch():
-            self._update_in_torch(
-                grads, trainable_variables, rate * self._correction() if self.bias_correction else rate
-            )
+            rate = rate * self._correction() if self.bias_correction else rate
+            self._update_in_torch(grads, trainable_variables, rate)
             return
         # Keras corrects. Dividing first leaves m / (sqrt(v) + epsilon), on every backend and under every strategy.
         rate = rate if self.bias_correction else rate / self._correction()
@@ -89,10 +88,10 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         import torch
         from torch.optim.adamw import adamw
 
-        decay = 0.0 if self.bias_correction else self.weight_decay or 0.0
-        groups: dict[float, list[int]] = {decay: [], 0.0: []}
+        own = 0.0 if self.bias_correction else self.weight_decay or 0.0
+        groups: dict[float, list[int]] = {own: [], 0.0: []}
         for i, variable in enumerate(variables):
-            groups[decay if decay and self._use_weight_decay(variable) else 0.0].append(i)
+            groups[own if self._use_weight_decay(variable) else 0.0].append(i)
         # The kernel corrects the moments for the number of steps; after so many there is nothing to correct.
         steps = torch.full((), 1e9, dtype=torch.float32, device=rate.device)
         for decay, places in groups.items():
