@@ -27,6 +27,6 @@ class TokenCrossentropy(keras.losses.Loss):
                 f"Received: y_true.shape={received}"
             )
         losses = ops.sparse_categorical_crossentropy(
-            ops.reshape(y_true, (-1,)), ops.reshape(y_pred, (-1, y_pred.shape[-1])), from_logits=True
+            ops.reshape(y_true, (-1,)), ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1])), from_logits=True
         )
         return ops.reshape(losses, ops.shape(y_true))
