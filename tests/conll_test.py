@@ -97,6 +97,21 @@ def test_says_which_line_is_wrong(text, words, tmp_path):
     assert f"{path}{words}" in str(error.value)
 
 
+def test_takes_the_labels_that_are_known_and_no_others(tmp_path):
+    path = tmp_path / "train"
+    path.write_text(FILE)
+    tags = ["O", "B-MISC", "B-ORG", "B-PER"]  # I- of the same labels is known, too.
+    assert read_conll(path, class_names=tags) == read_conll(path)
+    number = FILE.splitlines().index("German JJ I-NP I-MISC") + 1
+    with pytest.raises(
+        ValueError, match=rf"line {number}: a tag must be O, or .* one of ORG, PER\. Received: 'I-MISC'"
+    ):
+        read_conll(path, class_names=["O", "B-ORG", "B-PER"])
+    assert read_conll(path, labels=False, class_names=["O"]).words == read_conll(path).words
+    with pytest.raises(ValueError, match=r"Row 1: a tag must be O, or .* one of PER\. Received: 'B-LOC'"):
+        read_conll({"tokens": [["a"], ["b", "c"]], "ner_tags": [["I-PER"], ["O", "B-LOC"]]}, class_names=["B-PER"])
+
+
 @pytest.mark.parametrize(
     "part, documents, tokens, entities",
     [

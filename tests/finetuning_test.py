@@ -291,6 +291,9 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
     ):
         write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
     write(tmp_path / "quoted.jsonl", '{"text": "good", "label": "3"}')
+    write(tmp_path / "seen.bio", "good O", "film B-LOC")
+    write(tmp_path / "unseen.bio", "film I-LOC", "good O", "film I-PER")
+    tagged = {"train": str(tmp_path / "seen.bio")}
     squad2(tmp_path, "train")
     answerable = {"train": str(tmp_path / "squad" / "train-v2.0.json")}
     data = {"data": str(tmp_path)}
@@ -303,8 +306,17 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("qnli", data | {"data": "gone"}, "`data` must be a directory with train.tsv in it or in glue/QNLI"),
         ("mrpc", data | {"dev": str(tmp_path / "bad.tsv")}, "bad.tsv, line 3: a label must be one of ['0', '1']"),
         ("mrpc", data | {"dev": str(tmp_path / "test.tsv")}, "test.tsv must have labels"),
-        ("texts", data, "dev.csv, example 2: a label must be one of a, b, as in"),
-        ("texts", data | {"train": str(tmp_path / "fractions.csv")}, "example 1: a label must be one of 0.5, 1, as in"),
+        ("texts", data, "dev.csv, line 3: a label must be one of a, b. Received: 'c'"),
+        (
+            "conll",
+            tagged | {"dev": str(tmp_path / "unseen.bio")},
+            "unseen.bio, line 3: a tag must be O, or B- or I- with one of LOC.",
+        ),
+        (
+            "texts",
+            data | {"train": str(tmp_path / "fractions.csv")},
+            "line 2: a label must be one of 0.5, 1. Received:",
+        ),
         ("texts", data | {"text": "text"}, "`text` must be a list of one column or two. Received: text='text'"),
         (
             "numbers",

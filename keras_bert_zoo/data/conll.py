@@ -3,10 +3,11 @@
 import os
 import re
 import reprlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from keras_bert_zoo.data.tables import Source, open_table
+from keras_bert_zoo.files import listed
 from keras_bert_zoo.metrics.spans import is_tag, to_bio
 from keras_bert_zoo.text.files import read_lines
 
@@ -38,7 +39,7 @@ class ConllSentences(NamedTuple):
         return words, tags
 
 
-def read_conll(source: Source, labels: bool = True) -> ConllSentences:
+def read_conll(source: Source, labels: bool = True, class_names: Collection[str] | None = None) -> ConllSentences:
     """Read a file such as CoNLL-2003's `eng.train` (Tjong Kim Sang and De Meulder 2003).
 
     The first column is the word and the last its tag; what stands between is not used. Columns are parted by spaces or
@@ -49,6 +50,7 @@ def read_conll(source: Source, labels: bool = True) -> ConllSentences:
         source: A file; or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
             `ner_tags`.
         labels: False reads the words of a file or data set whose tags are not there, or do not matter.
+        class_names: Tags whose labels are the only ones there may be, such as a model's; None takes any.
 
     Raises:
         ValueError: The file, the line and what was expected there.
@@ -61,17 +63,20 @@ def read_conll(source: Source, labels: bool = True) -> ConllSentences:
     tagger.fit(*train.by_document())                # documents, whose sentences see each other
     ```
     """
+    known = None if class_names is None else sorted({name[2:] for name in class_names} - {""})
     if isinstance(source, (str, os.PathLike)):
-        name, sentences = source, list(_file_sentences(source, labels))
+        name, sentences = source, list(_file_sentences(source, labels, known))
     else:
-        name, sentences = "The data set", list(_table_sentences(source, labels))
+        name, sentences = "The data set", list(_table_sentences(source, labels, known))
     if not sentences:
         raise ValueError(f"{name} must hold a sentence. Received: none")
     words, tags, documents = (list(column) for column in zip(*sentences, strict=True))
     return ConllSentences(words, [to_bio(sentence) for sentence in tags], documents)
 
 
-def _file_sentences(path: str | os.PathLike[str], labels: bool) -> Iterator[tuple[list[str], list[str], int]]:
+def _file_sentences(
+    path: str | os.PathLike[str], labels: bool, known: list[str] | None
+) -> Iterator[tuple[list[str], list[str], int]]:
     """Words, tags and the number of the document."""
     document, columns = 0, 0
     words: list[str] = []
@@ -92,6 +97,7 @@ def _file_sentences(path: str | os.PathLike[str], labels: bool) -> Iterator[tupl
             raise ValueError(f"{path}, line {number} must have {expected}. Received: {line[:80]!r}")
         if labels and not is_tag(cells[-1]):
             raise ValueError(f"{path}, line {number} must end in O, or B- or I- with a label. Received: {line[:80]!r}")
+        _check_known(f"{path}, line {number}", cells[-1:] * labels, known)
         words.append(cells[0])
         tags += cells[-1:] * labels
         in_document = True
@@ -99,7 +105,7 @@ def _file_sentences(path: str | os.PathLike[str], labels: bool) -> Iterator[tupl
         yield words, tags, document
 
 
-def _table_sentences(source: Any, labels: bool) -> Iterator[tuple[list[str], list[str], int]]:
+def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iterator[tuple[list[str], list[str], int]]:
     """The same of columns, which know no documents; tags are names, or numbers where the data set has their names."""
     tag_names = getattr(getattr(source, "features", {}).get("ner_tags"), "feature", None)
     names = getattr(tag_names, "names", None)
@@ -118,5 +124,12 @@ def _table_sentences(source: Any, labels: bool) -> Iterator[tuple[list[str], lis
             )
         if labels and len(words) != len(tags):
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
+        _check_known(place, tags, known)
         if words:
             yield list(words), list(tags), 0
+
+
+def _check_known(place: str, tags: Sequence[str], known: list[str] | None) -> None:
+    unknown = next((tag for tag in tags if known is not None and tag[2:] not in ("", *known)), None)
+    if known is not None and unknown is not None:
+        raise ValueError(f"{place}: a tag must be O, or B- or I- with one of {listed(known)}. Received: {unknown!r}")

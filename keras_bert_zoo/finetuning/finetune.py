@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.files import listed, read_json, write_json
+from keras_bert_zoo.files import read_json, write_json
 from keras_bert_zoo.finetuning.curve import draw_curve, keep_rows, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
@@ -56,8 +56,7 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     check_directory(folder / CONFIG, asdict(run))
     if (folder / RESULTS).is_file():
         return read_json(folder / RESULTS)
-    train, dev = run.read("train"), run.read("dev")
-    check_labels(run, train, dev)
+    train, dev = run.read_both()
     keras.utils.set_random_seed(run.seed)
     model = run.build(train)
     model.optimizer.build(model.trainable_variables)
@@ -144,20 +143,6 @@ class _Seconds(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs is not None:
             logs["seconds"] = time.perf_counter() - self._start
-
-
-def check_labels(run: Run, train: Data, dev: Data) -> None:
-    """All classes of the dev data must be among those that are trained."""
-    names = run.recipe.kind.head(train).get("class_names")
-    if names is None:
-        return
-    for number, labels in enumerate(run.recipe.kind.labels(dev.y), 1):
-        unknown = next((label for label in labels if label not in names), None)
-        if unknown is not None:
-            raise ValueError(
-                f"{run.path('dev')}, example {number}: a label must be one of {listed(names)}, as in "
-                f"{run.path('train')}. Received: {unknown!r}"
-            )
 
 
 def _described(run: Run, scores: Scores, settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What the kinds of tasks differ in: the model and its head, what it predicts, how that is scored and written."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
@@ -52,10 +52,6 @@ class Kind(ABC):
     def head(self, train: Data) -> dict[str, Any]:
         """The arguments of `from_preset` for a head that is to learn this data."""
         return {}
-
-    def labels(self, y: Any) -> Iterable[Sequence[str]]:
-        """The names in each example's label, where `head` has `class_names`."""
-        return ([name] for name in y)
 
     def predict(self, model: Any, data: Data) -> Any:
         """What the model says to each example, for the functions below."""
@@ -131,9 +127,6 @@ class Tags(Kind):
     def head(self, train: Data) -> dict[str, Any]:
         labels = {label for tags in chain.from_iterable(train.y) for label, _, _ in find_entities(tags)}
         return {"class_names": ["O", *(f"{prefix}-{label}" for label in sorted(labels) for prefix in "BI")]}
-
-    def labels(self, y: Any) -> Iterable[Sequence[str]]:
-        return chain.from_iterable(y)
 
     def predict(self, model: Any, data: Data) -> Any:
         if isinstance(data.x[0], str):

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_bert_zoo.data import Columns, ConllSentences, read_conll, read_squad
 from keras_bert_zoo.data.plain import read_columns
+from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
 
 Source = str | os.PathLike[str]
@@ -34,11 +35,20 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
     """A reader of a user's own tables, whose labels are checked as in `read_columns`, and converted."""
 
     def read_data(
-        path: Source, limit: int | None = None, text: Sequence[str] = ("text",), label: str | None = "label"
+        path: Source,
+        limit: int | None = None,
+        text: Sequence[str] = ("text",),
+        label: str | None = "label",
+        class_names: Sequence[str] | None = None,
     ) -> Data:
+        def check_known(place: str, written: Any, number: Any) -> None:
+            check(place, written, number)
+            if class_names is not None and convert(written) not in class_names:
+                raise ValueError(f"{place}: a label must be one of {listed(class_names)}. Received: {written!r}")
+
         own_text: Any = text[0] if len(text) == 1 else tuple(text)
         # Names stay as they are written: whether all of a file look like numbers says nothing about another file's.
-        columns, _ = read_columns(path, own_text, label, check, numbers=convert is not str)
+        columns, _ = read_columns(path, own_text, label, check_known, numbers=convert is not str)
         y = None if columns.y is None else [convert(label) for label in columns.y[:limit]]
         return _data(columns.x, y, None, limit)
 
@@ -56,9 +66,11 @@ def check_number(place: str, label: Any, number: Any) -> None:
         raise ValueError(f"{place}: a label must be a number. Received: {reprlib.repr(label)}")
 
 
-def read_documents(path: Source, limit: int | None = None, labels: bool = True) -> Data:
+def read_documents(
+    path: Source, limit: int | None = None, labels: bool = True, class_names: Sequence[str] | None = None
+) -> Data:
     """Documents of tagged sentences, so that a sentence sees its document (Devlin et al. 2019, section 5.3)."""
-    words, tags, documents = read_conll(path, labels)
+    words, tags, documents = read_conll(path, labels, class_names)
     kept = ConllSentences(words[:limit], tags[:limit], documents[:limit])
     x, y = kept.by_document()
     return Data(x, y if labels else None, len(kept.words))

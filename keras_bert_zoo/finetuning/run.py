@@ -83,13 +83,19 @@ class Run:
     def recipe(self) -> Recipe:
         return RECIPES[self.task]
 
-    def read(self, part: str) -> Data:
-        """The examples of `"train"` or `"dev"`.
+    def read_both(self) -> tuple[Data, Data]:
+        """The examples to train on, and those of the dev set, whose labels are among those that are trained."""
+        train = self.read("train")
+        names = None if train.class_names is not None else self.recipe.kind.head(train).get("class_names")
+        return train, self.read("dev", **({} if names is None else {"class_names": names}))
+
+    def read(self, part: str, **options: Any) -> Data:
+        """The examples of `"train"` or `"dev"`; `options` are the reader's, over those of the run.
 
         Raises:
             ValueError: There is no such file, or something in it is not as expected, with the file and the line.
         """
-        data = self.read_file(self.path(part), limit=self.limit if part == "train" else None)
+        data = self.read_file(self.path(part), self.limit if part == "train" else None, **options)
         if data.y is None:
             raise ValueError(f"{self.path(part)} must have labels. Received: none")
         return data

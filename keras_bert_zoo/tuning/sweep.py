@@ -9,7 +9,7 @@ from typing import Any
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
-from keras_bert_zoo.finetuning.finetune import Score, check_labels
+from keras_bert_zoo.finetuning.finetune import Score
 from keras_bert_zoo.training.runs import check_directory
 from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
 
@@ -86,8 +86,7 @@ def tune(
     if (folder / RESULTS).is_file():
         check_directory(folder / CONFIG, config)
         return read_json(folder / RESULTS)
-    train, dev = run.read("train"), run.read("dev")
-    check_labels(run, train, dev)
+    train, dev = run.read_both()
     if _is_worker():
         _wait_for(folder / CONFIG)
     check_directory(folder / CONFIG, config)
