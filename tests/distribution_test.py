@@ -123,8 +123,8 @@ cases = {
     "embedder": (kbz.BertTextEmbedder, {"preprocessor": still["preprocessor"]}, texts, None),
 }
 models = {}
-with scope:
-    for name, (kind, options, _, y) in cases.items():
+for name, (kind, options, _, y) in cases.items():
+    with kbz.distribute(names[keras.backend.backend()] if devices > 1 else None):  # A scope each, as in a notebook.
         models[name] = kind(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), **options)
         if y is not None:
             models[name].compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
@@ -139,6 +139,24 @@ for name, (_, _, x, y) in cases.items():
     # What all choices share has a gradient of rounding alone, which Adam makes steps of.
     results[name] = [np.asarray(row - row.mean() if name == "choices" else row).tolist() for row in found]
 print(json.dumps(results))
+"""
+
+
+# The answerer's head has no dropout, whose chances replicas do not share.
+FINETUNING = """
+from pathlib import Path
+from keras_bert_zoo.finetuning import Run, finetune
+from tests import finetuning_test as cases
+from tests.helpers import TINY, WORDS, randomise
+folder = Path(sys.argv[2])
+backbone = kbz.BertBackbone(**{**TINY, "max_sequence_length": 80}, dropout=0.0, attention_dropout=0.0)
+start = kbz.BertMaskedLM(backbone, kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 80))
+randomise(start).save_to_preset(folder / "start")
+for part in ("train", "dev"):
+    cases.squad2(folder / "data", part)
+options = {**cases.OPTIONS, "learning_rate": 1e-3, "strategy": names[keras.backend.backend()] if devices > 1 else None}
+finetune(Run("squad2", folder / "start", data=folder / "data", **options), folder / "run", verbose=0)
+print("{}")
 """
 
 
@@ -225,6 +243,17 @@ def test_several_devices_do_every_other_task_like_one():
     for name, rows in one.items():
         for ours, expected in zip(several[name], rows, strict=True):
             np.testing.assert_allclose(ours, expected, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_fine_tuning_run_on_several_devices_is_that_on_one(tmp_path):
+    """From files to a preset, the strategy named in the run: eight windows in batches of four."""
+    for devices in (1, 2):
+        run(FINETUNING, devices, tmp_path / str(devices))
+    one, two = (kbz.BertQuestionAnswerer.from_preset(tmp_path / str(i) / "run" / "preset") for i in (1, 2))
+    for x, y in zip(one.weights, two.weights, strict=True):
+        np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=x.path)
+    assert json.loads((tmp_path / "2" / "run" / "run.json").read_text())["strategy"] is not None
 
 
 @slow_on("tensorflow")

@@ -302,6 +302,8 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("mrpc", data | {"language": "de"}, "`language` must be None for the task mrpc"),
         ("mrpc", data | {"epochs": 0}, "`epochs` must be a positive integer"),
         ("mrpc", data | {"warmup": 1.5}, "`warmup` must be a share"),
+        ("mrpc", data | {"strategy": "multi_worker"}, "`strategy` must be one of a single machine"),
+        ("mrpc", data | {"strategy": "mirror"}, "must be None"),
         ("mrpc", {}, "`data` or `train` must be given"),
         ("qnli", data | {"data": "gone"}, "`data` must be a directory with train.tsv in it or in glue/QNLI"),
         ("mrpc", data | {"dev": str(tmp_path / "bad.tsv")}, "bad.tsv, line 3: a label must be one of ['0', '1']"),

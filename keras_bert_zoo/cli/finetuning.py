@@ -127,6 +127,7 @@ def _add_finetune(commands: Any) -> None:
         ("batch-size", int, "examples an update (the recipe's)"),
         ("epochs", int, "passes over the training data (the recipe's)"),
         ("warmup", float, "share of the updates spent warming up (0.1)"),
+        ("strategy", str, "mirrored, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
     )
     parser.add_argument("--out", required=True, help="directory of the run")
 

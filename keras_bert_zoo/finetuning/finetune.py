@@ -17,6 +17,7 @@ from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.metrics import ValidationScores
+from keras_bert_zoo.training import distribute
 from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory
 
 CONFIG, STATE, LOG, CURVE = "run.json", "state.safetensors", "log.csv", "curve.png"
@@ -56,6 +57,11 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     check_directory(folder / CONFIG, asdict(run))
     if (folder / RESULTS).is_file():
         return read_json(folder / RESULTS)
+    with distribute(run.strategy):
+        return _finetune(run, folder, verbose)
+
+
+def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
     train, dev = run.read_both()
     keras.utils.set_random_seed(run.seed)
     model = run.build(train)

@@ -37,6 +37,8 @@ class Run:
         language: Of XNLI's files.
         text: Of a user's own tables the column of the text, or the two columns of a pair; `["text"]` unless given.
         label: Of a user's own tables the column of the label; `"label"` unless given.
+        strategy: What `keras_bert_zoo.distribute` takes, to train on many devices of this machine; each batch is split
+            among them.
     """
 
     task: str
@@ -56,6 +58,7 @@ class Run:
     language: str | None = None
     text: list[str] | None = None
     label: str | None = None
+    strategy: str | None = None
 
     def __post_init__(self) -> None:
         if self.task not in RECIPES:
@@ -73,6 +76,10 @@ class Run:
         if self.text is not None and (isinstance(self.text, str) or len(self.text) not in (1, 2)):
             raise ValueError(f"`text` must be a list of one column or two. Received: text={self.text!r}")
         WarmupPolynomialDecay(1.0, self.warmup)  # It says what is wrong with a share.
+        if self.strategy == "multi_worker":
+            raise ValueError(
+                '`strategy` must be one of a single machine, such as "mirrored". Received: strategy="multi_worker"'
+            )
         for name in ("language", "text", "label"):
             if getattr(self, name) is not None and name not in self.recipe.options:
                 raise ValueError(

@@ -133,9 +133,11 @@ def device_count(model: keras.Model) -> int:
     return math.prod(keras.distribution.distribution().device_mesh.shape)
 
 
-# --- TensorFlow
+# --- TensorFlow: one strategy a process and name. A second one would number its reductions from the start again, which
+# TensorFlow takes for those of the first, and would start a TPU anew.
 
 
+@cache
 def _mirrored() -> Any:
     import tensorflow as tf
 
@@ -143,7 +145,7 @@ def _mirrored() -> Any:
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
-@cache  # A process joins its cluster once, and before TensorFlow has done anything else.
+@cache  # Also, a process joins its cluster once, and before TensorFlow has done anything else.
 def _multi_worker() -> Any:
     import tensorflow as tf
 
@@ -155,6 +157,7 @@ def _multi_worker() -> Any:
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
+@cache
 def _tpu(name: str, address: str) -> Any:
     import tensorflow as tf
 

@@ -78,6 +78,10 @@ def tune(
             raise ValueError(f"A choice must be one of {CHOICES}; the rest is the run's. Received: {name}={value!r}")
         if value is None and name != "dropout":
             raise ValueError(f"`{name}` must be a value or a list of them. Received: {name}=None")
+    if run.strategy is not None:
+        raise ValueError(
+            f"`strategy` must be None: the trials of a sweep are what many devices share. Received: {run.strategy!r}"
+        )
     own = {"preset": run.preset, "warmup": run.warmup, "seed": run.seed}
     space = checked_space(**{**own, **GRIDS[grid], **choices})
     fixed = {name: value for name, value in asdict(run).items() if name not in space}
