@@ -8,20 +8,21 @@ a quarter of them padding at most. Each checkout has a process of its own, and t
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from allocator import ALLOCATOR
+from worker import Worker, serve, take_turns
 
 
-def serve(options: argparse.Namespace) -> None:
-    """Warm up, then time one round for each line on stdin."""
+def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], Callable[[str], dict[str, float]]]:
+    """Warm up; an order is a round, and its answer milliseconds a batch."""
     import numpy as np
 
     import keras_bert_zoo as kbz
@@ -44,33 +45,22 @@ def serve(options: argparse.Namespace) -> None:
     works = {"fit": model.fit, "evaluate": model.evaluate}
     for work in works.values():
         work(x, y, batch_size=options.batch_size, verbose=0)
-    print("{}", flush=True)
-    for _ in sys.stdin:
+
+    def one_round(_: str) -> dict[str, float]:
         turn = {}
         for name, work in works.items():
             start = time.perf_counter()
             work(x, y, batch_size=options.batch_size, verbose=0)
             turn[name] = 1000 * (time.perf_counter() - start) / options.batches
-        print(json.dumps(turn), flush=True)
+        return turn
+
+    return {}, one_round
 
 
-def start(checkout: str) -> Any:
+def start(checkout: str) -> Worker:
     path = str(Path(checkout).resolve())
-    return subprocess.Popen(
-        [sys.executable, __file__, "--serve", path, *sys.argv[1:]],
-        env={**os.environ, **ALLOCATOR, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def answer(process: Any) -> dict[str, float]:
-    for line in process.stdout:
-        if line.startswith("{"):
-            return json.loads(line)
-    sys.exit(f"A checkout's process ended with status {process.wait()}.")
+    environment = {**os.environ, **ALLOCATOR, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return Worker(checkout, [sys.executable, __file__, "--serve", path, *sys.argv[1:]], environment)
 
 
 def main() -> None:
@@ -86,20 +76,10 @@ def main() -> None:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options)
+        serve(lambda: prepare(options))
         return
-    processes = {checkout: start(checkout) for checkout in options.checkouts}
-    for process in processes.values():
-        answer(process)
-    turns: dict[str, list[dict[str, float]]] = {checkout: [] for checkout in processes}
-    for _ in range(options.rounds):
-        for checkout, process in processes.items():
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            turns[checkout].append(answer(process))
-    for process in processes.values():
-        process.stdin.close()
-        process.wait()
+    starts = {checkout: partial(start, checkout) for checkout in options.checkouts}
+    _, turns, _ = take_turns(starts, options.rounds, Worker.ask)
     print("| checkout | fit, ms a batch, median (fastest..slowest) | evaluate |\n|---|---|---|")
     for checkout, found in turns.items():
         cells = []

@@ -13,10 +13,11 @@ import resource
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from worker import serve
 
 SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
 _BATCHES_SORTED_TOGETHER = 50
@@ -418,8 +419,8 @@ def _timed(work: Callable[..., object], *data: Any) -> dict[str, float]:
     return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
 
 
-def serve(job: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
-    """Load, warm up, then time what is asked for, one line an order."""
+def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
+    """Load and warm up; the rest is timed, an order at a time."""
     task = TASKS[job["task"]]
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
@@ -430,36 +431,16 @@ def serve(job: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None
     if contender.train is not None:
         orders = {"train": contender.train, **orders}
     first_runs = {order: _timed(work, warm_x, warm_y) for order, work in orders.items()}
-    answer(
-        {
-            "orders": list(orders),
-            "first_runs": first_runs if contender.compiles else None,
-            "tokens": contender.count_tokens(x),
-            "threads": _threads(contender.framework),
-            "peak": _peak(contender.framework, "bfloat16" if job["options"].get("bfloat16") else "float32"),
-            "versions": _versions(),
-        }
-    )
-    for line in sys.stdin:
-        if line.strip() == "quit":
-            return
-        answer({**_timed(orders[line.strip()], x, y), "examples": len(y), "memory": _memory()})
-
-
-def main() -> None:
-    # Frameworks print as they like, to stderr; the answers have the old stdout to themselves.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def answer(message: dict[str, Any]) -> None:
-        print(json.dumps(message), file=answers, flush=True)
-
-    try:
-        serve(json.loads(sys.argv[1]), answer)
-    except Exception as error:
-        traceback.print_exc()
-        answer({"error": f"{type(error).__name__}: {error}"})
+    about = {
+        "orders": list(orders),
+        "first_runs": first_runs if contender.compiles else None,
+        "tokens": contender.count_tokens(x),
+        "threads": _threads(contender.framework),
+        "peak": _peak(contender.framework, "bfloat16" if job["options"].get("bfloat16") else "float32"),
+        "versions": _versions(),
+    }
+    return about, lambda order: {**_timed(orders[order], x, y), "examples": len(y), "memory": _memory()}
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda: prepare(json.loads(sys.argv[1])))

@@ -19,12 +19,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from allocator import ALLOCATOR
 from contenders import TASKS
 from finetune_speed_report import report
+from worker import Worker, take_turns
 
 _BACKENDS = ("tensorflow", "torch", "jax")
 _DTYPES = ("float32", "bfloat16")
@@ -70,91 +72,53 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
     return entries
 
 
-class Worker:
-    """A contender's process, ready to be timed."""
-
-    def __init__(self, entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | int) -> None:
-        self.entry = entry
-        job = {
-            "contender": entry.contender,
-            "options": entry.options,
-            "task": task,
-            "examples": args.examples,
-            "preset": args.preset,
-        }
-        environment = {
-            **os.environ,
-            **({} if args.plain_allocator else ALLOCATOR),
-            "KERAS_BACKEND": entry.backend,
-            # All on the CPU, where the frameworks would else not agree on a device.
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "JAX_PLATFORMS": "cpu",
-        }
-        if not entry.is_ours:
-            environment.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
-        self.process = subprocess.Popen(
-            [entry.python, str(Path(__file__).with_name("contenders.py")), json.dumps(job)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environment,
-            text=True,
-            encoding="utf-8",
-        )
-        self.about = self._answer()
-
-    def ask(self, order: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{order}\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"the process ended with status {self.process.wait()}"}
-        if "error" in answer:
-            self.close()
-            raise RuntimeError(f"{self.entry.name}: {answer['error']} (--log FILE keeps what it printed)")
-        return answer
-
-    def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError), self.process as process:
-            if process.poll() is None and process.stdin is not None:
-                process.stdin.write("quit\n")
+def start(entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | int) -> Worker:
+    job = {
+        "contender": entry.contender,
+        "options": entry.options,
+        "task": task,
+        "examples": args.examples,
+        "preset": args.preset,
+    }
+    environment = {
+        **os.environ,
+        **({} if args.plain_allocator else ALLOCATOR),
+        "KERAS_BACKEND": entry.backend,
+        # All on the CPU, where the frameworks would else not agree on a device.
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    if not entry.is_ours:
+        environment.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
+    _say(f"{entry.name} starts")
+    contenders = str(Path(__file__).with_name("contenders.py"))
+    return Worker(entry.name, [entry.python, contenders, json.dumps(job)], environment, log)
 
 
-def measure(task: str, dtype: str, args: argparse.Namespace, log: IO[bytes] | int) -> list[dict[str, Any]]:
-    """All rounds of a task in a precision: for each contender what it says of itself, and the seconds of its runs."""
-    with contextlib.ExitStack() as stack:
-        workers = []
-        for entry in line_up(args, task, dtype):
-            _say(f"{task}, {dtype}: {entry.name} starts")
-            try:
-                workers.append(Worker(entry, task, args, log))
-            except RuntimeError as error:  # The others are measured without it.
-                _say(f"{task}, {dtype}: left out: {error}")
-                continue
-            stack.callback(workers[-1].close)
-        runs: list[list[dict[str, Any]]] = [[] for _ in workers]
-        for turn in range(args.rounds):
-            for worker, own in zip(workers, runs, strict=True):
-                own.append({order: worker.ask(order) for order in worker.about["orders"]})
-                _say(f"{task}, {dtype}: round {turn + 1}, {worker.entry.name}: {_in_words(own[-1])}")
-        counts = {worker.entry.name: worker.about["tokens"] for worker in workers}
-        if max(counts.values()) > 1.01 * min(counts.values()):
-            _say(f"{task}: the contenders do not see the same tokens: {counts}")
-        return [
-            {
-                "task": task,
-                "dtype": dtype,
-                "name": worker.entry.name,
-                "ours": worker.entry.is_ours,
-                **worker.about,
-                "rounds": own,
-            }
-            for worker, own in zip(workers, runs, strict=True)
-        ]
+def measure(
+    task: str, dtype: str, args: argparse.Namespace, log: IO[bytes] | int
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """All rounds of a task in a precision: for each contender what it says of itself, and the seconds of its runs.
+
+    Also the contenders that failed, and why.
+    """
+    entries = {entry.name: entry for entry in line_up(args, task, dtype)}
+
+    def turn(worker: Worker) -> dict[str, Any]:
+        found = {order: worker.ask(order) for order in worker.about["orders"]}
+        _say(f"{task}, {dtype}: {worker.name}: {_in_words(found)}")
+        return found
+
+    starts = {name: partial(start, entry, task, args, log) for name, entry in entries.items()}
+    about, turns, left_out = take_turns(starts, args.rounds, turn)
+    counts = {name: own["tokens"] for name, own in about.items()}
+    if max(counts.values(), default=0) > 1.01 * min(counts.values(), default=0):
+        _say(f"{task}: the contenders do not see the same tokens: {counts}")
+    results = [
+        {"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours, **own, "rounds": turns[name]}
+        for name, own in about.items()
+    ]
+    return results, {f"{name}, {task}, {dtype}": reason for name, reason in left_out.items()}
 
 
 def _in_words(turn: dict[str, Any]) -> str:
@@ -223,12 +187,14 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     results: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         log = subprocess.DEVNULL if args.log is None else stack.enter_context(args.log.open("wb"))
         for task in args.tasks:
             for dtype in args.dtypes:
-                results += measure(task, dtype, args, log)
-                report(args, results)  # After each: what has been measured is not lost to a later one.
+                measured, failed = measure(task, dtype, args, log)
+                results, left_out = results + measured, left_out | failed
+                report(args, results, left_out)  # After each: what has been measured is not lost to a later one.
     print((args.out / f"{args.name}.md").read_text(encoding="utf-8"))
 
 

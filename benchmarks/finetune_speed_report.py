@@ -126,8 +126,8 @@ def describe(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[st
     return facts
 
 
-def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> None:
-    """Write the table and all raw numbers, each file at once or not at all."""
+def report(args: argparse.Namespace, results: list[dict[str, Any]], left_out: dict[str, str]) -> None:
+    """Write the table, all raw numbers and what failed, each file at once or not at all."""
     facts = describe(args, results)
     path = Path(args.preset, "config.json")
     architecture = read_backbone(path, json.loads(path.read_text(encoding="utf-8")))
@@ -154,9 +154,10 @@ def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> None:
             "",
             table,
             "",
+            *(f"Left out: {name}: {reason}.\n" for name, reason in left_out.items()),
         ]
     )
-    raw = json.dumps({"about": facts, "results": results}, indent=2, ensure_ascii=False)
+    raw = json.dumps({"about": facts, "results": results, "left_out": left_out}, indent=2, ensure_ascii=False)
     args.out.mkdir(parents=True, exist_ok=True)
     for name, content in ((f"{args.name}.md", text), (f"{args.name}.json", f"{raw}\n")):
         unfinished = args.out / f"{name}.part"

@@ -12,15 +12,17 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from allocator import ALLOCATOR
 from machine import describe_machine
 from pretraining_contenders import CONTENDERS, Work
+from worker import Worker, serve, take_turns
 
 _TINY = {"layers": 2, "width": 128, "heads": 2}
 _BASE = {"layers": 12, "width": 768, "heads": 12}
@@ -30,54 +32,43 @@ SIZES: dict[str, dict[str, Any]] = {
     "base, 512/76": {**_BASE, "batch": 2, "steps": 2, "length": 512, "predictions": 76},
 }
 DTYPES = ("float32", "bfloat16")
+PEER = "transformers"
 
 
-def serve(contender: str, name: str, dtype: str) -> None:
-    """Warm up, then time one round for each line on stdin."""
+def prepare(contender: str, name: str, dtype: str) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
+    """Warm up; an order is a round, and its answer sequences a second."""
     size = SIZES[name]
     train = CONTENDERS[contender](Work(**size, dtype=dtype))
     train(2)
-    print("ready", flush=True)
-    for _ in sys.stdin:
+
+    def one_round(_: str) -> dict[str, float]:
         start = time.perf_counter()
         train(size["steps"])
-        print(time.perf_counter() - start, flush=True)
+        return {"rate": size["batch"] * size["steps"] / (time.perf_counter() - start)}
+
+    return {}, one_round
+
+
+def start(title: str, python: str, backend: str, name: str, dtype: str) -> Worker:
+    environment = {
+        **os.environ,
+        **ALLOCATOR,
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    contender = title.split(",")[0]
+    return Worker(title, [python, __file__, "--serve", contender, "--sizes", name, "--dtypes", dtype], environment)
 
 
 def measure(name: str, dtype: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
     """Sequences a second of each contender, one number a round."""
     contenders = {f"keras_bert_zoo, {backend}": (sys.executable, backend) for backend in arguments.backends.split(",")}
-    contenders["transformers"] = (arguments.peers_python, "")
-    processes = {}
-    for title, (python, backend) in contenders.items():
-        process = subprocess.Popen(
-            [python, __file__, "--serve", title.split(",")[0], "--sizes", name, "--dtypes", dtype],
-            env={
-                **os.environ,
-                **ALLOCATOR,
-                "KERAS_BACKEND": backend,
-                "PYTHONPATH": str(Path(__file__).parents[1]),
-                "CUDA_VISIBLE_DEVICES": "-1",
-                "JAX_PLATFORMS": "cpu",
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        while process.stdout.readline().strip() != "ready":
-            assert process.poll() is None, title
-        processes[title] = process
-    rates: dict[str, list[float]] = {title: [] for title in processes}
-    for _ in range(arguments.rounds):
-        for title, process in processes.items():
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            seconds = float(process.stdout.readline())
-            rates[title].append(SIZES[name]["batch"] * SIZES[name]["steps"] / seconds)
-    for process in processes.values():
-        process.stdin.close()
-        process.wait()
+    if arguments.peers_python:
+        contenders[PEER] = (arguments.peers_python, "torch")
+    starts = {title: partial(start, title, *each, name, dtype) for title, each in contenders.items()}
+    _, rates, _ = take_turns(starts, arguments.rounds, lambda worker: worker.ask()["rate"])
     return rates
 
 
@@ -92,7 +83,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.serve, arguments.sizes[0], arguments.dtypes[0])
+        serve(lambda: prepare(arguments.serve, arguments.sizes[0], arguments.dtypes[0]))
         return
     lines = [
         "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | vs transformers |",
@@ -101,12 +92,13 @@ def main() -> None:
     raw: dict[str, Any] = {"machine": describe_machine()}
     for name, dtype in itertools.product(arguments.sizes, arguments.dtypes):
         found = raw[f"{name}, {dtype}"] = measure(name, dtype, arguments)
-        peer = statistics.median(found["transformers"])
+        peer = statistics.median(found[PEER]) if PEER in found else None
         for title, rates in found.items():
             median = statistics.median(rates)
+            ratio = f"{median / peer:.2f}" if peer else "-"
             lines.append(
                 f"| {name}, {SIZES[name]['batch']} | {dtype} | {title} "
-                f"| {median:.1f} ({min(rates):.1f}..{max(rates):.1f}) | {median / peer:.2f} |"
+                f"| {median:.1f} ({min(rates):.1f}..{max(rates):.1f}) | {ratio} |"
             )
         text = "\n".join(["# A step of pre-training", "", raw["machine"], "", *lines]) + "\n"
         if arguments.out:  # After each: what has been measured is not lost to a later one.

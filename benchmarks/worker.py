@@ -1,0 +1,111 @@
+"""Processes that take turns: a contender has its own, warm before any is timed, and works only when it is told to.
+
+So what else the machine does hits all alike. A process answers each order on stdin with a line of JSON on stdout.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+Answer = dict[str, Any]
+
+
+class Worker:
+    """A process that calls `serve`, ready for orders.
+
+    Args:
+        name: The contender's, for messages.
+        command: What starts the process.
+        environment: Its environment variables.
+        log: Where its stderr goes, and what the frameworks in it print.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: dict[str, str], log: IO[bytes] | int = subprocess.DEVNULL
+    ) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            text=True,
+            encoding="utf-8",
+        )
+        self.about = self._answer()
+
+    def ask(self, order: str = "go") -> Answer:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{order}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": f"the process ended with status {self._process.wait()}"}
+        if "error" in answer:
+            self.close()
+            raise RuntimeError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass  # Its stdin ends, and so does it.
+
+
+def take_turns(
+    starts: dict[str, Callable[[], Worker]], rounds: int, turn: Callable[[Worker], Any]
+) -> tuple[dict[str, Answer], dict[str, list[Any]], dict[str, str]]:
+    """What each contender says of itself, and what `turn` gives for it, so often; and why some are left out."""
+    about, left_out = {}, {}
+    workers: dict[str, Worker] = {}
+    turns: dict[str, list[Any]] = {}
+    with contextlib.ExitStack() as stack:
+
+        def leave_out(name: str, error: Exception) -> None:
+            left_out[name] = str(error)
+            for kept in (workers, about, turns):
+                kept.pop(name, None)
+            print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
+
+        for name, start in starts.items():
+            try:
+                workers[name] = start()
+            except RuntimeError as error:  # The others are measured without it.
+                leave_out(name, error)
+                continue
+            stack.callback(workers[name].close)
+            about[name], turns[name] = workers[name].about, []
+        for _ in range(rounds):
+            for name, worker in list(workers.items()):
+                try:
+                    turns[name].append(turn(worker))
+                except (RuntimeError, BrokenPipeError) as error:
+                    leave_out(name, error)
+    return about, turns, left_out
+
+
+def serve(prepare: Callable[[], tuple[Answer, Callable[[str], Answer]]]) -> None:
+    """The process' side: `prepare` gives what it says of itself, and what answers an order."""
+    # Frameworks print as they like, to stderr; the answers have the old stdout to themselves.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(message: Answer) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    try:
+        about, answer = prepare()
+        say(about)
+        for line in sys.stdin:
+            say(answer(line.strip()))
+    except Exception as error:
+        traceback.print_exc()
+        say({"error": f"{type(error).__name__}: {error}"})
