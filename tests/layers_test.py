@@ -112,6 +112,27 @@ def test_activations_at_hand_worked_points():
     np.testing.assert_allclose(numpy(get_activation("silu")(x)), x / (1 + np.exp(-x)), atol=1e-6)
 
 
+class Gelu(keras.layers.Layer):
+    def call(self, x):
+        return get_activation("gelu", training=True)(x)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("mixed_bfloat16", 2**-7)])
+def test_gelu_and_its_gradient_in_training(dtype, tolerance):
+    """x Phi(x), and Phi(x) + x phi(x) (Hendrycks and Gimpel 2016); in half precision to the last digit but one."""
+    x = np.linspace(-6, 6, 97, dtype="float32")
+    below = np.array([math.erfc(-value / math.sqrt(2)) / 2 for value in x])
+    inputs = keras.Input((1,))
+    dense = keras.layers.Dense(len(x), use_bias=False, dtype=dtype)
+    model = keras.Model(inputs, Gelu(dtype=dtype)(dense(inputs)))
+    model.set_weights([x[None]])  # What goes in with a one before it, and what the gradient is of.
+    one = np.ones((1, 1), "float32")
+    np.testing.assert_allclose(numpy(model(one)).astype("float32")[0], x * below, atol=tolerance, rtol=tolerance)
+    found = gradients(model, one, lambda y: keras.ops.sum(keras.ops.cast(y, "float32")))
+    density = np.exp(-np.square(x) / 2) / math.sqrt(2 * math.pi)
+    np.testing.assert_allclose(next(iter(found.values()))[0], below + x * density, atol=tolerance)
+
+
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_half_precision_stays_finite_and_close(policy):
     layer = EncoderLayer(8, 2, 16, causal=True, dtype=policy)

@@ -9,6 +9,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.lora import AdaptableDense
+from keras_bert_zoo.layers.on_cpu import on_cpu
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -88,14 +89,11 @@ class SelfAttention(keras.layers.Layer):
         """Whether training is faster without it: PyTorch's gradient on a CPU does not use its bfloat16 products."""
         if keras.backend.backend() != "torch" or self.compute_dtype != "bfloat16":
             return False
-        return qkv.device.type == "cpu" and qkv.shape[1] <= 256  # Measured: 3 x at 128, level at 512.
+        return on_cpu(qkv) and qkv.shape[1] <= 256  # Measured: 3 x at 128, level at 512.
 
     def _fused(self, qkv: Any, mask: Any) -> Any:
-        if self.compute_dtype == "float16" and keras.backend.backend() == "jax":
-            import jax
-
-            if jax.default_backend() == "cpu":  # XLA has no float16 product with a float32 sum there.
-                qkv = ops.cast(qkv, "float32")
+        if self.compute_dtype == "float16" and keras.backend.backend() == "jax" and on_cpu(qkv):
+            qkv = ops.cast(qkv, "float32")  # XLA has no float16 product with a float32 sum there.
         query, key, value = (qkv[:, :, i] for i in range(3))
         context = ops.dot_product_attention(query, key, value, mask=mask, is_causal=self.causal)
         return ops.cast(context, self.compute_dtype)
@@ -109,8 +107,8 @@ class SelfAttention(keras.layers.Layer):
             steps = ops.arange(length)
             causal = (steps[:, None] >= steps[None, :])[None, None]
             mask = causal if mask is None else ops.logical_and(mask, causal)
-        if mask is not None:
-            scores = ops.where(mask, scores, ops.cast(-1e30, scores.dtype))
+        if mask is not None:  # A sum's gradient costs nothing.
+            scores = scores + ops.where(mask, 0.0, ops.cast(-1e30, "float32"))
         scores = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
         context = ops.matmul(self.dropout_layer(scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores

@@ -4,11 +4,13 @@ from typing import Any
 
 import keras
 
+from keras_bert_zoo.layers.on_cpu import on_cpu
+
 _DRAWS = 2**16
 
 
 class Dropout(keras.layers.Dropout):
-    """Keras' Dropout, on JAX and on PyTorch's CPU from 16 random bits a value.
+    """Keras' Dropout, on JAX and on the CPU of TensorFlow and PyTorch from 16 random bits a value.
 
     There Keras draws 32 or more for each, and PyTorch on AMD's processors one value after the other: a fifth of BERT's
     step in bfloat16. A rate is a whole number of 65,536ths so, 6,554 of them for 0.1, and what stays is divided by just
@@ -21,7 +23,9 @@ class Dropout(keras.layers.Dropout):
             backend = keras.backend.backend()
             if backend == "jax":
                 return _in_jax(inputs, dropped, self.seed_generator.next())
-            if backend == "torch" and inputs.device.type == "cpu":
+            if backend == "tensorflow" and on_cpu(inputs):
+                return _in_tensorflow(inputs, dropped, self.seed_generator.next())
+            if backend == "torch" and on_cpu(inputs):
                 return _in_torch(inputs, dropped)
         return super().call(inputs, training=training)
 
@@ -33,6 +37,16 @@ def _in_jax(inputs: Any, dropped: int, key: Any) -> Any:
     words = jax.random.bits(key, (*rows, -(-width // 2)), "uint32")  # As wide as the generator's own.
     draws = jax.lax.bitcast_convert_type(words, "uint16").reshape(*rows, -1)[..., :width]
     return jax.numpy.where(draws >= dropped, inputs * (_DRAWS / (_DRAWS - dropped)), 0)
+
+
+def _in_tensorflow(inputs: Any, dropped: int, seed: Any) -> Any:
+    import tensorflow as tf
+
+    count = tf.size(inputs)
+    words = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.uint32)
+    draws = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.shape(inputs))
+    kept = tf.cast(draws >= tf.constant(dropped, tf.uint16), inputs.dtype)
+    return inputs * (kept * tf.constant(_DRAWS / (_DRAWS - dropped), inputs.dtype))
 
 
 def _in_torch(inputs: Any, dropped: int) -> Any:

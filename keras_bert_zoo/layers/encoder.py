@@ -51,6 +51,7 @@ class EncoderLayer(RecomputedLayer):
         super().__init__(**kwargs)
         check_positive_int(intermediate_dim=intermediate_dim)
         check_rate(dropout=dropout, attention_dropout=attention_dropout)
+        get_activation(activation)
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.intermediate_dim = intermediate_dim
@@ -62,9 +63,9 @@ class EncoderLayer(RecomputedLayer):
         self.initializer_range = initializer_range
         policy = self.dtype_policy
 
-        def dense(units: int, name: str, **options: Any) -> keras.layers.Dense:
+        def dense(units: int, name: str) -> keras.layers.Dense:
             initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
-            return keras.layers.Dense(units, kernel_initializer=initializer, dtype=policy, name=name, **options)
+            return keras.layers.Dense(units, kernel_initializer=initializer, dtype=policy, name=name)
 
         def layer_norm(name: str) -> keras.layers.LayerNormalization:
             return keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, dtype=policy, name=name)
@@ -73,7 +74,7 @@ class EncoderLayer(RecomputedLayer):
             hidden_dim, num_heads, attention_dropout, causal, initializer_range, dtype=policy, name="attention"
         )
         self.attention_norm = layer_norm("attention_norm")
-        self.intermediate = dense(intermediate_dim, "intermediate", activation=get_activation(activation))
+        self.intermediate = dense(intermediate_dim, "intermediate")
         self.output_dense = dense(hidden_dim, "output")
         self.output_norm = layer_norm("output_norm")
         self.dropout_layer = Dropout(dropout, dtype=policy, name="dropout")
@@ -98,7 +99,8 @@ class EncoderLayer(RecomputedLayer):
         )
         attended, scores = attended if return_attention_scores else (attended, None)
         hidden = self.attention_norm(hidden + self.dropout_layer(attended, training=training))
-        transformed = self.output_dense(self.intermediate(hidden))
+        transformed = get_activation(self.activation, training)(self.intermediate(hidden))
+        transformed = self.output_dense(transformed)
         hidden = self.output_norm(hidden + self.dropout_layer(transformed, training=training))
         return (hidden, scores) if return_attention_scores else hidden
 
