@@ -1,6 +1,6 @@
 """transformers and PyTorch in `finetune_scores.py`: their models, tokenizer and collators, padded batch by batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,28 @@ def first_tokens(word_ids: list[int | None]) -> dict[int, int]:
     return {word: token for token, word in reversed(list(enumerate(word_ids))) if word is not None}
 
 
+class SimilarLengths(torch.utils.data.Sampler):
+    """Batches as keras_bert_zoo draws them, of similar length and in any order; one in the items' order unshuffled.
+
+    transformers' own sampler leaves the batches sorted, from long to short fifty at a time.
+    """
+
+    def __init__(self, lengths: list[int], batch_size: int, shuffle: bool) -> None:
+        self.lengths, self.batch_size, self.shuffle = torch.tensor(lengths), batch_size, shuffle
+
+    def __len__(self) -> int:
+        return -(-len(self.lengths) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        drawn = torch.arange(len(self.lengths))
+        if self.shuffle:
+            parts = torch.randperm(len(drawn)).split(50 * self.batch_size)
+            drawn = torch.cat([part[self.lengths[part].argsort()] for part in parts])
+        batches = drawn.split(self.batch_size)
+        order = torch.randperm(len(batches)) if self.shuffle else range(len(batches))
+        return (batches[i].tolist() for i in order)
+
+
 def train(
     model: Any,
     features: Features,
@@ -74,7 +96,8 @@ def train(
         (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, eps=EPSILON)
-    loader = torch.utils.data.DataLoader(features, batch_size, shuffle, collate_fn=collate)
+    batches = SimilarLengths([_length(item["input_ids"]) for item in features], batch_size, shuffle)
+    loader = torch.utils.data.DataLoader(features, batch_sampler=batches, collate_fn=collate)
     steps = len(loader) * epochs
     warmup = int(steps * WARMUP)
     # BERT's own: `get_linear_schedule_with_warmup` counts the decay from the end of the warm-up, and is 1.1 times it.
