@@ -79,7 +79,7 @@ def main() -> None:
         serve(lambda: prepare(options))
         return
     starts = {checkout: partial(start, checkout) for checkout in options.checkouts}
-    _, turns, _ = take_turns(starts, options.rounds, Worker.ask)
+    _, turns, left_out = take_turns(starts, options.rounds, Worker.ask)
     print("| checkout | fit, ms a batch, median (fastest..slowest) | evaluate |\n|---|---|---|")
     for checkout, found in turns.items():
         cells = []
@@ -87,6 +87,7 @@ def main() -> None:
             values = [turn[name] for turn in found]
             cells.append(f"{statistics.median(values):.0f} ({min(values):.0f}..{max(values):.0f})")
         print(f"| {checkout} | {' | '.join(cells)} |")
+    sys.exit(f"Left out: {', '.join(left_out)}." if left_out else 0)
 
 
 if __name__ == "__main__":

@@ -193,6 +193,10 @@ def main() -> None:
         for task in args.tasks:
             for dtype in args.dtypes:
                 measured, failed = measure(task, dtype, args, log)
+                if not measured:
+                    sys.exit(
+                        f"Nobody could be measured at {task} in {dtype} (--log FILE keeps what they print): {failed}"
+                    )
                 results, left_out = results + measured, left_out | failed
                 report(args, results, left_out)  # After each: what has been measured is not lost to a later one.
     print((args.out / f"{args.name}.md").read_text(encoding="utf-8"))

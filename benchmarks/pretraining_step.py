@@ -62,14 +62,14 @@ def start(title: str, python: str, backend: str, name: str, dtype: str) -> Worke
     return Worker(title, [python, __file__, "--serve", contender, "--sizes", name, "--dtypes", dtype], environment)
 
 
-def measure(name: str, dtype: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Sequences a second of each contender, one number a round."""
+def measure(name: str, dtype: str, arguments: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Sequences a second of each contender, one number a round; and who failed, and why."""
     contenders = {f"keras_bert_zoo, {backend}": (sys.executable, backend) for backend in arguments.backends.split(",")}
     if arguments.peers_python:
         contenders[PEER] = (arguments.peers_python, "torch")
     starts = {title: partial(start, title, *each, name, dtype) for title, each in contenders.items()}
-    _, rates, _ = take_turns(starts, arguments.rounds, lambda worker: worker.ask()["rate"])
-    return rates
+    _, rates, left_out = take_turns(starts, arguments.rounds, lambda worker: worker.ask()["rate"])
+    return rates, {f"{title}, {name}, {dtype}": reason for title, reason in left_out.items()}
 
 
 def main() -> None:
@@ -89,9 +89,13 @@ def main() -> None:
         "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | vs transformers |",
         "|---|---|---|---|---|",
     ]
-    raw: dict[str, Any] = {"machine": describe_machine()}
+    raw: dict[str, Any] = {"machine": describe_machine(), "left_out": {}}
     for name, dtype in itertools.product(arguments.sizes, arguments.dtypes):
-        found = raw[f"{name}, {dtype}"] = measure(name, dtype, arguments)
+        found, left_out = measure(name, dtype, arguments)
+        if not found:
+            sys.exit(f"Nobody could be measured at {name} in {dtype}: {left_out}")
+        raw[f"{name}, {dtype}"] = found
+        raw["left_out"] |= left_out
         peer = statistics.median(found[PEER]) if PEER in found else None
         for title, rates in found.items():
             median = statistics.median(rates)
@@ -100,7 +104,8 @@ def main() -> None:
                 f"| {name}, {SIZES[name]['batch']} | {dtype} | {title} "
                 f"| {median:.1f} ({min(rates):.1f}..{max(rates):.1f}) | {ratio} |"
             )
-        text = "\n".join(["# A step of pre-training", "", raw["machine"], "", *lines]) + "\n"
+        failures = [f"\nLeft out: {who}: {reason}." for who, reason in raw["left_out"].items()]
+        text = "\n".join(["# A step of pre-training", "", raw["machine"], "", *lines, *failures]) + "\n"
         if arguments.out:  # After each: what has been measured is not lost to a later one.
             arguments.out.write_text(text, encoding="utf-8")
             arguments.out.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")

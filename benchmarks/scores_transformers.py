@@ -59,7 +59,7 @@ def first_tokens(word_ids: list[int | None]) -> dict[int, int]:
 
 
 class SimilarLengths(torch.utils.data.Sampler):
-    """Batches as keras_bert_zoo draws them, of similar length and in any order; one in the items' order unshuffled.
+    """Batches of similar length in any order, or unshuffled in the items' order.
 
     transformers' own sampler leaves the batches sorted, from long to short fifty at a time.
     """

@@ -42,8 +42,9 @@ class Worker:
 
     def ask(self, order: str = "go") -> Answer:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{order}\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # It has ended, and the answer says how.
+            self._process.stdin.write(f"{order}\n")
+            self._process.stdin.flush()
         return self._answer()
 
     def _answer(self) -> Answer:
@@ -87,7 +88,7 @@ def take_turns(
             for name, worker in list(workers.items()):
                 try:
                     turns[name].append(turn(worker))
-                except (RuntimeError, BrokenPipeError) as error:
+                except RuntimeError as error:
                     leave_out(name, error)
     return about, turns, left_out
 

@@ -45,8 +45,8 @@ def _in_tensorflow(inputs: Any, dropped: int, seed: Any) -> Any:
     count = tf.size(inputs)
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.uint32)
     draws = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.shape(inputs))
-    kept = tf.cast(draws >= tf.constant(dropped, tf.uint16), inputs.dtype)
-    return inputs * (kept * tf.constant(_DRAWS / (_DRAWS - dropped), inputs.dtype))
+    scaled = inputs * tf.constant(_DRAWS / (_DRAWS - dropped), inputs.dtype)
+    return tf.where(draws >= tf.constant(dropped, tf.uint16), scaled, tf.zeros([], inputs.dtype))
 
 
 def _in_torch(inputs: Any, dropped: int) -> Any:

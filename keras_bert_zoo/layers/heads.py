@@ -40,13 +40,13 @@ class MaskedLMHead(keras.layers.Layer):
         super().__init__(**kwargs)
         check_positive_int(hidden_dim=hidden_dim)
         check_positive(layer_norm_epsilon=layer_norm_epsilon, initializer_range=initializer_range)
+        get_activation(activation)
         self.hidden_dim = hidden_dim
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
         self.dense = keras.layers.Dense(
             hidden_dim,
-            activation=get_activation(activation),
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             dtype=self.dtype_policy,
             name="dense",
@@ -59,13 +59,14 @@ class MaskedLMHead(keras.layers.Layer):
         self.dense.build((None, None, self.hidden_dim))
         self.layer_norm.build((None, None, self.hidden_dim))
 
-    def call(self, sequence_output: Any, mask_positions: Any) -> Any:
+    def call(self, sequence_output: Any, mask_positions: Any, training: bool | None = None) -> Any:
         # A product with ones and zeros takes rows as exactly as a gather, and its gradient is a product again: no
         # scattered sums, whose order no backend promises, and shapes that a TPU likes.
         # Not `one_hot`, of which PyTorch would export one length only.
         positions = ops.arange(ops.shape(sequence_output)[1], dtype="int32")
         chosen = ops.cast(ops.expand_dims(mask_positions, -1) == positions, sequence_output.dtype)
-        return self.layer_norm(self.dense(ops.matmul(chosen, sequence_output)))
+        transformed = self.dense(ops.matmul(chosen, sequence_output))
+        return self.layer_norm(get_activation(self.activation, training)(transformed))
 
     def compute_output_shape(self, sequence_output_shape: Any, mask_positions_shape: Any) -> tuple[int | None, ...]:
         return (*mask_positions_shape, self.hidden_dim)

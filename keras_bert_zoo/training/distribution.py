@@ -158,11 +158,17 @@ def _multi_worker() -> Any:
 
 
 @cache
+def _connected(address: str) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.TPUStrategy(tf.distribute.cluster_resolver.TPUClusterResolver.connect(address))
+
+
 def _tpu(name: str, address: str) -> Any:
     import tensorflow as tf
 
     try:
-        return tf.distribute.TPUStrategy(tf.distribute.cluster_resolver.TPUClusterResolver.connect(address or "local"))
+        return _connected(address or "local")
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         reason = str(error).split("\n")[0][:200]
         raise ValueError(f"`name` must lead to a TPU, and there is none. Received: name={name!r} ({reason})") from error
