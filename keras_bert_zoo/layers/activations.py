@@ -21,10 +21,9 @@ def _gelu_tanh(x: Any) -> Any:
 def _gelu_erf(x: Any, training: bool | None = False) -> Any:
     if _spelled_out.get():
         return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
-    # TensorFlow and JAX compute erfc, on a CPU several times the work of erf, and in half precision with half its
-    # digits. Without a gradient TensorFlow fuses its own with the product before it.
-    backend = keras.backend.backend()
-    if (backend == "jax" or (backend == "tensorflow" and training)) and on_cpu(x):
+    # TensorFlow computes erfc, on a CPU several times the work of erf, and in half precision with half its digits.
+    # Without a gradient it fuses its own with the product before it.
+    if keras.backend.backend() == "tensorflow" and training and on_cpu(x):
         wide = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
         return keras.ops.cast(wide * (0.5 * keras.ops.erf(wide * math.sqrt(0.5)) + 0.5), x.dtype)
     return keras.ops.gelu(x, approximate=False)
