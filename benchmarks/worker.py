@@ -65,15 +65,14 @@ def take_turns(
     starts: dict[str, Callable[[], Worker]], rounds: int, turn: Callable[[Worker], Any]
 ) -> tuple[dict[str, Answer], dict[str, list[Any]], dict[str, str]]:
     """What each contender says of itself, and what `turn` gives for it, so often; and why some are left out."""
-    about, left_out = {}, {}
     workers: dict[str, Worker] = {}
     turns: dict[str, list[Any]] = {}
+    left_out: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
 
         def leave_out(name: str, error: Exception) -> None:
             left_out[name] = str(error)
-            for kept in (workers, about, turns):
-                kept.pop(name, None)
+            workers.pop(name, None)
             print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
 
         for name, start in starts.items():
@@ -83,14 +82,14 @@ def take_turns(
                 leave_out(name, error)
                 continue
             stack.callback(workers[name].close)
-            about[name], turns[name] = workers[name].about, []
+            turns[name] = []
         for _ in range(rounds):
             for name, worker in list(workers.items()):
                 try:
                     turns[name].append(turn(worker))
                 except RuntimeError as error:
                     leave_out(name, error)
-    return about, turns, left_out
+    return {name: own.about for name, own in workers.items()}, {name: turns[name] for name in workers}, left_out
 
 
 def serve(prepare: Callable[[], tuple[Answer, Callable[[str], Answer]]]) -> None:

@@ -134,7 +134,7 @@ def test_other_heads_of_a_tensorflow1_checkpoint_are_said(bert, tmp_path):
 
 def test_a_tensorflow1_checkpoint_needs_no_tensorflow(bert, tmp_path, monkeypatch):
     if keras.backend.backend() == "tensorflow":
-        pytest.skip("the backend is TensorFlow")
+        pytest.skip("TensorFlow is the backend and cannot be missing")
     pytest.importorskip("tensorflow")
     layouts.write_tensorflow1(bert, tmp_path / "bert")
     monkeypatch.setitem(sys.modules, "tensorflow", None)

@@ -29,7 +29,8 @@ if keras.backend.backend() == "tensorflow":
     cpus = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * devices)
 names = {"tensorflow": "mirrored", "jax": "data_parallel"}
-scope = kbz.distribute(names[keras.backend.backend()] if devices > 1 else None)
+strategy = names[keras.backend.backend()] if devices > 1 else None
+scope = kbz.distribute(strategy)
 keras.utils.set_random_seed(3)
 """
 CLASSIFIER = """
@@ -124,7 +125,7 @@ cases = {
 }
 models = {}
 for name, (kind, options, _, y) in cases.items():
-    with kbz.distribute(names[keras.backend.backend()] if devices > 1 else None):  # A scope each, as in a notebook.
+    with kbz.distribute(strategy):  # A scope each, as in a notebook.
         models[name] = kind(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), **options)
         if y is not None:
             models[name].compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
@@ -155,7 +156,7 @@ start = kbz.BertMaskedLM(backbone, kbz.BertPreprocessor(kbz.BertTokenizer(WORDS)
 randomise(start).save_to_preset(folder / "start")
 for part in ("train", "dev"):
     cases.squad2(folder / "data", part)
-options = {**cases.OPTIONS, "learning_rate": 1e-3, "strategy": names[keras.backend.backend()] if devices > 1 else None}
+options = {**cases.OPTIONS, "learning_rate": 1e-3, "strategy": strategy}
 fit, seen = kbz.BertQuestionAnswerer.fit, []
 kbz.BertQuestionAnswerer.fit = lambda model, *x, **y: (seen.append(replicas(model)), fit(model, *x, **y))[1]
 finetune(Run("squad2", folder / "start", data=folder / "data", **options), folder / "run", verbose=0)

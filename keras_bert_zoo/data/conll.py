@@ -130,6 +130,8 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
 
 
 def _check_known(place: str, tags: Sequence[str], known: list[str] | None) -> None:
-    unknown = next((tag for tag in tags if known is not None and tag[2:] not in ("", *known)), None)
-    if known is not None and unknown is not None:
+    if known is None:
+        return
+    unknown = next((tag for tag in tags if tag[2:] and tag[2:] not in known), None)
+    if unknown is not None:
         raise ValueError(f"{place}: a tag must be O, or B- or I- with one of {listed(known)}. Received: {unknown!r}")

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import keras
@@ -18,15 +17,19 @@ def _gelu_tanh(x: Any) -> Any:
     return keras.ops.gelu(x, approximate=True)
 
 
-def _gelu_erf(x: Any, training: bool | None = False) -> Any:
+def _gelu_erf(x: Any) -> Any:
     if _spelled_out.get():
         return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
+    return keras.ops.gelu(x, approximate=False)
+
+
+def _gelu_erf_in_training(x: Any) -> Any:
+    if _spelled_out.get() or keras.backend.backend() != "tensorflow" or not on_cpu(x):
+        return _gelu_erf(x)
     # TensorFlow computes erfc, on a CPU several times the work of erf, and in half precision with half its digits.
     # Without a gradient it fuses its own with the product before it.
-    if keras.backend.backend() == "tensorflow" and training and on_cpu(x):
-        wide = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
-        return keras.ops.cast(wide * (0.5 * keras.ops.erf(wide * math.sqrt(0.5)) + 0.5), x.dtype)
-    return keras.ops.gelu(x, approximate=False)
+    wide = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    return keras.ops.cast(wide * (0.5 * keras.ops.erf(wide * math.sqrt(0.5)) + 0.5), x.dtype)
 
 
 # "gelu" is the exact (erf) form, as in every Hugging Face config; the tanh form has two names there.
@@ -39,6 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "swish": keras.ops.silu,
     "tanh": keras.ops.tanh,
 }
+_IN_TRAINING = {"gelu": _gelu_erf_in_training}
 
 
 def get_activation(name: str, training: bool | None = False) -> Callable[[Any], Any]:
@@ -48,8 +52,7 @@ def get_activation(name: str, training: bool | None = False) -> Callable[[Any], 
     """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"`activation` must be one of {sorted(ACTIVATIONS)}. Received: activation={name!r}")
-    function = ACTIVATIONS[name]
-    return partial(function, training=True) if training and function is _gelu_erf else function
+    return _IN_TRAINING[name] if training and name in _IN_TRAINING else ACTIVATIONS[name]
 
 
 @contextmanager
