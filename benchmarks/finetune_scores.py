@@ -41,9 +41,15 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
     name = PEER if contender == PEER else f"keras_bert_zoo, {backend}"
     if arguments.bfloat16:
         name += ", bfloat16"
-    key = (task + FRESH if arguments.random else task, name, arguments.preset.name, seed, arguments.learning_rate)
-    names = ("task", "contender", "preset", "seed", "learning_rate")
-    if key in {tuple(map(record.get, names)) for record in read_results(arguments.results)}:
+    run = {
+        "task": task + FRESH if arguments.random else task,
+        "contender": name,
+        "preset": arguments.preset.name,
+        "seed": seed,
+        "learning_rate": arguments.learning_rate,
+        "share": str(TASKS[task]),
+    }
+    if any(run.items() <= record.items() for record in read_results(arguments.results)):
         return True
     print(f"{task}, seed {seed}: {name}", flush=True)
     job = {
@@ -79,14 +85,14 @@ def table(records: list[dict]) -> Iterator[str]:
     """A line for each score of each task on each backend."""
     yield "| task, score | backend | seeds | keras_bert_zoo | transformers | within one standard deviation of it |"
     yield "|---|---|---|---|---|---|"
-    runs: dict[tuple[str, str, float], dict[int, dict]] = {}
+    runs: dict[tuple[str, str, float, str], dict[int, dict]] = {}
     for record in records:
-        key = record["task"], record["contender"], record.get("learning_rate", LEARNING_RATE)
+        key = record["task"], record["contender"], record.get("learning_rate", LEARNING_RATE), record.get("share", "")
         runs.setdefault(key, {})[record["seed"]] = record
-    for (task, contender, peak), ours in sorted(runs.items()):
+    for (task, contender, *rest), ours in sorted(runs.items()):
         if contender.startswith(PEER):
             continue
-        theirs = runs.get((task, f"{PEER}, bfloat16" if contender.endswith("bfloat16") else PEER, peak), {})
+        theirs = runs.get((task, f"{PEER}, bfloat16" if contender.endswith("bfloat16") else PEER, *rest), {})
         for metric in (name for name in METRICS if any(name in record for record in ours.values())):
             values, peers = ([record[metric] for _, record in sorted(own.items())] for own in (ours, theirs))
             seeds = ", ".join(map(str, sorted(ours)))

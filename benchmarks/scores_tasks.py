@@ -30,6 +30,10 @@ class Task(NamedTuple):
     train: slice = slice(None)
     dev: slice = slice(None)
 
+    def __str__(self) -> str:
+        trained, scored = (f"1/{part.step or 1}" for part in (self.train, self.dev))
+        return f"{trained} trained, {scored} scored, {self.epochs} epochs, length {self.sequence_length}"
+
 
 # The shortest first. A thread of an AVX-512 machine with bfloat16 trains some 1,300 tokens of MiniLM a second on torch
 # and predicts three times as many: the shares make runs of three to eight minutes. At 256 tokens 9 of 10 contexts of
@@ -124,7 +128,8 @@ def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple
         "seed": job["seed"],
         "learning_rate": job["learning_rate"],
         **{key: round(value, 4) for key, value in score(name, dev.y, predictions).items()},
-        "trained": f"{len(train.y)} examples, {TASKS[name].epochs} epochs, length {TASKS[name].sequence_length}",
+        "share": str(TASKS[name]),
+        "trained": len(train.y),
         "evaluated": len(dev.y),
         **measured,
         "threads": os.environ.get("OMP_NUM_THREADS", str(os.cpu_count())),

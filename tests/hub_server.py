@@ -184,15 +184,15 @@ class Handler(BaseHTTPRequestHandler):
                 return self.reply(400, {})
             self.hub.blobs[match[1]] = body
             return self.reply(200, {})
+        if path == "/api/validate-yaml":
+            bad = "license: mine" in json.loads(body)["content"]
+            return self.reply_json(
+                {"errors": [{"message": "no such license"}] * bad, "warnings": []}, 400 if bad else 200
+            )
         if self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             return self.reply(401, {"X-Error-Message": "Invalid username or password."})
         if path == "/api/repos/create":
             return self.create(**json.loads(body))
-        if path == "/api/validate-yaml":
-            bad = "---" not in json.loads(body)["content"]
-            return self.reply_json(
-                {"errors": [{"message": "no front matter"}] * bad, "warnings": []}, 400 if bad else 200
-            )
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/main", path):
             return self.reply_json({"files": [
                 {"path": file["path"], "uploadMode": "lfs" if file["size"] > 1000 else "regular", "shouldIgnore": False}

@@ -281,8 +281,10 @@ def test_uploads_that_cannot_be(hub, backbone, monkeypatch, tmp_path):
     not_uploaded(
         ["hf://org/bert could not", "`private` needs", "one that is public"], "hf://org/bert", preset, private=True
     )
-    (preset / "README.md").write_text("No front matter.")
-    not_uploaded(["README.md", "no front matter"], "hf://org/new", preset)
+    for front, complaint in {"license: mine": "no such license", "license: [": "expected the node"}.items():
+        (preset / "README.md").write_text(f"---\n{front}\n---\nMine.")
+        not_uploaded(["hf://org/new could not be written", complaint], "hf://org/new", preset)
+        assert "org/new" not in hub.repositories
     (preset / "README.md").unlink()
     hub.full = True
     not_uploaded(["hf://org/new could not be written at http://127"], "hf://org/new", preset)

@@ -74,7 +74,8 @@ def upload(address: str, directory: Path, private: bool) -> str:
     match = _parse(address)
     if match["revision"] is not None:
         raise ValueError(f"`uri` must be hf://org/name, without a revision. Received: uri={address!r}")
-    from huggingface_hub import HfApi, constants, errors, get_token
+    from huggingface_hub import HfApi, ModelCard, constants, errors, get_token
+    from yaml import YAMLError
 
     if get_token() is None:
         raise ValueError(
@@ -86,6 +87,8 @@ def upload(address: str, directory: Path, private: bool) -> str:
     if not any((directory / name).is_file() for name in _FILES):
         files += huggingface.PYTORCH_FILES
     try:
+        if is_written_by_hand(directory / CARD):  # Asked first: one that is refused would leave an empty repository.
+            ModelCard.load(directory / CARD).validate()
         api.create_repo(repository, private=private, exist_ok=True)
         info = api.model_info(repository)
         if private and not info.private:
@@ -107,6 +110,7 @@ def upload(address: str, directory: Path, private: bool) -> str:
                 f"The token must be one that may write to {address}. Received: HTTP {status} from {constants.ENDPOINT}"
             ) from error
         raise ValueError(f"{address} could not be written at {constants.ENDPOINT} ({type(error).__name__})") from error
-    except ValueError as error:  # A card whose front matter the hub refuses; its words are several lines.
+    # A card whose front matter is no YAML, or that the hub refuses; its words are several lines.
+    except (ValueError, YAMLError) as error:
         raise ValueError(f"{address} could not be written: {' '.join(str(error).split())}") from error
     return f"{constants.ENDPOINT}/{repository}"
