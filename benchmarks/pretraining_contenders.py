@@ -29,6 +29,7 @@ class Work:
 
     contender: str = "keras_bert_zoo"
     backend: str = "torch"  # Keras'; transformers runs on PyTorch.
+    rows: int = WORDS  # Of the embedding, which may have more than there are words.
     layers: int = 2
     width: int = 128
     heads: int = 2
@@ -96,7 +97,7 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
             scopes.enter_context(kbz.distribute("mirrored"))
         scopes.enter_context(keras.RematScope("list_of_layers", layer_names=blocks))
         backbone = kbz.BertBackbone(
-            WORDS,
+            work.rows,
             work.layers,
             work.heads,
             work.width,
@@ -116,6 +117,7 @@ def transformers(work: Work) -> Callable[[int], object]:
 
     device = "cuda" if work.device == "gpu" else "cpu"
     config = BertConfig(
+        vocab_size=work.rows,
         num_hidden_layers=work.layers,
         hidden_size=work.width,
         num_attention_heads=work.heads,

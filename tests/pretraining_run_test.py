@@ -131,11 +131,24 @@ def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp
         ({"architecture": {"num_segments": 1}}, "Pairs need a backbone with two segment types"),
         ({"validation": str(tmp_path / "unpaired")}, "`validation` must be PretrainingBatches(next_sentence=True)"),
         ({"architecture": {"max_sequence_length": 8}}, "`sequence_length` must be at most the backbone's"),
+        ({"architecture": {"vocabulary_size": 5}}, "a vocabulary no larger than the backbone's embedding"),
     ):
         with pytest.raises(ValueError) as error:
             pretrain(Run(run.data, "bert_tiny", steps=2, save_every=2, batch_size=8, **changes), tmp_path / "out")
         assert words in str(error.value)
         assert not (tmp_path / "out").exists()
+
+
+def test_an_embedding_of_more_rows_than_tokens(run, tokenizer, tmp_path):
+    small = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
+    rows = replace(run, preset="bert_tiny", architecture={**small, "vocabulary_size": 128}, steps=2, save_every=2)
+    pretrain(rows, tmp_path / "run", verbose=0)
+    model = kbz.BertPretrainer.from_preset(tmp_path / "run" / "preset")
+    assert model.backbone.embeddings.token_embedding.embeddings.shape[0] == 128
+    assert model.preprocessor.tokenizer.vocabulary == tokenizer.vocabulary
+    found = model.fill_mask("a [MASK] film", top_k=tokenizer.vocabulary_size)[0]
+    assert {token for token, _ in found} == set(tokenizer.vocabulary)
+    assert sum(probability for _, probability in found) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_state_stays_with_its_backend(run, tmp_path):

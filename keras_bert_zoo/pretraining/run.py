@@ -21,7 +21,7 @@ from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_dire
 
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
-_DECIDED_ELSEWHERE = {"vocabulary_size", "pooler", "dtype"}
+_DECIDED_ELSEWHERE = {"pooler", "dtype"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Run:
             whose weights are; its vocabulary must be that of the data set.
         architecture: Arguments of `BertBackbone` in place of the named preset's, such as `{"num_layers": 4}`. With
             `{"causal": True}` a `BertMaskedLM` learns to predict each next token, pairs or not (Devlin et al. 2019,
-            section 5.1).
+            section 5.1). `vocabulary_size` is that of the data set, or more: tensor cores want multiples of 64 values of
+            two bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 2).
         masking: Fields of `Masking` in place of the data set's, such as `{"mask": 1.0, "random": 0.0}`; only where it
             does not fix them.
         steps: Updates in all.
@@ -230,8 +231,9 @@ def _build(run: Run, batches: PretrainingBatches, backbone: dict[str, Any]) -> B
         check_preprocessor(preprocessor, model.backbone)
         model.preprocessor = preprocessor
         return model
-    changes = {"vocabulary_size": tokenizer.vocabulary_size, "pooler": task.needs_pooler, "dtype": run.dtype}
-    return task(BertBackbone(**{**backbone, **changes}), preprocessor)
+    changes = {"vocabulary_size": tokenizer.vocabulary_size, **(run.architecture or {})}
+    fixed = {"pooler": task.needs_pooler, "dtype": run.dtype}
+    return task(BertBackbone(**{**backbone, **changes, **fixed}), preprocessor)
 
 
 def _rebuild(model: BertMaskedLM, run: Run, changes: dict[str, float]) -> BertMaskedLM:
