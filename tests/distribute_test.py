@@ -51,7 +51,9 @@ def arrays(batch):
 def test_a_name_of_another_backend(name, backend):
     if backend == BACKEND:
         pytest.skip("this backend has it: what it does is tested below")
-    with pytest.raises(ValueError, match=rf"`name` must be None.* on the {BACKEND} backend. Received: name='{name}'"):
+    with pytest.raises(
+        ValueError, match=rf"`strategy` must be None.* on the {BACKEND} backend. Received: strategy='{name}'"
+    ):
         kbz.distribute(name)
 
 
@@ -59,7 +61,7 @@ def test_a_name_of_another_backend(name, backend):
     "name", ["miror", "", "mirrored:2", "tpu:", "multi_worker:", "data_parallel:2", "model_parallel:"]
 )
 def test_an_unknown_name(name):
-    with pytest.raises(ValueError, match=f"`name` must be None.* Received: name='{name}'"):
+    with pytest.raises(ValueError, match=f"`strategy` must be None.* Received: strategy='{name}'"):
         kbz.distribute(name)
 
 
@@ -72,7 +74,9 @@ def test_none_changes_nothing():
 def test_what_is_not_there_on_tensorflow(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     for name in ("tpu", "tpu:no-such-tpu"):
-        with pytest.raises(ValueError, match=f"`name` must lead to a TPU, and there is none. Received: name='{name}'"):
+        with pytest.raises(
+            ValueError, match=f"`strategy` must lead to a TPU, and there is none. Received: strategy='{name}'"
+        ):
             kbz.distribute(name)
     with pytest.raises(ValueError, match="where the environment variable TF_CONFIG lists the workers"):
         kbz.distribute("multi_worker")
@@ -81,7 +85,7 @@ def test_what_is_not_there_on_tensorflow(monkeypatch):
 @jax_only
 @pytest.mark.parametrize("count", ["0", "2", "-1", "two"])
 def test_shares_among_more_devices_than_there_are(count):
-    with pytest.raises(ValueError, match=f"divides 1. Received: name='model_parallel:{count}'"):
+    with pytest.raises(ValueError, match=f"divides 1. Received: strategy='model_parallel:{count}'"):
         kbz.distribute(f"model_parallel:{count}")
 
 
@@ -89,7 +93,7 @@ def test_shares_among_more_devices_than_there_are(count):
 
 
 def test_a_run_takes_its_strategy_first(data, tmp_path):
-    with pytest.raises(ValueError, match="Received: name='none such'"):
+    with pytest.raises(ValueError, match="Received: strategy='none such'"):
         pretrain(Run(str(data()), strategy="none such"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

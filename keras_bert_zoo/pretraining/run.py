@@ -34,8 +34,8 @@ class Run:
             whose weights are; its vocabulary must be that of the data set.
         architecture: Arguments of `BertBackbone` in place of the named preset's, such as `{"num_layers": 4}`. With
             `{"causal": True}` a `BertMaskedLM` learns to predict each next token, pairs or not (Devlin et al. 2019,
-            section 5.1). `vocabulary_size` is that of the data set, or more: tensor cores want multiples of 64 values of
-            two bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 2).
+            section 5.1). `vocabulary_size` is that of the data set, or more: tensor cores want multiples of 64 values
+            of two bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 2).
         masking: Fields of `Masking` in place of the data set's, such as `{"mask": 1.0, "random": 0.0}`; only where it
             does not fix them.
         steps: Updates in all.

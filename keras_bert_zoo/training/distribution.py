@@ -28,13 +28,13 @@ _NAMES = {
 }
 
 
-def distribute(name: str | None = None) -> AbstractContextManager[Any]:
+def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
     """A scope in which a model is built and trained on many devices.
 
     Every batch is split among the devices, and the weights come out as one device would have trained them.
 
     Args:
-        name: On TensorFlow
+        strategy: On TensorFlow
 
             - `"tpu"`, the TPU of this machine, or `"tpu:<name>"`, one by its name or `grpc://` address;
             - `"mirrored"`, every GPU of this machine, or where there is none every logical CPU;
@@ -50,7 +50,7 @@ def distribute(name: str | None = None) -> AbstractContextManager[Any]:
             and on each backend None, which changes nothing.
 
     Raises:
-        ValueError: The backend has no strategy of this name, or what the name asks for is not there.
+        ValueError: The backend has no strategy of this name, or what it asks for is not there.
 
     Example:
 
@@ -60,18 +60,18 @@ def distribute(name: str | None = None) -> AbstractContextManager[Any]:
         classifier.fit(texts, labels)
     ```
     """
-    if name is None:
+    if strategy is None:
         return nullcontext()
     backend = keras.backend.backend()
     known = _NAMES.get(backend, ())
-    kind, colon, detail = name.partition(":")
+    kind, colon, detail = strategy.partition(":")
     if kind not in known or (colon and (not detail or not any(other.startswith(f"{kind}:") for other in known))):
         expected = f"be None or one of {', '.join(known)}" if known else "be None"
-        raise ValueError(f"`name` must {expected} on the {backend} backend. Received: name={name!r}")
+        raise ValueError(f"`strategy` must {expected} on the {backend} backend. Received: strategy={strategy!r}")
     if backend == "jax":
-        return _data_parallel().scope() if kind == "data_parallel" else _model_parallel(name, detail).scope()
+        return _data_parallel().scope() if kind == "data_parallel" else _model_parallel(strategy, detail).scope()
     if kind == "tpu":
-        return _tpu(name, detail).scope()
+        return _tpu(strategy, detail).scope()
     return (_mirrored() if kind == "mirrored" else _multi_worker()).scope()
 
 
@@ -151,8 +151,8 @@ def _multi_worker() -> Any:
 
     if not os.environ.get("TF_CONFIG"):
         raise ValueError(
-            "`name` can be 'multi_worker' where the environment variable TF_CONFIG lists the workers. "
-            "Received: name='multi_worker' without TF_CONFIG"
+            "`strategy` can be 'multi_worker' where the environment variable TF_CONFIG lists the workers. "
+            "Received: strategy='multi_worker' without TF_CONFIG"
         )
     return tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -164,14 +164,16 @@ def _connected(address: str) -> Any:
     return tf.distribute.TPUStrategy(tf.distribute.cluster_resolver.TPUClusterResolver.connect(address))
 
 
-def _tpu(name: str, address: str) -> Any:
+def _tpu(strategy: str, address: str) -> Any:
     import tensorflow as tf
 
     try:
         return _connected(address or "local")
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         reason = str(error).split("\n")[0][:200]
-        raise ValueError(f"`name` must lead to a TPU, and there is none. Received: name={name!r} ({reason})") from error
+        raise ValueError(
+            f"`strategy` must lead to a TPU, and there is none. Received: strategy={strategy!r} ({reason})"
+        ) from error
 
 
 # --- JAX
@@ -181,12 +183,12 @@ def _data_parallel() -> Any:
     return keras.distribution.DataParallel(devices=keras.distribution.list_devices())
 
 
-def _model_parallel(name: str, shares: str) -> Any:
+def _model_parallel(strategy: str, shares: str) -> Any:
     devices = keras.distribution.list_devices()
     count = int(shares) if shares.isdecimal() else 0 if shares else len(devices)
     if not count or len(devices) % count:
         raise ValueError(
-            f"`name` must ask for a number of devices that divides {len(devices)}. Received: name={name!r}"
+            f"`strategy` must ask for a number of devices that divides {len(devices)}. Received: strategy={strategy!r}"
         )
     mesh = keras.distribution.DeviceMesh((len(devices) // count, count), ("batch", "model"), devices)
     layout_map = keras.distribution.LayoutMap(mesh)
