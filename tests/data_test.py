@@ -148,6 +148,9 @@ def test_broken_lines_of_qqp_are_said(tmp_path, caplog):
     columns = readers.read_glue("qqp", path)
     assert (columns.x, columns.y) == ((["a"], ["b"]), [1])
     assert "2 lines are broken and left out, the first is line 2" in caplog.text
+    # Without labels each row has its number in a submission.
+    test = written(tmp_path, "test.tsv", "id\tquestion1\tquestion2\n0\ta\tb\n1\tc\n2\td\te\n")
+    refused(lambda: readers.read_glue("qqp", test), "test.tsv, line 3: a row must have 3 fields. Received: 2")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class GlueTask(NamedTuple):
         class_names: What the classes mean, where `labels` are numbers.
         hub_texts: `texts` in Hugging Face's data set, where they differ.
         header: The columns where training and dev file do not name them.
-        broken_lines: Whether the official file has lines that end within a field.
+        broken_lines: Whether the official training file has lines that end within a field.
     """
 
     folder: str
@@ -85,7 +85,8 @@ SUBMISSIONS = {
 def read_glue(task: str, source: Source) -> Columns:
     """Read a training, dev or test set of GLUE.
 
-    Lines are taken as they are, without quoting. Of QQP's the few that are broken are left out, and the log says so.
+    Lines are taken as they are, without quoting. Of QQP's the few with labels that are broken are left out, and the log
+    says so; in a test set, whose predictions go by the row, there must be none.
 
     Args:
         task: One of `cola`, `sst2`, `mrpc`, `stsb`, `qqp`, `mnli`, `qnli`, `rte`, `wnli`.
@@ -108,7 +109,7 @@ def read_glue(task: str, source: Source) -> Columns:
     """
     known = _task(task)
     if isinstance(source, (str, os.PathLike)):
-        table = tsv_table(Path(source), known.header, known.broken_lines)
+        table = tsv_table(Path(source), known.header, known.label if known.broken_lines else None)
         texts, label = known.texts, known.label
     else:
         table = open_table(source)

@@ -60,16 +60,16 @@ def open_table(source: Source) -> Table:
     return kinds[path.suffix.lower()](path)
 
 
-def tsv_table(path: Path, header: Sequence[str] = (), skip_short: bool = False) -> Table:
+def tsv_table(path: Path, header: Sequence[str] = (), skip_short_with: str | None = None) -> Table:
     """Lines of fields with tabs between them; a quotation mark is one character among others.
 
     Args:
         path: The file.
         header: The columns' names where the file does not begin with them.
-        skip_short: Whether lines with too few fields are left out, and the log says so.
+        skip_short_with: A column; in a file that has it, lines with too few fields are left out, and the log says so.
     """
     lines = ((number, _without_end(line).split("\t")) for number, line in _lines(path))
-    return _delimited(path, lines, header, skip_short)
+    return _delimited(path, lines, header, skip_short_with)
 
 
 def csv_table(path: Path) -> Table:
@@ -112,7 +112,10 @@ def _columns_table(source: Any) -> Table:
 
 
 def _delimited(
-    path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] = (), skip_short: bool = False
+    path: Path,
+    records: Iterator[tuple[int, list[str]]],
+    header: Sequence[str] = (),
+    skip_short_with: str | None = None,
 ) -> Table:
     first = _first(path, records)
     # Of a task's files some may have a header: it has other columns, as those without labels do.
@@ -126,7 +129,7 @@ def _delimited(
         for number, fields in records:
             if len(fields) == len(header):
                 yield f"{path}, line {number}", fields
-            elif skip_short and len(fields) < len(header):
+            elif skip_short_with in header and len(fields) < len(header):
                 skipped.append(number)
             else:
                 raise ValueError(
