@@ -191,6 +191,29 @@ def test_answers_by_hand(tokenizer):
     assert [span.text for span in short.n_best] == ["very"]
 
 
+@pytest.mark.parametrize(
+    "lowercase, context, tokens, text",
+    [
+        (True, "the cafe\u0301 is", (1, 1), "cafe\u0301"),
+        (True, "the cafe\u0301\u0323", (0, 1), "the cafe\u0301\u0323"),  # To the last character of the context.
+        (True, "the cafe \u0301 is", (1, 1), "cafe"),
+        (True, "cafe\u0301s is", (0, 0), "cafe\u0301"),
+        (True, "cafe\u0301s is", (0, 1), "cafe\u0301s"),
+        (True, "\ud55c is", (0, 0), "\ud55c"),  # Three letters of one character.
+        (False, "the cafe\u0301 is", (1, 1), "cafe"),
+        (False, "the cafe\u0301 is", (1, 2), "cafe\u0301"),
+        (False, "cafe\u200b is", (0, 0), "cafe"),
+    ],
+)
+def test_marks_that_the_tokenizer_drops_are_part_of_the_answer(lowercase, context, tokens, text):
+    words = [*WORDS[:5], "the", "cafe", "is", "##s", "##\u0301", "\u1112", "##\u1161", "##\u11ab"]
+    windows = pack_contexts(kbz.BertTokenizer(words, lowercase), ["is"], [context], 16, 4, 2)
+    logits = np.zeros((2, windows.lengths[0]))
+    logits[[0, 1], np.add(tokens, 3)] = 9.0  # After [CLS] is [SEP]
+    span = search_answers(windows, [logits], with_null=False)[0].best()
+    assert (span.text, context[span.start : span.end]) == (text, text)
+
+
 FOUND = [
     FoundAnswers([AnswerSpan("dull", 13, 17, 0.75, 2.0, 3.0), AnswerSpan("", 0, 0, 0.25, 1.0, 1.0)], -3.0),
     FoundAnswers([AnswerSpan("", 0, 0, 0.9, 4.0, 3.0), AnswerSpan("é", 0, 1, 0.1, 0.0, 1.0)], 6.0),

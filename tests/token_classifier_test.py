@@ -169,6 +169,8 @@ def test_tags_have_places(tagger, monkeypatch):
         ("Bill O'Brien", "PER", 1, 13, score),
         ("he", "PER", 15, 17, score),
     ]
+    given = "OB"
+    assert tagger.tag("so Rene\u0301 ") == [("Rene\u0301", "PER", 3, 8, score)]
     words = [[["Ann", "Lee"], ["Smith", "."]], [["x", "y"]]]
     given = "BIIOOB"
     assert tagger.tag(words) == [

@@ -1,11 +1,15 @@
 """From the logits of windows to answers: the best spans of a question, each a part of its context."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert_zoo.text.characters import MARKS, code_points
 from keras_bert_zoo.text.context_windows import ContextWindows, most_context
+
+_MARKS = re.compile(f"[{''.join(map(chr, sorted(code_points(MARKS))))}]*").match
 
 
 class AnswerSpan(NamedTuple):
@@ -128,7 +132,7 @@ def _ranked_answers(
     for candidate in ranked:
         if len(kept) == n_best:
             break
-        a, b = (0, 0) if candidate.start < 0 else (int(offsets[candidate.start, 0]), int(offsets[candidate.end, 1]))
+        a, b = (0, 0) if candidate.start < 0 else _characters(context, offsets, candidate.start, candidate.end)
         kept.setdefault(context[a:b], (candidate, a, b))
     if with_null:
         kept.setdefault("", (null, 0, 0))
@@ -141,3 +145,15 @@ def _ranked_answers(
     # Where no start and end make a span, the original takes one of the score 0.
     best = next((candidate.score for text, (candidate, _, _) in kept.items() if text), 0.0)
     return FoundAnswers(spans, null.score - best)
+
+
+def _characters(context: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
+    """Where a span of tokens begins and ends.
+
+    Of "cafe\u0301" an uncased tokenizer drops the mark, so that it is in no token: it belongs to the one before it.
+    """
+    end = int(offsets[last, 1])
+    stop = int(offsets[last + 1, 0]) if last + 1 < len(offsets) else len(context)
+    marks = _MARKS(context, end, max(stop, end))  # Letters of one Hangul syllable are tokens of the same place.
+    assert marks is not None
+    return int(offsets[first, 0]), marks.end()
