@@ -2,6 +2,7 @@
 
 import filecmp
 import importlib
+import io
 import json
 import os
 from itertools import repeat
@@ -29,6 +30,8 @@ if keras.backend.backend() != "torch":
     [
         ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
         ("Mr. Dalmain came. He sat.", ["Mr. Dalmain came.", "He sat."]),
+        ("He came. Mr. Smith sat. Dr. Who did not.", ["He came.", "Mr. Smith sat.", "Dr. Who did not."]),
+        ("He sat. J. Smith wrote.", ["He sat.", "J. Smith wrote."]),
         ("J. K. Smith wrote e.g. Books. 1 more.", ["J. K. Smith wrote e.g. Books.", "1 more."]),
         ('"Yes?" she said. "Do tell me more."', ['"Yes?" she said.', '"Do tell me more."']),
         ("Wait... what? No… Yes.", ["Wait... what?", "No…", "Yes."]),
@@ -82,14 +85,15 @@ def test_layouts(tmp_path):
 
 
 def test_bad_files_are_named(tmp_path):
-    bad = {"a": "fine\n", "b": b"one\n\ntwo \xff", "c": "\n \n", "d": "last"}
+    bad = {"a": "fine\n", "b": b"one\n\ntwo \xff\n\nthree\nf\xfcnf\nsix \xc3", "c": "\n \n", "d": "last"}
     documents, report = read(tmp_path, "sentences", **bad)
-    assert documents == [(0, ["fine"]), (1, ["one"]), (4, ["last"])]
+    assert documents == [(0, ["fine"]), (1, ["one"]), (2, ["three"]), (4, ["last"])]
     assert [words.split("/")[-1] for words in report.skipped] == [
-        "b must be UTF-8 text (invalid start byte in line 3)",
+        "b must be UTF-8 text (invalid start byte in line 3); lines left out: 3",
         "c must hold text. Received: an empty document",
     ]
-    with pytest.raises(ValueError, match="b must be UTF-8 text"):
+    assert (report.files, report.documents, report.skips) == (3, 4, 2)
+    with pytest.raises(ValueError, match=r"b must be UTF-8 text \(invalid start byte in line 3\)$"):
         read(tmp_path, "sentences", strict=True, **bad)
     controls = {"a": "one\n\n\x00\x07\n\ufffd\n\ntwo", "b": "\x1b"}
     documents, report = read(tmp_path, "sentences", **controls)
@@ -102,6 +106,31 @@ def test_bad_files_are_named(tmp_path):
         read(tmp_path, "sentences", strict=True, **controls)
 
 
+def test_what_is_skipped_is_named_but_not_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._NAMED", 3)
+    report = read(tmp_path, "sentences", a="\n\n".join(["\x07"] * 5))[1]
+    assert (len(report.skipped), report.skips) == (3, 5)
+    total = CorpusReport.total([report, CorpusReport(files=1, skipped=["one"], skips=1), report])
+    assert (len(total.skipped), total.skips, total.files) == (3, 11, 1)
+
+
+def test_a_file_that_breaks_off_is_a_document(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PART_CHARACTERS", 4)
+    (tmp_path / "a").write_text("one\ntwo\nthree\nfour")
+
+    class BreaksOff(io.FileIO):
+        def readline(self, size):
+            if self.tell() == 14:
+                raise OSError("the disk is gone")
+            return super().readline(size)
+
+    report = CorpusReport()
+    found = read_documents([tmp_path / "a"], "sentences", False, report, lambda path, mode: BreaksOff(path))
+    assert [document.sentences for document in found] == [["one", "two"], ["three"]]
+    assert (report.files, report.documents, report.sentences) == (1, 1, 3)
+    assert report.skipped == [f"{tmp_path / 'a'} must be a text file (the disk is gone)"]
+
+
 def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PART_CHARACTERS", 4)
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 8)
@@ -109,7 +138,7 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     documents = read(tmp_path, "sentences", a="abcd\nefgh\nij\nkl\nmnop\nqrst\n\nuv", b="wx\nyz")[0]
     assert [origin for origin, _ in documents] == [0, 0, 0, 0, 0, 1, 2]
     paths = {"": [tmp_path / "b", tmp_path / "a"]}
-    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, CorpusReport()))
+    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
     assert [[d.sentences for d in block.documents] for block in blocks] == [
         [["wx", "yz"], ["abcd"]], [["efgh"], ["ij", "kl"]], [["mnop"], ["qrst"]], [["uv"]],
     ]  # fmt: skip
@@ -118,12 +147,12 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     # Beside a document of few characters there are those before it, too.
     paths = {"": [tmp_path / "b", tmp_path / "c"]}
     (tmp_path / "c").write_text("a\n\nabcd\nefgh")
-    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, CorpusReport()))
+    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
     assert [[d.sentences for d in block.documents] for block in blocks] == [
         [["wx", "yz"], ["a"], ["abcd"]], [["efgh"]],
     ]  # fmt: skip
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 5)
-    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, CorpusReport()))
+    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
     assert [[d.sentences for d in block.partners] for block in blocks] == [[], [["wx", "yz"], ["a"]]]
 
 
@@ -422,16 +451,22 @@ def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatc
 def test_one_document_makes_no_pairs(tmp_path, tokenizer):
     (tmp_path / "one").write_text("a good film\nit is fine\nso warm")
     (tmp_path / "two").write_text("bad\n\nnot good")
+    one, two, gone = (tmp_path / name for name in ("one", "two", "gone"))
     options = {"sequence_length": 16, "verbose": False}
-    for layout, paths in (("sentences", ["one"]), ("prose", ["one"]), ("sentences", {"x": ["one"], "y": ["one"]})):
-        names = (
-            {k: [tmp_path / n for n in v] for k, v in paths.items()} if isinstance(paths, dict) else [tmp_path / "one"]
-        )
-        with pytest.raises(ValueError, match="`paths` must hold two documents or more of a language"):
-            prepare(names, tmp_path / "data", tokenizer, layout, **options)
+    for layout, paths, received in (
+        ("sentences", [one], "1$"),
+        ("sentences", [one, gone], r"1, .*gone must be a text file \(No such file or directory\)$"),
+        ("prose", [one], "1$"),
+        ("sentences", {"x": [two], "y": [one]}, "1 of 'y'$"),  # Else the language would say what follows.
+        ("prose", {"x": [two, one], "y": [one]}, "1 of 'y'$"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"`paths` must hold two documents or more of each .* Received: {received}"
+        ):
+            prepare(paths, tmp_path / "data", tokenizer, layout, **options)
         assert not (tmp_path / "data").exists()
-    prepare([tmp_path / "one"], tmp_path / "packed", tokenizer, next_sentence=False, **options)
-    prepare([tmp_path / "two"], tmp_path / "pairs", tokenizer, **options)
+    prepare([one], tmp_path / "packed", tokenizer, next_sentence=False, **options)
+    prepare([two], tmp_path / "pairs", tokenizer, **options)
     assert np.load(tmp_path / "pairs" / "next_sentence_labels.npy").all()
 
 

@@ -182,6 +182,8 @@ def _prepare(options: argparse.Namespace) -> None:
         print(f"{name}: {share:.1%} of the examples, {made['passes']:.3g} of its text for each pass")
     for words in report.skipped:
         print(f"skipped: {words}")
+    if report.skips > len(report.skipped):
+        print(f"skipped: {report.skips - len(report.skipped):,} more")
 
 
 # --- records

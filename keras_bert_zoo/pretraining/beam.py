@@ -15,7 +15,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, NamedTuple
@@ -87,7 +87,7 @@ def make_shards(
     recipe: Recipe,
     tokenizer: BertTokenizer,
     folder: Path,
-    report: CorpusReport,
+    reports: dict[str, CorpusReport],
     options: Sequence[str],
 ) -> tuple[dict[str, float], list[tuple[str, int]]]:
     """Write the shard of each block of text below `folder`.
@@ -99,7 +99,7 @@ def make_shards(
         recipe: How examples are made.
         tokenizer: The tokenizer.
         folder: Directory for the shards, on this machine.
-        report: Filled on the way.
+        reports: Each language's.
         options: Those of the pipeline.
 
     Returns:
@@ -133,14 +133,15 @@ def make_shards(
     with _open(FileSystems.join(staging, _RESULT)) as file:
         result = json.load(file)
     FileSystems.delete([FileSystems.join(staging, _RESULT)])
-    for _, part in result["reports"]:
-        for name, value in part.items():
-            setattr(report, name, getattr(report, name) + value)
+    for number, language in enumerate(languages):
+        own = [CorpusReport(**part) for (of, _), part in result["reports"] if of == number]
+        reports[language] = CorpusReport.total(own)
     if shared:
         _fetch(staging, folder, [number for number, _, examples in result["made"] if examples])
         FileSystems.delete([staging])
-    if strict and report.skipped:
-        raise ValueError(report.skipped[0])
+    if strict:
+        for what in chain.from_iterable(report.skipped for report in reports.values()):
+            raise ValueError(what)
     return passes, [(language, examples) for _, language, examples in result["made"]]
 
 

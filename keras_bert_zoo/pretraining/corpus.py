@@ -3,7 +3,7 @@
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,6 +17,8 @@ _PART_CHARACTERS = 2**19
 # What a block that is mostly one document is given to draw random second segments from: as much of as many before it.
 _PARTNERS, _PARTNER_SENTENCES = 8, 1024
 _FEW_CHARACTERS = _BLOCK_CHARACTERS // 4
+# What is skipped is named, but not without end.
+_NAMED = 1000
 # Control characters and what stands for undecodable ones are no tokens.
 _TEXT = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ufffd]")
 
@@ -61,22 +63,51 @@ class Block:
 
 @dataclass
 class CorpusReport:
-    """What was read, and what was not."""
+    """What was read, and what was not.
+
+    Attributes:
+        files: Files that gave text.
+        documents: Documents that gave text.
+        sentences: Their sentences.
+        bytes: What the sentences take, a line each.
+        skipped: What was left out, in words: the first 1,000 of it.
+        skips: How much was left out in all.
+    """
 
     files: int = 0
     documents: int = 0
     sentences: int = 0
     bytes: int = 0
     skipped: list[str] = field(default_factory=list)
+    skips: int = 0
+
+    def skip(self, what: str) -> None:
+        if len(self.skipped) < _NAMED:
+            self.skipped.append(what)
+        self.skips += 1
+
+    @classmethod
+    def total(cls, reports: Iterable["CorpusReport"]) -> "CorpusReport":
+        """Several reports in one."""
+        found = cls()
+        for report in reports:
+            for each in fields(cls):
+                setattr(found, each.name, getattr(found, each.name) + getattr(report, each.name))
+            found.skipped = found.skipped[:_NAMED]
+        return found
 
 
 def read_blocks(
-    languages: Mapping[str, Sequence[str]], passes: Mapping[str, float], layout: str, strict: bool, report: CorpusReport
+    languages: Mapping[str, Sequence[str]],
+    passes: Mapping[str, float],
+    layout: str,
+    strict: bool,
+    reports: Mapping[str, CorpusReport],
 ) -> Iterator[Block]:
-    """The blocks of text files, one language after another; see `read_documents`."""
+    """The blocks of text files, one language after another, each with a report; see `read_documents`."""
     number = 0
     for language, paths in languages.items():
-        for documents, partners in group_parts(read_documents(paths, layout, strict, report)):
+        for documents, partners in group_parts(read_documents(paths, layout, strict, reports[language])):
             yield make_block(number, documents, partners, language, passes[language])
             number += 1
 
@@ -94,39 +125,53 @@ def read_documents(
         paths: UTF-8 text files.
         layout: `"sentences"`, one a line with blank lines between documents, or `"prose"`, ordinary text in which each
             file is one document, hard-wrapped or not, with blank lines between paragraphs.
-        strict: Whether a file that cannot be read, or a document without text, is a `ValueError`; otherwise it is named
-            in the report, and the parts of some 500,000 characters that were read of it before stay.
+        strict: Whether a file that cannot be read, a line that is not UTF-8, or a document without text is a
+            `ValueError`; otherwise it is named in the report and left out.
         report: Filled on the way.
         open_file: See `read_lines`.
     """
     origin = 0
     for path in paths:
-        before, named = report.sentences, len(report.skipped)
+        before, skips = report.sentences, report.skips
+        broken = _BrokenLines()
         try:
-            for sentences in _SPLITTERS[layout](read_lines(path, True, open_file)):
+            for sentences in _SPLITTERS[layout](read_lines(path, True, open_file, skip=None if strict else broken.add)):
                 held = report.sentences
                 for part in _parts(sentences):
                     if not any(map(_TEXT.search, part)):
                         what = f"{path} must hold text. Received: control characters"
                         if strict:
                             raise ValueError(what)
-                        report.skipped.append(what)
+                        report.skip(what)
                         continue
                     document = Document(origin, part)
+                    report.documents += report.sentences == held
                     report.sentences += len(part)
                     report.bytes += document.bytes
                     yield document
-                report.documents += report.sentences > held
                 origin += 1
-            if report.sentences > before:
-                report.files += 1
-            elif len(report.skipped) == named:
+            if report.sentences == before and report.skips == skips and not broken.count:
                 raise ValueError(f"{path} must hold text. Received: an empty document")
         except ValueError as error:
             if strict:
                 raise
-            report.skipped.append(str(error))
+            report.skip(str(error))
             origin += 1
+        if broken.count:
+            report.skip(f"{path} must be UTF-8 text ({broken.first}); lines left out: {broken.count}")
+        report.files += report.sentences > before
+
+
+class _BrokenLines:
+    """Counts the lines of a file that are not UTF-8."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+
+    def add(self, number: int, reason: str) -> None:
+        self.first = self.first or f"{reason} in line {number}"
+        self.count += 1
 
 
 def _split_lines(lines: Iterator[str]) -> Iterator[Iterator[str]]:

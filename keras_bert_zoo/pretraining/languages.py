@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from keras_bert_zoo.files import listed
 from keras_bert_zoo.pretraining.corpus import CorpusReport, group_parts, make_block, read_documents
 from keras_bert_zoo.pretraining.recipe import Recipe, count_examples
 from keras_bert_zoo.text.languages import smoothed_passes
@@ -38,7 +39,7 @@ def count_passes(
         read = sum(document.bytes for document in parts)
         counted = count_examples(make_block(0, parts, []), recipe, tokenizer) if parts else 0
         if not counted:
-            what = "; ".join([f"none in {language!r}", *report.skipped])
+            what = listed([f"none in {language!r}", *report.skipped])
             raise ValueError(f"`paths` must give examples in each language. Received: {what}")
         examples[language] = counted / read * sum(map(size_of, paths))
     return smoothed_passes(examples)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
-from keras_bert_zoo.files import write_json
+from keras_bert_zoo.files import listed, write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
@@ -25,11 +25,6 @@ DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
 FORMAT = 1
 # Less text than this is done before processes would have started.
 _WORTH_PROCESSES = 2**24
-
-_ONE_DOCUMENT = (
-    "`paths` must hold two documents or more of a language for next-sentence pairs, in prose two files. "
-    "Received: one; next_sentence=False packs it"
-)
 
 Paths = Sequence[str | os.PathLike[str]]
 
@@ -103,37 +98,39 @@ def prepare(
     if workers is not None:
         check_positive_int(workers=workers)
     masking = masking or Masking.for_length(sequence_length)
-    if next_sentence and layout == "prose" and all(len(files) == 1 for files in languages.values()):
-        raise ValueError(_ONE_DOCUMENT)  # Seen before anything is read.
+    if next_sentence and layout == "prose":
+        for language, files in languages.items():
+            _check_documents(language, len(files))  # Seen before anything is read.
     recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     beside = target.with_name(f".{target.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        report = CorpusReport()
+        reports = {language: CorpusReport() for language in languages}
         if beam is not None:
             from keras_bert_zoo.pretraining.beam import make_shards
 
-            passes, counts = make_shards(languages, layout, strict, recipe, tokenizer, beside, report, beam)
+            passes, counts = make_shards(languages, layout, strict, recipe, tokenizer, beside, reports, beam)
         else:
             passes = count_passes(languages, layout, strict, recipe, tokenizer)
             counts = []
             size = sum(file_size(path) for files in languages.values() for path in files)
             workers = workers or (os.cpu_count() or 1 if size >= _WORTH_PROCESSES else 1)
-            blocks = read_blocks(languages, passes, layout, strict, report)
+            blocks = read_blocks(languages, passes, layout, strict, reports)
             progress = _Progress(size if verbose else 0)
             for count in in_order(blocks, partial(_write_block, recipe, tokenizer, beside), workers):
                 counts.append(count)
-                progress.show(report, sum(examples for _, examples in counts))
+                read = sum(report.bytes for report in reports.values())
+                progress.show(read, sum(examples for _, examples in counts))
             progress.end()
+        report = CorpusReport.total(reports.values())
         shards = [beside / shard_name(number) for number, (_, examples) in enumerate(counts) if examples]
         if not shards:
-            what = (
-                "; ".join(report.skipped) or "text that gives no example; a pair needs two sentences or two documents"
-            )
+            what = listed(report.skipped) or "none that gives examples; a pair needs two sentences or two documents"
             raise ValueError(f"`paths` must hold text. Received: {what}")
-        if next_sentence and report.documents <= len(languages):
-            raise ValueError(_ONE_DOCUMENT)
+        if next_sentence:
+            for language, own in reports.items():
+                _check_documents(language, own.documents, own.skipped)
         join_shards(shards, beside)
         for shard in shards:
             shutil.rmtree(shard)
@@ -162,6 +159,16 @@ def _by_language(paths: Any) -> dict[str, list[str]]:
     return {language: [os.fspath(path) for path in files] for language, files in languages.items()}
 
 
+def _check_documents(language: str, count: int, skipped: Sequence[str] = ()) -> None:
+    """A random next sentence is one of another document."""
+    if count < 2:
+        of = f" of {language!r}" if language else ""
+        raise ValueError(
+            "`paths` must hold two documents or more of each language for next-sentence pairs, in prose two files; "
+            f"next_sentence=False packs one. Received: {listed([f'{count}{of}', *skipped])}"
+        )
+
+
 def _write_block(recipe: Recipe, tokenizer: BertTokenizer, folder: Path, block: Block) -> tuple[str, int]:
     """Write a block's shard; its language, and the number of its examples."""
     shard = make_examples(block, recipe, tokenizer)
@@ -187,11 +194,11 @@ class _Progress:
         self._size = size
         self._start = time.monotonic()
 
-    def show(self, report: CorpusReport, examples: int) -> None:
+    def show(self, read: int, examples: int) -> None:
         if not self._size:
             return
         seconds = time.monotonic() - self._start
-        share = min(report.bytes / self._size, 1.0)
+        share = min(read / self._size, 1.0)
         left = seconds * (1 - share) / max(share, 1e-9)
         print(
             f"\r{share:4.0%}  {examples:,} examples  {examples / max(seconds, 1e-9):,.0f}/s  {left:.0f} s left ",

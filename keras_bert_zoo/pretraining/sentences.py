@@ -32,7 +32,7 @@ def split_sentences(text: str) -> list[str]:
         end = match.end()
         if end == len(text) or text[end : end + 8].lstrip(_OPENING)[:1].islower():
             continue
-        word = text[text.rfind(" ", start, match.start()) + 1 : match.start()].lstrip(_OPENING)
+        word = text[max(start, text.rfind(" ", start, match.start()) + 1) : match.start()].lstrip(_OPENING)
         if match[0].startswith(".") and (word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper())):
             continue
         sentences += _split_wide(text[start : match.end()])

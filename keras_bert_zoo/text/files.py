@@ -17,6 +17,7 @@ def read_lines(
     empty: bool = False,
     open_file: Callable[[Any, str], Any] = open,
     whole: bool = False,
+    skip: Callable[[int, str], None] | None = None,
 ) -> Iterator[str]:
     """The lines of UTF-8 text files, one after another, without line ends.
 
@@ -25,6 +26,7 @@ def read_lines(
         empty: Whether empty lines come, too.
         open_file: What opens a path in the mode `"rb"`, where it is not a file of this machine.
         whole: Whether a line of more than a MiB is refused; else it comes in parts.
+        skip: Told the number of each line that is not UTF-8, which is left out, and the reason; None refuses it.
 
     Raises:
         ValueError: A file is not there or not UTF-8, with its name and the line.
@@ -37,10 +39,18 @@ def read_lines(
                 while raw := file.readline(_LONGEST_LINE):
                     if whole and len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
                         raise ValueError(f"{path} must have lines of less than a MiB. Received: line {number}, longer")
-                    line = decoder.decode(raw).rstrip("\r\n")
-                    if empty or line.strip():
-                        yield line
-                    number += raw.endswith(b"\n")
+                    last = not raw.endswith(b"\n")
+                    try:
+                        line = decoder.decode(raw, final=last and len(raw) < _LONGEST_LINE).rstrip("\r\n")
+                    except UnicodeDecodeError as error:
+                        if skip is None:
+                            raise
+                        decoder.reset()
+                        skip(number, error.reason)
+                    else:
+                        if empty or line.strip():
+                            yield line
+                    number += not last
                 decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None
