@@ -68,6 +68,8 @@ def test_reads_columns():
         ({"tokens": [["a"]]}, r"the columns must include \['tokens', 'ner_tags'\]. Received: \['tokens'\]"),
         ({"tokens": [["a"], ["b"]], "ner_tags": [["O"], ["PER"]]}, "Row 1: .* `ner_tags` O, or B- or I- with a label"),
         ({"tokens": [["a", "b"]], "ner_tags": [["O"]]}, "Row 0 must have a tag for each token. Received: 2 .*, 1 tags"),
+        ({"tokens": [["a\ud800"]], "ner_tags": [["O"]]}, "Row 0: `tokens` must be valid Unicode. .* at character 1"),
+        ({"tokens": [["a"]], "ner_tags": [["B-\ud800"]]}, "Row 0: `ner_tags` must be valid Unicode"),
         ({"tokens": [[]], "ner_tags": [[]]}, "The data set must hold a sentence. Received: none"),
     ],
 )

@@ -288,6 +288,8 @@ def test_plain_tables(tmp_path):
     lines = written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))
     assert readers.read_texts(lines) == (["a", "b"], [["x", "y"], []], None)
     assert readers.read_texts({"text": ["a"], "label": ["x"]}) == (["a"], ["x"], None)
+    whole = written(tmp_path, "whole.jsonl", '{"text": "\\ud83d\\ude00", "label": "\\ud83d\\ude00"}')  # Both halves.
+    assert readers.read_texts(whole) == (["\U0001f600"], ["\U0001f600"], None)
 
 
 @pytest.mark.parametrize(
@@ -308,9 +310,13 @@ def test_plain_tables(tmp_path):
         ("a.jsonl", '{"text": 5, "label": 1}\n', "a.jsonl, line 1: a text must be a string. Received: 5"),
         ("a.jsonl", '{"text": "a", "label": null}\n', "a.jsonl, line 1: a label must be a name, a number or a list"),
         ("a.jsonl", '{"text": "a", "label": {"a": 1}}\n', "a.jsonl, line 1: a label must be a name, a number or"),
+        ("a.jsonl", '{"text": "ab\\ud800", "label": 1}\n',
+         "a.jsonl, line 1: a text must be valid Unicode. Received: half a surrogate pair at character 2"),
+        ("a.jsonl", '{"text": "a", "label": "\\udc00"}\n', "a.jsonl, line 1: a label must be valid Unicode"),
+        ("a.jsonl", '{"text": "a", "label": ["b", "\\udc00"]}\n', "a.jsonl, line 1: a label must be valid Unicode"),
         ("a.jsonl", "", "a.jsonl must hold at least one line. Received: an empty file"),
     ],
-)
+)  # fmt: skip
 def test_bad_plain_tables(name, content, words, tmp_path):
     path = written(tmp_path, name, content)
     refused(lambda: readers.read_texts(path), words)
@@ -388,6 +394,10 @@ PLACE = "x.json, article 'Normans', paragraph 0"
         (squad(id=7), f"{PLACE}, question 7: `id` must be a string. Received: 7"),
         (squad(question=None), f"{PLACE}, question 'q1': `question` must be a string. Received: None"),
         ({"data": [{"paragraphs": [{"qas": [{"id": "q", "question": "?", "answers": []}]}]}]}, "`context` must be a"),
+        (squad(id="q\ud800"), f"{PLACE}, question 'q\\ud800': `id` must be valid Unicode. Received: half a surrogate "
+         "pair at character 1"),
+        (squad(question="\ud800"), f"{PLACE}, question 'q1': `question` must be valid Unicode"),
+        (squad(answers=[{"text": "\ud800", "answer_start": 0}]), "the context must hold the answer '\\ud800' at its"),
         ({"data": [{"title": "T", "paragraphs": 5}]}, "x.json, article 'T': `paragraphs` must be a list of JSON"),
         ({"version": "1.1"}, "x.json: `data` must be a list of JSON objects. Received: None"),
         ([], "x.json must hold a JSON object. Received: list"),
@@ -440,6 +450,7 @@ def test_swag(tmp_path):
     hub = {"sent1": ["a"], "sent2": ["b"], **{f"ending{i}": [str(i)] for i in range(4)}, "label": [2]}
     assert readers.read_swag(hub)[:2] == ((["a"], [["b 0", "b 1", "b 2", "b 3"]]), [2])
     assert readers.read_swag({**hub, "label": [-1]}).y is None
+    refused(lambda: readers.read_swag({**hub, "ending2": ["\ud800"]}), "Row 0: a text must be valid Unicode")
     bad = written(tmp_path, "bad.csv", SWAG.replace(",3\n", ",4\n"))
     refused(
         lambda: readers.read_swag(bad), "bad.csv, line 2: a label must be one of ['0', '1', '2', '3']. Received: '4'"
@@ -466,6 +477,9 @@ def test_dream_from_hugging_face():
          "x.json, dialogue 'd', question 0: `dialogue` must be a list of strings. Received: 'a'"),
         ([[["a"], [{"question": "q", "choice": ["x"], "answer": "x"}], "d"]], "`choice` must be a list of strings"),
         ([[["a"], [{"question": "q", "choice": ["x", 1], "answer": "x"}], "d"]], "`choice` must be a list of strings"),
+        ([[["a\udfff"], [{"question": "q", "choice": ["x", "y"], "answer": "x"}], "d"]],
+         "x.json, dialogue 'd', question 0: `dialogue` must be valid Unicode. Received: half a surrogate pair at"),
+        ([[["a"], [{"question": "q", "choice": ["x", "\ud800"], "answer": "x"}], "d"]], "`choice` must be valid"),
         ([[["a"], [{"question": "q", "choice": ["x", "y"], "answer": "z"}], "d"]],
          "x.json, dialogue 'd', question 0: `answer` must be one of the choices. Received: 'z'"),
     ],

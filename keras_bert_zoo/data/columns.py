@@ -75,7 +75,13 @@ def withheld(y: Sequence[Any]) -> bool:
     return len(y) > 0 and all(label == _WITHHELD for label in y)
 
 
-def check_text(place: str, text: Any) -> None:
-    """Refuse what is no string."""
+def check_text(place: str, text: Any, name: str = "a text") -> None:
+    """Refuse what is no string, and half a surrogate pair, which JSON can escape and UTF-8 cannot hold."""
     if not isinstance(text, str):
-        raise ValueError(f"{place}: a text must be a string. Received: {reprlib.repr(text)}")
+        raise ValueError(f"{place}: {name} must be a string. Received: {reprlib.repr(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{place}: {name} must be valid Unicode. Received: half a surrogate pair at character {error.start}"
+        ) from None

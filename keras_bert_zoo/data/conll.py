@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.tables import Source, open_table
 from keras_bert_zoo.files import listed
 from keras_bert_zoo.metrics.spans import is_tag, to_bio
@@ -124,6 +125,9 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
             )
         if labels and len(words) != len(tags):
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
+        for name, texts in (("tokens", words), ("ner_tags", tags)):
+            for text in texts:
+                check_text(place, text, f"`{name}`")
         _check_known(place, tags, known)
         if words:
             yield list(words), list(tags), 0

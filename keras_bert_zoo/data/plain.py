@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
-from keras_bert_zoo.data.columns import Columns, text_columns
+from keras_bert_zoo.data.columns import Columns, check_text, text_columns
 from keras_bert_zoo.data.tables import Source, open_table
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
@@ -75,6 +75,9 @@ def _check_label(place: str, label: Any, _: Any) -> None:
         raise ValueError(
             f"{place}: a label must be a name, a number or a list of those. Received: {reprlib.repr(label)}"
         )
+    for name in names:
+        if isinstance(name, str):
+            check_text(place, name, "a label")
 
 
 def _typed(labels: list[str]) -> list[Any]:

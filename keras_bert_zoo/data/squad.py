@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.tables import Row, Source, open_table
 from keras_bert_zoo.files import TEXT_BYTES, read_json
 
@@ -62,8 +63,7 @@ def read_squad(source: Source, labels: bool = True) -> SquadColumns:
     for place, (name, question, context, answers, *rest) in rows:
         title = rest[0] if rest else ""
         for field, text in (("id", name), ("question", question), ("context", context), ("title", title)):
-            if not isinstance(text, str):
-                raise ValueError(f"{place}: `{field}` must be a string. Received: {reprlib.repr(text)}")
+            check_text(place, text, f"`{field}`")
         if name in seen:
             raise ValueError(f"{place}: `id` must be different for each question. Received: {name!r} a second time")
         seen.add(name)

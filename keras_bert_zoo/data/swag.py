@@ -57,6 +57,8 @@ def read_dream(source: Source) -> Columns:
         for name, texts, least in (("dialogue", turns, 1), ("choice", options, 2)):
             if not isinstance(texts, list) or len(texts) < least or not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"{place}: `{name}` must be a list of strings. Received: {reprlib.repr(texts)}")
+            for text in texts:
+                check_text(place, text, f"`{name}`")
         if answer not in options:
             raise ValueError(f"{place}: `answer` must be one of the choices. Received: {reprlib.repr(answer)}")
         contexts.append("\n".join(turns))

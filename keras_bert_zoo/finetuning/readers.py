@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keras_bert_zoo.data import Columns, ConllSentences, read_conll, read_squad
+from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.plain import read_columns
 from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
@@ -59,6 +60,7 @@ def check_name(place: str, label: Any, _: Any) -> None:
     if not isinstance(label, (str, int)) or label == "":
         expected = "a name or an integer; numbers are for the task numbers"
         raise ValueError(f"{place}: a label must be {expected}. Received: {reprlib.repr(label)}")
+    check_text(place, str(label), "a label")
 
 
 def check_number(place: str, label: Any, number: Any) -> None:
