@@ -291,11 +291,16 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
     ):
         write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
     write(tmp_path / "quoted.jsonl", '{"text": "good", "label": "3"}')
+    write(tmp_path / "halved.jsonl", '{"text": "good", "label": "\\ud800"}')
     write(tmp_path / "seen.bio", "good O", "film B-LOC")
     write(tmp_path / "unseen.bio", "film I-LOC", "good O", "film I-PER")
     tagged = {"train": str(tmp_path / "seen.bio")}
     squad2(tmp_path, "train")
     answerable = {"train": str(tmp_path / "squad" / "train-v2.0.json")}
+    invisible = json.dumps({"id": "1", "question": "good", "answers": [{"text": "\u200b", "answer_start": 1}]})
+    write(
+        tmp_path / "vain.json", f'{{"data": [{{"paragraphs": [{{"context": "a\u200b film", "qas": [{invisible}]}}]}}]}}'
+    )
     data = {"data": str(tmp_path)}
     for task, options, words in (
         ("mrcp", data, "`task` must be one of ['cola', "),
@@ -332,7 +337,9 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
             data | {"train": str(tmp_path / "large.csv")},
             "large.csv, line 2: a label must be a number. Received: '1e999'",
         ),
+        ("texts", data | {"train": str(tmp_path / "halved.jsonl")}, "line 1: a label must be valid Unicode"),
         ("squad", answerable, "question '1' must have an answer"),
+        ("squad", dict.fromkeys(("train", "dev"), str(tmp_path / "vain.json")), "of which the tokenizer leaves some"),
         ("mrpc", data | {"sequence_length": 128}, "`sequence_length` must be at most the backbone's"),
     ):
         with pytest.raises(ValueError) as error:
@@ -419,13 +426,47 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
         assert words in capsys.readouterr().err
 
 
-def test_the_curve_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    from keras_bert_zoo.finetuning.curve import draw_curve
+def test_long_work_shows_its_progress_on_the_console_only(start, tmp_path, capsys):
+    """A bar of Keras for each kind: one that predicts, one that tags texts, one that finds answers."""
+    tagger = kbz.BertTokenClassifier.from_preset(start, class_names=["O", "B-LOC", "I-LOC"])
+    tagger.save_to_preset(tmp_path / "conll")
+    kbz.BertQuestionAnswerer.from_preset(start, sequence_length=80).save_to_preset(tmp_path / "squad")
+    kbz.BertTextClassifier.from_preset(start, class_names=["no", "yes"]).save_to_preset(tmp_path / "texts")
+    write(tmp_path / "lines", "a film")
+    write(tmp_path / "pairs", "a film\tthe plot is dull")
+    write(tmp_path / "dev.csv", "text,label", "good,yes")
+    capsys.readouterr()
+    for task, lines in (("conll", "lines"), ("squad", "pairs"), ("texts", "lines")):
+        preset, out, source = (str(tmp_path / name) for name in (task, "out.jsonl", lines))
+        predict(Run(task, preset), out, source)
+        assert capsys.readouterr().out == ""
+        assert cli.main(["predict", task, "--preset", preset, "--out", out, "--input", source]) == 0
+        assert "━━━━" in capsys.readouterr().out
+    evaluate(Run("texts", preset, dev=tmp_path / "dev.csv"))
+    assert capsys.readouterr().out == ""
+    files = ("--dev", str(tmp_path / "dev.csv"), "--out", str(tmp_path / "scores"))
+    assert cli.main(["evaluate", "texts", "--preset", preset, *files]) == 0
+    assert "━━━━" in capsys.readouterr().out
 
+
+def test_the_curve_is_drawn(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from keras_bert_zoo.finetuning import curve
+
+    figures, write_figure = [], curve.write_figure
+
+    def keep(figure, path):
+        figures.append(figure)
+        write_figure(figure, path)
+
+    monkeypatch.setattr(curve, "write_figure", keep)
     write(tmp_path / "log.csv", "epoch,loss,seconds,val_f1", "0,0.5,1,0.8", "1,0.25,1,0.9")
-    draw_curve(tmp_path / "log.csv", tmp_path / "curve.png", "f1")
+    curve.draw_curve(tmp_path / "log.csv", tmp_path / "curve.png", "f1")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    drawn = {axes.get_ylabel(): [line.get_xydata().tolist() for line in axes.lines] for axes in figures[0].axes}
+    assert drawn == {"loss in training": [[[1, 0.5], [2, 0.25]]], "f1 on the dev set": [[[1, 0.8], [2, 0.9]]]}
+    with pytest.raises(KeyError, match="val_accuracy"):
+        curve.draw_curve(tmp_path / "log.csv", tmp_path / "curve.png", "accuracy")
 
 
 @pytest.mark.parametrize("command", ["finetune", "tune", "evaluate", "predict"])

@@ -66,14 +66,13 @@ def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
     keras.utils.set_random_seed(run.seed)
     model = run.build(train)
     model.optimizer.build(model.trainable_variables)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
     state = State(model, folder / STATE)
     done = state.restore()
     score = Score(run, dev)
     if done < run.epochs:  # type: ignore[operator]
         keep_rows(folder / LOG, done)
         callbacks = [
+            _KeepConfig(run, folder),
             StopAtNaN(state),
             _Seconds(),
             ValidationScores(score),  # Before the state, as on PyTorch it takes random numbers.
@@ -96,12 +95,13 @@ def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
     return results
 
 
-def evaluate(run: Run, out: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+def evaluate(run: Run, out: str | os.PathLike[str] | None = None, verbose: Any = 0) -> dict[str, Any]:
     """Score a fine-tuned preset on a dev set.
 
     Args:
         run: The task, the preset, and the files as for `finetune`; the training file is not read.
         out: Directory for `scores.json` and `predictions/`; None writes nothing.
+        verbose: As in `keras.Model.predict`; 1 shows a progress bar.
 
     Returns:
         What `scores.json` holds: as `results.json`, without what training adds.
@@ -114,7 +114,7 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None) -> dict[str, A
     """
     dev = run.read("dev")
     model = run.load()
-    predictions = run.recipe.kind.predict(model, dev)
+    predictions = run.recipe.kind.predict(model, dev, verbose)
     scores = run.recipe.kind.score(model, dev, predictions)
     settings = {name: value for name, value in asdict(run).items() if name in _OF_AN_EVALUATION}
     results = {**_described(run, scores, settings), "examples": {"dev": dev.size}}
@@ -138,6 +138,19 @@ class Score:
         self._kind.tune(model, self._dev, self.predictions)
         self.last = self._kind.score(model, self._dev, self.predictions)
         return self.last
+
+
+class _KeepConfig(keras.callbacks.Callback):
+    """Makes the directory a run's when training begins: until then its data may be refused, and others put right."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        super().__init__()
+        self._run = run
+        self._folder = folder
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_json(self._folder / CONFIG, asdict(self._run))
 
 
 class _Seconds(keras.callbacks.Callback):
