@@ -195,7 +195,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         options.out = options.out or str(Path(options.finished) / "evaluation")
     if options.out is None:
         raise ValueError("--out must be given, unless --run is. Received: neither")
-    _report(evaluate(_run(options), options.out))
+    _report(evaluate(_run(options), options.out, verbose=1))
 
 
 # --- predict
@@ -213,7 +213,7 @@ def _add_predict(commands: Any) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     options.config = None
-    predict(_run(options), options.out, options.input)
+    predict(_run(options), options.out, options.input, verbose=1)
 
 
 # --- What they share

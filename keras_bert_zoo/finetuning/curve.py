@@ -43,7 +43,7 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
     for axes, (name, title) in zip(
         figure.subplots(1, 2), (("loss", "loss in training"), (f"val_{score}", f"{score} on the dev set")), strict=True
     ):
-        axes.plot(epochs, [row.get(name, float("nan")) for row in rows], marker="o")
+        axes.plot(epochs, [row[name] for row in rows], marker="o")
         axes.set(xlabel="epochs", ylabel=title, xticks=epochs)
         axes.grid(alpha=0.3)
     write_figure(figure, path)

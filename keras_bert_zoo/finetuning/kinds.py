@@ -53,9 +53,9 @@ class Kind(ABC):
         """The arguments of `from_preset` for a head that is to learn this data."""
         return {}
 
-    def predict(self, model: Any, data: Data) -> Any:
-        """What the model says to each example, for the functions below."""
-        return model.predict(data.x, verbose=0)
+    def predict(self, model: Any, data: Data, verbose: Any = 0) -> Any:
+        """What the model says to each example, for the functions below; `verbose` as Keras has it."""
+        return model.predict(data.x, verbose=verbose)
 
     def tune(self, model: Any, data: Data, predictions: Any) -> None:  # noqa: B027 (most kinds have nothing)
         """Set what is not trained and comes from the dev data."""
@@ -80,13 +80,13 @@ class Classes(Kind):
     def head(self, train: Data) -> dict[str, Any]:
         return {"class_names": train.class_names or sorted(set(train.y))}
 
-    def predict(self, model: Any, data: Data) -> np.ndarray:
+    def predict(self, model: Any, data: Data, verbose: Any = 0) -> np.ndarray:
         """Logits, in the data's order of the classes where it has one."""
         names = _classes(model, data)
         unknown = next((name for name in data.y or () if name not in names), None)
         if unknown is not None:
             raise ValueError(f"The labels must be among the preset's classes, {listed(names)}. Received: {unknown!r}")
-        logits, theirs = super().predict(model, data), model.class_names or names
+        logits, theirs = super().predict(model, data, verbose), model.class_names or names
         return logits if theirs == names else logits[:, [theirs.index(name) for name in names]]
 
     def score(self, model: Any, data: Data, predictions: np.ndarray) -> Scores:
@@ -128,13 +128,13 @@ class Tags(Kind):
         labels = {label for tags in chain.from_iterable(train.y) for label, _, _ in find_entities(tags)}
         return {"class_names": ["O", *(f"{prefix}-{label}" for label in sorted(labels) for prefix in "BI")]}
 
-    def predict(self, model: Any, data: Data) -> Any:
+    def predict(self, model: Any, data: Data, verbose: Any = 0) -> Any:
         if isinstance(data.x[0], str):
-            return model.tag(data.x)
+            return model.tag(data.x, verbose=verbose)
         names = model.class_names
         if names is None:
             raise ValueError("`preset` must have names for its classes, such as O, B-PER, I-PER. Received: one without")
-        sentences = chain.from_iterable(super().predict(model, data))
+        sentences = chain.from_iterable(super().predict(model, data, verbose))
         return [[names[i] for i in logits.argmax(-1)] for logits in sentences]
 
     def score(self, model: Any, data: Data, predictions: Any) -> Scores:
@@ -159,10 +159,10 @@ class Answers(Kind):
     def head(self, train: Data) -> dict[str, Any]:
         return {"null_threshold": 0.0 if self.impossible else None}
 
-    def predict(self, model: Any, data: Data) -> Any:
+    def predict(self, model: Any, data: Data, verbose: Any = 0) -> Any:
         if self.impossible != (model.null_threshold is not None):  # A preset of the other SQuAD.
             model.null_threshold = 0.0 if self.impossible else None
-        return model.find_answers(data.x)
+        return model.find_answers(data.x, verbose=verbose)
 
     def tune(self, model: Any, data: Data, predictions: Any) -> None:
         if self.impossible:

@@ -22,7 +22,9 @@ from keras_bert_zoo.text.files import read_lines
 _BLOCK = 10_000
 
 
-def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> None:
+def predict(
+    run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str] | None = None, verbose: Any = 0
+) -> None:
     """Write what a fine-tuned preset says.
 
     Args:
@@ -33,6 +35,7 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
         source: A file of the task, by the ending of its name, with or without labels (of DREAM and XNLI with
             them); any other file is lines: a text each, two with a tab between, or a context and its choices. None
             reads lines from standard input.
+        verbose: As in `keras.Model.predict`; 1 shows a progress bar.
 
     Example:
 
@@ -58,7 +61,7 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
         assert source is not None
         data = run.read_file(Path(source), **recipe.unlabelled)
         model = run.load()
-        predictions = recipe.kind.predict(model, data)
+        predictions = recipe.kind.predict(model, data, verbose)
         if submission:
             write_submission(target.parent, target.stem, predictions.argmax(-1) if data.class_names else predictions)
         elif isinstance(recipe.kind, Answers):
@@ -75,7 +78,7 @@ def predict(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str
         lines = _lines(source)
         while block := list(islice(lines, _BLOCK)):
             data = from_lines(block, fields, tabs=not own_table)
-            yield from recipe.kind.records(model, data, recipe.kind.predict(model, data))
+            yield from recipe.kind.records(model, data, recipe.kind.predict(model, data, verbose))
 
     _write(target, records())
 

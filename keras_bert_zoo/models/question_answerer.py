@@ -213,7 +213,12 @@ class BertQuestionAnswerer(Task):
         return best[0] if single else best
 
     def find_answers(
-        self, x: Any, batch_size: int | None = None, n_best: int = 20, max_answer_tokens: int = 30
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        n_best: int = 20,
+        max_answer_tokens: int = 30,
+        verbose: Any = 0,
     ) -> list[FoundAnswers]:
         """The best spans of each question with their probabilities, and its odds of having no answer.
 
@@ -222,13 +227,14 @@ class BertQuestionAnswerer(Task):
             batch_size: Windows a batch.
             n_best: Number of starts and ends a window that are looked at, and of spans a question.
             max_answer_tokens: Longest answer in tokens.
+            verbose: As in `predict`.
         """
         check_positive_int(n_best=n_best, max_answer_tokens=max_answer_tokens)
         if isinstance(x, dict):
             raise ValueError("`x` must be a tuple (questions, contexts). Received: x of type dict")
         windows = self._examples(x)
         assert isinstance(windows, ContextWindows)
-        logits = self._window_logits(windows, batch_size, verbose=0)
+        logits = self._window_logits(windows, batch_size, verbose=verbose)
         return search_answers(windows, logits, self.null_threshold is not None, n_best, max_answer_tokens)
 
     def score(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:

@@ -165,12 +165,13 @@ class BertTokenClassifier(HasClasses, TokenTask):
             logits[words] = part[np.searchsorted(rows, examples.word_windows[words]), examples.word_positions[words]]
         return logits
 
-    def tag(self, x: Any, batch_size: int | None = None) -> list[Any]:
+    def tag(self, x: Any, batch_size: int | None = None, verbose: Any = 0) -> list[Any]:
         """The entities in raw text or in words.
 
         Args:
             x: A text, or a list of texts, sentences or documents, as in the class.
             batch_size: Windows a batch.
+            verbose: As in `predict`.
 
         Returns:
             For each text or sentence a list of `Entity`; for documents a list of such lists; for a single text its own.
@@ -178,7 +179,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         names = self._tag_names()
         single = isinstance(x, str)
         examples = self._word_examples([x] if single else x)
-        logits = self._word_logits(examples, batch_size, verbose=0)
+        logits = self._word_logits(examples, batch_size, verbose=verbose)
         probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
         words = examples.words
         flat_words = [word for example in words.examples for word in example]
