@@ -24,6 +24,13 @@ def check_rate(**arguments: Any) -> None:
             raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
 
 
+def check_seed(**arguments: Any) -> None:
+    """Each keyword must hold an integer that random numbers can start from."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+            raise ValueError(f"`{name}` must be an integer in [0, 2**32). Received: {name}={value!r}")
+
+
 def check_trainable(dtype: str) -> None:
     """Weights must not be bfloat16."""
     if dtype == "bfloat16":

@@ -74,6 +74,11 @@ def replacing(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def is_leftover(path: Path) -> bool:
+    """Whether a process that was killed within `replacing` left it."""
+    return path.name.startswith(".") and ".part" in path.name
+
+
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
     """A JSON object or list, indented, with a final newline; all of it or nothing."""
     with replacing(path) as beside:

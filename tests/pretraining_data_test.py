@@ -515,12 +515,41 @@ def test_broken_data_sets(tmp_path, corpus, tokenizer):
         refused(words)
     np.save(data / "ends.npy", ends)
     for field, words in (({"masking": {"rates": 1}}, "`masking` must have the fields of Masking"),
+                         ({"tokenizer": {"foo": 1}}, "`tokenizer` must have the options of BertTokenizer"),
                          ({"format": 9}, "`format` must be 1"), ({"next_sentence": 3}, "`next_sentence`")):  # fmt: skip
         (data / "dataset.json").write_text(json.dumps({**about, **field}))
         refused(words)
     (data / "dataset.json").write_text(json.dumps(about))
     (data / "mask_ends.npy").unlink()
     refused("mask_ends.npy must hold a NumPy array")
+
+
+@pytest.mark.parametrize(
+    "name, value, words",
+    [
+        ("token_ids", 60000, "token_ids.npy: a token id must be in [0, 30). Received: 60000"),
+        ("mask_positions", 15, "mask_positions.npy: a position must be in [0, "),
+        ("mask_replacements", 30, "mask_replacements.npy: a token id must be in [0, 30). Received: 30"),
+    ],
+)
+def test_values_that_no_example_has(tmp_path, corpus, tokenizer, name, value, words):
+    data = tmp_path / "data"
+    prepare([corpus], data, tokenizer, sequence_length=16, fix_masks=True, verbose=False)
+    values = np.load(data / f"{name}.npy")
+    values[-1] = value
+    np.save(data / f"{name}.npy", values)
+    batches = PretrainingBatches(data, 1)
+    with pytest.raises(ValueError) as error:
+        batches.take(np.array([batches.examples - 1]))
+    assert words in str(error.value)
+
+
+def test_examples_that_are_longer_than_is_said(tmp_path, corpus, tokenizer):
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    about = tmp_path / "data" / "dataset.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "sequence_length": 8}))
+    with pytest.raises(ValueError, match=r"ends.npy: a length must be in \[0, 9\). Received: 1\d$"):
+        list(PretrainingBatches(tmp_path / "data", 4))
 
 
 def test_examples_without_predictions(tmp_path, tokenizer):

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
+from keras_bert_zoo.training.runs import SaveState
 from tests.helpers import TINY, WORDS, numpy, slow_on
 
 SENTENCES = [
@@ -162,6 +164,42 @@ def test_a_state_stays_with_its_backend(run, tmp_path):
     state.write_bytes(written.replace(f'"backend":"{backend}"'.encode(), f'"backend":"{other}"'.encode()))
     with pytest.raises(ValueError, match=f"KERAS_BACKEND must be {other}, on which .* began. Received: {backend}"):
         pretrain(short, tmp_path / "run", verbose=0)
+    for damaged in (b"", written[:100], b"\x02" + b"\0" * 7 + b"{}"):
+        state.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"state.safetensors must be the state of this run. Received: "):
+            pretrain(short, tmp_path / "run", verbose=0)
+
+
+def test_a_state_stays_with_its_data(run, tokenizer, tmp_path):
+    short = replace(run, steps=2, save_every=1)
+    pretrain(short, tmp_path / "run", verbose=0)
+    shutil.rmtree(run.data)
+    prepare([tmp_path / "text"], run.data, tokenizer, sequence_length=16, seed=1, verbose=False)
+    with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with. Received: other ones"):
+        pretrain(short, tmp_path / "run", verbose=0)
+
+
+def test_a_log_has_each_epoch_once(run, tmp_path, monkeypatch):
+    """Killed behind the log and before the state, and in the middle of the very first file."""
+    short = replace(run, steps=3, save_every=1)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".run.part.json").write_text("{")
+    save = SaveState.on_epoch_end
+
+    def stop(self, epoch, logs=None):
+        if epoch == 1:
+            raise KeyboardInterrupt
+        save(self, epoch, logs)
+
+    monkeypatch.setattr(SaveState, "on_epoch_end", stop)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(short, tmp_path / "run", verbose=0)
+    log = tmp_path / "run" / "log.csv"
+    assert len(log.read_text().splitlines()) == 3
+    monkeypatch.undo()
+    pretrain(short, tmp_path / "run", verbose=0)
+    with log.open() as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2"]
 
 
 def test_bad_configurations():
@@ -174,6 +212,12 @@ def test_bad_configurations():
         ({"dropout": 1.5}, "`dropout` must be a number in [0, 1)"),
         ({"dtype": "bfloat16"}, '`dtype` must be "mixed_bfloat16" to train'),
         ({"steps_per_execution": 0}, "`steps_per_execution` must be"),
+        ({"warmup": "0.1"}, "`warmup` must be of the type float. Received: warmup='0.1'"),
+        ({"seed": "x"}, "`seed` must be of the type int. Received: seed='x'"),
+        ({"seed": -1}, "`seed` must be an integer in [0, 2**32). Received: seed=-1"),
+        ({"strategy": 3}, "`strategy` must be of the type str | None. Received: strategy=3"),
+        ({"steps": True}, "`steps` must be of the type int. Received: steps=True"),
+        ({"preset": None}, "`preset` must be of the type str. Received: preset=None"),
     ):
         with pytest.raises(ValueError) as error:
             Run("data", **options)

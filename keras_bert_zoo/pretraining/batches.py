@@ -7,7 +7,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int, check_seed
 from keras_bert_zoo.files import read_json, typed
 from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY
 from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
@@ -60,6 +60,7 @@ class PretrainingBatches(keras.utils.PyDataset):
     ) -> None:
         super().__init__()
         check_positive_int(batch_size=batch_size, gradient_accumulation_steps=gradient_accumulation_steps)
+        check_seed(seed=seed)
         folder = Path(path)
         if not (folder / DESCRIPTION).is_file():
             raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(path)!r}")
@@ -74,7 +75,10 @@ class PretrainingBatches(keras.utils.PyDataset):
             self.masking = masking or Masking(**typed(path, about, "masking", dict, {}))
         except TypeError as error:
             raise ValueError(f"{path}: `masking` must have the fields of Masking. Received: {error}") from None
-        self.tokenizer = BertTokenizer(folder / VOCABULARY, **typed(path, about, "tokenizer", dict, {}))
+        try:
+            self.tokenizer = BertTokenizer(folder / VOCABULARY, **typed(path, about, "tokenizer", dict, {}))
+        except TypeError as error:
+            raise ValueError(f"{path}: `tokenizer` must have the options of BertTokenizer. Received: {error}") from None
         self.sequence_length = typed(path, about, "sequence_length", int, 128)
         pairs = typed(path, about, "next_sentence", bool, True)
         if next_sentence and not pairs:
@@ -87,6 +91,7 @@ class PretrainingBatches(keras.utils.PyDataset):
         self.fixed_masks, self.pairs, self.next_token = fixed, pairs, next_token
         self.next_sentence = pairs and not next_token if next_sentence is None else next_sentence
         self.shard = open_shard(folder, fixed)
+        self._folder = folder
         self.batch_size, self.seed = batch_size, seed
         self._update_batches = gradient_accumulation_steps
         self._update_size = batch_size * gradient_accumulation_steps
@@ -161,6 +166,8 @@ class PretrainingBatches(keras.utils.PyDataset):
         shard = self.shard
         token_ids = rows_of(shard.token_ids, shard.ends, rows, self.sequence_length, self.tokenizer.pad_token_id)
         lengths, first_lengths = lengths_of(shard.ends, rows), shard.first_lengths[rows].astype("int64")
+        self._check("token_ids", "a token id", token_ids, self.tokenizer.vocabulary_size)
+        self._check("ends", "a length", lengths, self.sequence_length + 1)
         masked = self._masked(rows, token_ids, lengths, first_lengths, rng)
         steps = np.arange(self.sequence_length)
         inside = steps < lengths[:, None]
@@ -181,6 +188,13 @@ class PretrainingBatches(keras.utils.PyDataset):
             weights["nsp"] = np.ones(len(rows), "float32")
         return inputs, targets, weights
 
+    def _check(self, name: str, what: str, values: np.ndarray, stop: Any) -> None:
+        """Looked at before anything is looked up by it: some backends take any id."""
+        wrong = (values < 0) | (values >= stop)
+        if wrong.any():
+            limit = np.broadcast_to(stop, values.shape)[wrong][0]
+            raise ValueError(f"{self._folder / name}.npy: {what} must be in [0, {limit}). Received: {values[wrong][0]}")
+
     def _masked(
         self,
         rows: np.ndarray,
@@ -199,6 +213,9 @@ class PretrainingBatches(keras.utils.PyDataset):
         positions = rows_of(shard.mask_positions, shard.mask_ends, rows, width)
         replacements = rows_of(shard.mask_replacements, shard.mask_ends, rows, width)
         counts = lengths_of(shard.mask_ends, rows)
+        self._check("mask_positions", "a position", positions, lengths[:, None])
+        self._check("mask_replacements", "a token id", replacements, self.tokenizer.vocabulary_size)
+        self._check("mask_ends", "a number of predictions", counts, width + 1)
         weights = np.arange(width) < counts[:, None]
         labels = np.where(weights, np.take_along_axis(token_ids, positions, axis=1), 0)
         masked = token_ids.copy()

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive_int, check_rate, check_seed
 from keras_bert_zoo.files import listed, write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
@@ -87,6 +87,7 @@ def prepare(
     """
     check_positive_int(sequence_length=sequence_length, duplicates=duplicates)
     check_rate(short_rate=short_rate)
+    check_seed(seed=seed)
     if sequence_length < 8:
         raise ValueError(f"`sequence_length` must be at least 8. Received: sequence_length={sequence_length}")
     if layout not in LAYOUTS:

@@ -2,22 +2,32 @@
 
 import os
 from dataclasses import KW_ONLY, asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_trainable
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_seed, check_trainable
 from keras_bert_zoo.files import write_json
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
+from keras_bert_zoo.pretraining.prepare import DESCRIPTION
 from keras_bert_zoo.pretraining.progress import Speed, scalars
 from keras_bert_zoo.text.masking import Masking
 from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay, distribute
 from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
-from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, spell_paths
+from keras_bert_zoo.training.runs import (
+    SaveState,
+    State,
+    StopAtNaN,
+    check_directory,
+    check_types,
+    keep_rows,
+    spell_paths,
+)
 
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
@@ -78,6 +88,8 @@ class Run:
 
     def __post_init__(self) -> None:
         spell_paths(self, "data", "preset", "validation")
+        check_types(self)
+        check_seed(seed=self.seed)
         check_positive_int(
             steps=self.steps,
             batch_size=self.batch_size,
@@ -164,18 +176,17 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     if is_chief():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
-    state = State(model, folder / STATE)
+    data = sha256((Path(run.data) / DESCRIPTION).read_bytes()).hexdigest()
+    state = State(model, folder / STATE, data)
     done = state.restore()
     if differs_among_workers(done):
         raise ValueError(f"`out` must be a directory that all workers see. Received: out={str(folder)!r}")
-    callbacks = [
-        StopAtNaN(state, run.save_every),
-        Speed(model, batches),
-        SaveState(state),
-    ]
+    callbacks = [StopAtNaN(state, run.save_every), Speed(model, batches)]
     if is_chief():
+        keep_rows(folder / LOG, done)
         log = keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0)
         callbacks += [log, *scalars(folder / BOARD, run.save_every)]
+    callbacks.append(SaveState(state))  # Behind the log: a row too many is cut, one too few would be lost.
     model.fit(
         batches,
         epochs=run.steps // run.save_every,

@@ -1,13 +1,15 @@
 """Runs that may be killed at any time and started again: their directory, their state."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import keras
 import numpy as np
 
-from keras_bert_zoo.files import read_json, replacing
+from keras_bert_zoo.files import is_leftover, read_json, replacing
 from keras_bert_zoo.training.distribution import is_chief
 
 
@@ -16,6 +18,18 @@ def spell_paths(run: Any, *names: str) -> None:
     for name in names:
         if isinstance(getattr(run, name), os.PathLike):
             object.__setattr__(run, name, os.fspath(getattr(run, name)))
+
+
+def check_types(run: Any) -> None:
+    """Refuse, in a frozen dataclass, what is of another type than its field, as what comes from JSON may be."""
+    for field in fields(run):
+        hint, value = field.type, getattr(run, field.name)
+        kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
+        if float in kinds:
+            kinds.append(int)
+        if not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
+            kind = getattr(hint, "__name__", str(hint))
+            raise ValueError(f"`{field.name}` must be of the type {kind}. Received: {field.name}={value!r}")
 
 
 def check_directory(config: Path, run: dict[str, Any]) -> None:
@@ -32,16 +46,31 @@ def check_directory(config: Path, run: dict[str, Any]) -> None:
         if different:
             described = ", ".join(f"{name}={run[name]!r}, before {before.get(name)!r}" for name in different)
             raise ValueError(f"`out` must be new, or hold a run of the same configuration. Received: {described}")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or not all(map(is_leftover, folder.iterdir()))):
         raise ValueError(f"`out` must be a new or empty directory, or that of a run. Received: out={str(folder)!r}")
 
 
-class State:
-    """All that a run needs to go on, in one file."""
+def keep_rows(log: Path, count: int) -> None:
+    """Cut a log to its first epochs: one more may be there than in the state."""
+    if log.is_file():
+        lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+        with replacing(log) as beside:
+            beside.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
 
-    def __init__(self, model: keras.Model, path: Path) -> None:
+
+class State:
+    """All that a run needs to go on, in one file.
+
+    Args:
+        model: The compiled model.
+        path: The file.
+        data: What tells the run's data from other data in its place.
+    """
+
+    def __init__(self, model: keras.Model, path: Path, data: str = "") -> None:
         self.path = path
         self._model = model
+        self._data = data
 
     def _variables(self) -> dict[str, Any]:
         # Dropout's seed generators are among the model's.
@@ -65,24 +94,35 @@ class State:
             return
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         with replacing(self.path) as beside:
-            save_file(contiguous, beside, metadata={"epochs": str(epochs), "backend": keras.backend.backend()})
+            about = {"epochs": str(epochs), "backend": keras.backend.backend(), "data": self._data}
+            save_file(contiguous, beside, metadata=about)
 
     def restore(self) -> int:
         """Take the state that is there, and return the number of epochs behind it."""
         if not self.path.is_file():
             return 0
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(self.path, framework="numpy") as file:
-            backend = file.metadata()["backend"]
-            if backend != keras.backend.backend():  # Each has random numbers of its own.
-                raise ValueError(
-                    f"KERAS_BACKEND must be {backend}, on which the run in {self.path.parent} began. "
-                    f"Received: {keras.backend.backend()}"
-                )
-            for name, variable in self._variables().items():
-                variable.assign(file.get_tensor(name))
-            return int(file.metadata()["epochs"])
+        try:
+            with safe_open(self.path, framework="numpy") as file:
+                about = file.metadata() or {}
+                self._check(about)
+                for name, variable in self._variables().items():
+                    variable.assign(file.get_tensor(name))
+                return int(about["epochs"])
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(f"{self.path} must be the state of this run. Received: {error}") from None
+
+    def _check(self, about: dict[str, str]) -> None:
+        if about["backend"] != keras.backend.backend():  # Each has random numbers of its own.
+            raise ValueError(
+                f"KERAS_BACKEND must be {about['backend']}, on which the run in {self.path.parent} began. "
+                f"Received: {keras.backend.backend()}"
+            )
+        if about["data"] != self._data:
+            raise ValueError(
+                f"The data of the run in {self.path.parent} must be those it began with. Received: other ones"
+            )
 
     def restore_generator(self) -> None:
         """On PyTorch dropout draws from its one generator, and so does `fit` before the first step."""
