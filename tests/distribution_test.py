@@ -108,7 +108,8 @@ words = WORDS[5:]
 texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for i in range(11)]
 choices = [[texts[(i + j) % 11] for j in range(1, 2 + i % 3)] for i in range(11)]
 tokenizer = kbz.BertTokenizer(WORDS)
-still = {"dropout": 0.0, "preprocessor": kbz.BertPreprocessor(tokenizer, 16)}
+plain = {"preprocessor": kbz.BertPreprocessor(tokenizer, 16)}
+still = {**plain, "dropout": 0.0}
 cases = {
     "regressor": (kbz.BertTextRegressor, still, texts, [i / 3 for i in range(11)]),
     "choices": (
@@ -121,21 +122,20 @@ cases = {
          "num_layers": 1, "hidden_layers": [0, -1], "combine": "weighted_sum"},
         [text.split() for text in texts], [[len(word) % 3 for word in text.split()] for text in texts],
     ),
-    "embedder": (kbz.BertTextEmbedder, {"preprocessor": still["preprocessor"]}, texts, None),
+    "embedder": (kbz.BertTextEmbedder, plain, texts, np.random.default_rng(1).normal(size=(11, 8))),
+    "predictor": (kbz.BertNextSentencePredictor, plain, (texts, texts[::-1]), [i % 2 for i in range(11)]),
 }
 models = {}
-for name, (kind, options, _, y) in cases.items():
+for name, (kind, options, _, _) in cases.items():
     with kbz.distribute(strategy):  # A scope each, as in a notebook.
         models[name] = kind(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), **options)
-        if y is not None:
-            models[name].compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
+        models[name].compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
 results = {}
 for name, (_, _, x, y) in cases.items():
     model = models[name]
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
-    if y is not None:
-        model.fit(x, y, batch_size=4, epochs=2, verbose=0)
+    model.fit(x, y, batch_size=4, epochs=2, verbose=0)
     found = model.predict(x, batch_size=4, verbose=0)
     # What all choices share has a gradient of rounding alone, which Adam makes steps of.
     results[name] = [np.asarray(row - row.mean() if name == "choices" else row).tolist() for row in found]
@@ -243,7 +243,7 @@ def test_several_devices_answer_like_one():
 @pytest.mark.slow
 def test_several_devices_do_every_other_task_like_one():
     one, several = run(OTHERS, 1), run(OTHERS, 2)
-    assert several.keys() == one.keys() == {"regressor", "choices", "features", "embedder"}
+    assert several.keys() == one.keys() == {"regressor", "choices", "features", "embedder", "predictor"}
     for name, rows in one.items():
         for ours, expected in zip(several[name], rows, strict=True):
             np.testing.assert_allclose(ours, expected, atol=1e-5, err_msg=name)
