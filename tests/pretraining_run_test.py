@@ -175,7 +175,7 @@ def test_a_state_stays_with_its_data(run, tokenizer, tmp_path):
     pretrain(short, tmp_path / "run", verbose=0)
     shutil.rmtree(run.data)
     prepare([tmp_path / "text"], run.data, tokenizer, sequence_length=16, seed=1, verbose=False)
-    with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with. Received: other ones"):
+    with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with. Received: other"):
         pretrain(short, tmp_path / "run", verbose=0)
 
 

@@ -86,6 +86,26 @@ def test_training_from_records(data, tmp_path):
     assert int(model.optimizer.iterations) == 2 * steps
 
 
+def test_workers_share_the_batches(data, tmp_path, monkeypatch):
+    """Three files, the last one longer, for two workers, as a strategy divides them."""
+    from tensorflow.python.distribute import input_ops
+
+    from keras_bert_zoo.pretraining import records
+
+    count = PretrainingBatches(data, 1).examples
+    monkeypatch.setattr(records, "_EXAMPLES_A_FILE", count // 3)
+    write_records(data, tmp_path / "records", verbose=False)
+    pattern = str(tmp_path / "records" / "*.tfrecord")
+    for seed, steps in ((None, count // 4), (1, 30)):
+        # Each has a process of its own, in which an order that is drawn anew is drawn the first time.
+        whole, *copies = (read_records(pattern, 4, shuffle_seed=seed).take(steps) for _ in range(3))
+        shares = [input_ops.auto_shard_dataset(copy, 2, worker) for worker, copy in enumerate(copies)]
+        expected, *taken = (
+            [batch[0]["token_ids"].tobytes() for batch in batches.as_numpy_iterator()] for batches in (whole, *shares)
+        )
+        assert taken == [expected[0::2], expected[1::2]]
+
+
 def test_from_the_console(data, tmp_path, capsys):
     assert cli.main(["records", "--data", str(data), "--out", str(tmp_path / "console")]) == 0
     assert f"{PretrainingBatches(data, 1).examples:,} examples" in capsys.readouterr().out

@@ -108,7 +108,7 @@ def read_records(
 
     Returns:
         A `tf.data.Dataset` of fixed shapes. Shuffled it goes round without end: give `fit` its `steps_per_epoch`.
-        In order it is one pass, to evaluate.
+        In order it is one pass, to evaluate. Several workers share the batches, none of which comes twice or never.
 
     Raises:
         ValueError: There is no such file, or its records have other features.
@@ -145,7 +145,11 @@ def read_records(
     if shuffle_seed is not None:
         dataset = dataset.shuffle(_SHUFFLED_TOGETHER, shuffle_seed).repeat()
     dataset = dataset.batch(batch_size, drop_remainder=True).map(batch, num_parallel_calls=min(16, os.cpu_count() or 1))
-    return untuned(dataset.prefetch(2))
+    # Left to itself TensorFlow gives each worker files, and of fewer files than there are workers, or of files that are
+    # not equally long, some examples twice and others never. So each reads all of them and takes its share of batches.
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return untuned(dataset.prefetch(2)).with_options(options)
 
 
 def _features(tf: Any, path: str) -> tuple[dict[str, str], dict[str, Any]]:
