@@ -209,6 +209,8 @@ def test_bad_sources(tmp_path):
         lambda: readers.read_glue("sst2", {"sentence": ["a", 5], "label": [0, 1]}), "Row 1: a text must be a string"
     )
     refused(lambda: readers.read_glue("sst2", {"sentence": ["a"], "label": [[1]]}), "Row 0: a label must be one of")
+    scored = {"sentence1": ["a"], "sentence2": ["b"], "label": [10**400]}
+    refused(lambda: readers.read_glue("stsb", scored), "Row 0: a score must be a number from 0 to 5. Received: 1000")
 
 
 def test_submissions(tmp_path):

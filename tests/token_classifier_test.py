@@ -328,6 +328,7 @@ BAD = [
     ((["a film"], [[(0, 3, "PER")]]), "`y` must hold spans of whole words"),
     ((["a film"], [[(0, 6, "PER"), (2, 6, "PER")]]), "`y` must hold spans apart from each other"),
     ((["a film"], [[(0, "PER")]]), "`y` must hold (start, end, label) for texts. Received: y[0] with (0, 'PER')"),
+    ((["a film"], [[([0], 1, "PER")]]), "for texts. Received: y[0] with ([0], 1, 'PER')"),
     ((random_inputs(), np.zeros(3, int)), "`y` must have the shape (3, length) for ready arrays"),
     ((random_inputs(), np.zeros((3, 5), int)), "`y` must have the shape (3, 9), as `token_ids`"),
     ((random_inputs(), np.zeros((3, 9), int)), "`y` must be -100 at padding"),

@@ -179,7 +179,7 @@ def _task(name: str) -> GlueTask:
 def _read_score(place: str, value: Any) -> float:
     try:
         score = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = float("nan")
     if not 0 <= score <= 5 and value != -1:  # Hugging Face's test set holds -1.
         raise ValueError(f"{place}: a score must be a number from 0 to 5. Received: {reprlib.repr(value)}")

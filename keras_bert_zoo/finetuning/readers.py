@@ -1,8 +1,8 @@
 """The official files, a user's own, and plain lines, as `Data`."""
 
-import math
 import os
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -64,7 +64,7 @@ def check_name(place: str, label: Any, _: Any) -> None:
 
 
 def check_number(place: str, label: Any, number: Any) -> None:
-    if not isinstance(number, (int, float)) or not math.isfinite(number):
+    if not isinstance(number, (int, float)) or not abs(number) <= sys.float_info.max:
         raise ValueError(f"{place}: a label must be a number. Received: {reprlib.repr(label)}")
 
 

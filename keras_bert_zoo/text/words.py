@@ -1,5 +1,6 @@
 """Words as a tagger takes them, whatever they came as: sentences, documents of sentences, or raw text."""
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ _EXPECTED = (
 _APOSTROPHES = "'’"
 
 Span = tuple[int, int]
+_LABELLED = ((int, np.integer), (int, np.integer), str)
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
     starts, ends = ({bounds[side]: k for k, bounds in enumerate(offsets)} for side in (0, 1))
     tags = ["O"] * len(offsets)
     for span in spans if _is_list(spans) else [spans]:
-        if not isinstance(span, (list, tuple)) or len(span) != 3 or not isinstance(span[2], str):
-            raise ValueError(f"`y` must hold (start, end, label) for texts. Received: y[{i}] with {span!r}")
+        if not isinstance(span, (list, tuple)) or len(span) != 3 or not all(map(isinstance, span, _LABELLED)):
+            raise ValueError(f"`y` must hold (start, end, label) for texts. Received: y[{i}] with {reprlib.repr(span)}")
         first, last = starts.get(span[0]), ends.get(span[1])
         if first is None or last is None or last < first:
             raise ValueError(
