@@ -18,7 +18,7 @@ _EXPECTED = (
 _APOSTROPHES = "'’"
 
 Span = tuple[int, int]
-_LABELLED = ((int, np.integer), (int, np.integer), str)
+_LABELLED: tuple[Any, ...] = ((int, np.integer), (int, np.integer), str)
 
 
 @dataclass(frozen=True)
