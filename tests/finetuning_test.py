@@ -60,19 +60,19 @@ def conll(folder, name):
     write(folder / "conll2003" / {"train": "eng.train", "dev": "eng.testa"}[name], *lines)
 
 
-def squad2(folder, name):
+def squad(folder, name, version="1.1", impossible=lambda i: {}):
     context = " ".join(SENTENCES)
     qas = [
-        {
-            "id": str(i),
-            "question": text,
-            "answers": [] if i % 2 else [{"text": text, "answer_start": context.index(text)}],
-            "is_impossible": bool(i % 2),
-        }
+        {"id": str(i), "question": text, "answers": [{"text": text, "answer_start": context.index(text)}]}
+        | impossible(i)
         for i, text in enumerate(SENTENCES)
     ]
-    path = folder / "squad" / f"{name}-v2.0.json"
+    path = folder / "squad" / f"{name}-v{version}.json"
     write(path, json.dumps({"data": [{"title": "", "paragraphs": [{"context": context, "qas": qas}]}]}))
+
+
+def squad2(folder, name):
+    squad(folder, name, "2.0", lambda i: {"is_impossible": True, "answers": []} if i % 2 else {"is_impossible": False})
 
 
 def swag(folder, name):
@@ -83,12 +83,40 @@ def swag(folder, name):
         csv.writer(file).writerows([["sent1", "sent2", *endings, "label"], *rows])
 
 
+def dream(folder, name):
+    asked = {"question": "how was it ?", "choice": ["good", "dull", "slow"]}
+    entries = [
+        [[f"M: {text}"], [{**asked, "answer": asked["choice"][i % 3]}], str(i)] for i, text in enumerate(SENTENCES)
+    ]
+    write(folder / "dream" / f"{name}.json", json.dumps(entries))
+
+
+def xnli(folder, name):
+    """The training file of a language, in the words of its translation, and the dev file of all."""
+    rows = [(text, SENTENCES[-i], i % 3) for i, text in enumerate(SENTENCES)]
+    if name == "train":
+        labels = ["neutral", "contradictory", "entailment"]
+        lines = ["premise\thypo\tlabel", *(f"{a}\t{b}\t{labels[n]}" for a, b, n in rows)]
+        write(folder / "multinli" / "multinli.train.en.tsv", *lines)
+    else:
+        labels = ["neutral", "contradiction", "entailment"]
+        lines = [f"{['en', 'ur'][i % 2]}\t{labels[n]}\t{a}\t{b}" for i, (a, b, n) in enumerate(rows)]
+        write(folder / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2", *lines)
+
+
+def numbers(folder, name):
+    write(folder / f"{name}.csv", "text,label", *(f"{text},{i % 3}.5" for i, text in enumerate(SENTENCES)))
+
+
 def lines_of(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def scores_of_written(task, folder, out):
     """What `kbz.metrics` says to the written predictions."""
+    if task == "squad":
+        said = json.loads((out / "predictions.json").read_text())
+        return kbz.metrics.squad_v1_scores([[text] for text in SENTENCES], [said[str(i)] for i in range(8)])
     if task == "squad2":
         dev = read_squad(folder / "squad" / "dev-v2.0.json")
         said, odds = (json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "null_odds"))
@@ -102,6 +130,14 @@ def scores_of_written(task, folder, out):
     if task == "swag":
         dev = read_swag(folder / "swag" / "val.csv")
         return {"accuracy": kbz.metrics.accuracy(dev.y, [row["choice"] for row in rows])}
+    if task == "dream":
+        return {"accuracy": kbz.metrics.accuracy([i % 3 for i in range(8)], [row["choice"] for row in rows])}
+    if task == "xnli":
+        expected = [["neutral", "contradiction", "entailment"][i % 3] for i in range(8)]
+        return {"accuracy": np.mean([row["label"] == label for row, label in zip(rows, expected, strict=True)])}
+    if task == "numbers":
+        said = [row["value"] for row in rows]
+        return {"pearson": np.corrcoef([i % 3 + 0.5 for i in range(8)], said)[0, 1]}
     if task == "stsb":
         dev = read_glue(task, folder / "glue" / "STS-B" / "dev.tsv")
         return kbz.metrics.glue_scores(task, dev.y, [row["value"] for row in rows])
@@ -109,7 +145,7 @@ def scores_of_written(task, folder, out):
     return kbz.metrics.glue_scores(task, dev.y, [dev.class_names.index(row["label"]) for row in rows])
 
 
-@pytest.mark.parametrize("task", [stsb, conll, squad2, swag])
+@pytest.mark.parametrize("task", [stsb, conll, squad, squad2, swag, dream, xnli, numbers])
 def test_from_official_files_to_scores(task, start, tmp_path):
     """The scores are those of the written predictions, and those of the preset that is written."""
     name = task.__name__
@@ -290,6 +326,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("lined", ("1_000", "2")),
     ):
         write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
+    write(tmp_path / "long.jsonl", f'{{"text": "good", "label": {"9" * 400}}}')
     write(tmp_path / "quoted.jsonl", '{"text": "good", "label": "3"}')
     write(tmp_path / "halved.jsonl", '{"text": "good", "label": "\\ud800"}')
     write(tmp_path / "seen.bio", "good O", "film B-LOC")
@@ -297,10 +334,9 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
     tagged = {"train": str(tmp_path / "seen.bio")}
     squad2(tmp_path, "train")
     answerable = {"train": str(tmp_path / "squad" / "train-v2.0.json")}
-    invisible = json.dumps({"id": "1", "question": "good", "answers": [{"text": "\u200b", "answer_start": 1}]})
-    write(
-        tmp_path / "vain.json", f'{{"data": [{{"paragraphs": [{{"context": "a\u200b film", "qas": [{invisible}]}}]}}]}}'
-    )
+    invisible = {"id": "1", "question": "good", "answers": [{"text": "\u200b", "answer_start": 1}]}
+    paragraph = {"context": "a\u200b film", "qas": [invisible]}
+    write(tmp_path / "vain.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
     data = {"data": str(tmp_path)}
     for task, options, words in (
         ("mrcp", data, "`task` must be one of ['cola', "),
@@ -324,13 +360,17 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
             data | {"train": str(tmp_path / "fractions.csv")},
             "line 2: a label must be one of 0.5, 1. Received:",
         ),
-        ("texts", data | {"text": "text"}, "`text` must be a list of one column or two. Received: text='text'"),
+        ("texts", data | {"text": "text"}, "`text` must be of the type list[str] | None. Received: text='text'"),
+        ("texts", data | {"text": [["a"]]}, "`text` must be a list of one column or two. Received: text=[['a']]"),
+        (["mrpc"], data, "`task` must be of the type str. Received: task=['mrpc']"),
+        ("mrpc", {"data": 5}, "`data` must be of the type str | None. Received: data=5"),
         (
             "numbers",
             data | {"train": str(tmp_path / "third.csv")},
             "third.csv, line 4: a label must be a number. Received: 'x'",
         ),
         ("numbers", data | {"train": str(tmp_path / "lined.csv")}, "lined.csv, line 2: a label must be a number"),
+        ("numbers", data | {"train": str(tmp_path / "long.jsonl")}, "long.jsonl, line 1: a label must be a number"),
         ("numbers", data | {"train": str(tmp_path / "quoted.jsonl")}, "quoted.jsonl, line 1: a label must be a number"),
         (
             "numbers",

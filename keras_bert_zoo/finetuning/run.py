@@ -11,7 +11,7 @@ from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
-from keras_bert_zoo.training.runs import spell_paths
+from keras_bert_zoo.training.runs import check_types, spell_paths
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,12 @@ class Run:
     strategy: str | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in RECIPES:
-            raise ValueError(f"`task` must be one of {list(RECIPES)}. Received: task={self.task!r}")
         spell_paths(self, "preset", "data", "train", "dev")
         if isinstance(self.text, tuple):
             object.__setattr__(self, "text", list(self.text))
+        check_types(self)
+        if self.task not in RECIPES:
+            raise ValueError(f"`task` must be one of {list(RECIPES)}. Received: task={self.task!r}")
         for name in ("sequence_length", "batch_size", "learning_rate", "epochs"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self.recipe, name))
@@ -73,7 +74,7 @@ class Run:
         check_positive(learning_rate=self.learning_rate)
         if self.limit is not None:
             check_positive_int(limit=self.limit)
-        if self.text is not None and (isinstance(self.text, str) or len(self.text) not in (1, 2)):
+        if self.text is not None and (len(self.text) not in (1, 2) or not all(isinstance(c, str) for c in self.text)):
             raise ValueError(f"`text` must be a list of one column or two. Received: text={self.text!r}")
         WarmupPolynomialDecay(1.0, self.warmup)  # It says what is wrong with a share.
         if self.strategy == "multi_worker":
