@@ -5,6 +5,12 @@
     KBZ_DATA=DATA python benchmarks/ablations.py --novels NOVELS --vocab vocab.txt --work WORK
     python benchmarks/ablations.py --table
 
+`ablations/ROW.json` is the configuration of each row, which `keras-bert-zoo pretrain --config FILE --data DATA` takes,
+too. All are BERT tiny, 2 x 128, what ten CPU minutes can take past the frequencies of words, in steps of 32, as on few
+tokens many small ones get further than few large ones, at ten times the paper's rate and with four times its first
+weights' deviation, which are for a model six times as wide, and without dropout, as nothing is seen twice (Geiping and
+Goldstein 2022, section 4.3).
+
 `NOVELS` are text files, a book each, of which the three shortest are held out; `DATA` holds `glue/MRPC` and
 `glue/SST-2`. Every row sees as many tokens of the same books and is then fine-tuned on the first 6,400 sentences of
 SST-2 and on MRPC with three seeds. It may be interrupted: a pre-training goes on, and rows that are in
@@ -20,7 +26,7 @@ import platform
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +36,8 @@ from scores_tasks import cpu, read_task
 RESULTS = Path(__file__).parent / "results" / "ablations.jsonl"
 CURVES = Path(__file__).parent / "results" / "curves"
 
-BASE: dict[str, Any] = {
-    "preset": "bert_tiny",  # 2 x 128: what ten CPU minutes can take past the frequencies of words.
-    # Four times BERT's: at 0.02, which is for a model six times as wide, all of the budget is spent on frequencies.
-    "architecture": {"initializer_range": 0.08},
-    "batch_size": 32,  # On few tokens many small steps get further than few large ones.
-    "learning_rate": 1e-3,  # Ten times the paper's, which is for a model six times as wide.
-    "warmup": 0.05,
-    "dropout": 0.0,  # Nothing is seen twice (Geiping and Goldstein 2022, section 4.3).
-    "dtype": "mixed_bfloat16",  # In fine-tuning, too; PyTorch is fast in it on a CPU that has it.
-}
-TOKENS = 8_000_000  # Half of the books' once: some 4,000 steps, five CPU minutes of the base.
-POINTS = 10  # A curve has.
-LENGTH = 64  # Half of the paper's: more steps for as many tokens.
+CONFIGS = Path(__file__).parent / "ablations"
+LENGTH = 64  # Half of the paper's: more steps for as many tokens, 8 million, half of the books' once.
 # Of the small models' grid; of SST-2 the first so many sentences.
 FINE_TUNING: dict[str, Any] = {
     "batch_size": 32,
@@ -59,48 +54,35 @@ class Ablation:
 
     Attributes:
         why: What it shows.
-        run: What differs from `BASE`.
         pairs: Whether pre-trained on next-sentence pairs, else on packed sentences.
         pooling: What stands for a text in fine-tuning.
         like: The row whose pre-training it shares.
     """
 
     why: str
-    run: dict[str, Any] = field(default_factory=dict)
     pairs: bool = True
     pooling: str = "first"
     like: str | None = None
 
 
-def masks(mask: float, random: float) -> Ablation:
-    return Ablation(f"C.2: {mask:.0%} [MASK], {abs(1 - mask - random):.0%} same, {random:.0%} random", {
-        "masking": {"mask": mask, "random": random}})  # fmt: skip
-
-
-def size(layers: int, width: int, heads: int) -> Ablation:
-    return Ablation(f"5.2: {layers} layers, {width} wide, {heads} heads", {"architecture": {
-        "num_layers": layers, "hidden_dim": width, "num_heads": heads, "intermediate_dim": 4 * width}})  # fmt: skip
-
-
-LEFT = {"architecture": {"causal": True}}
 ABLATIONS = {
     "base": Ablation("5.1: masked tokens and next sentence"),
     "no_nsp": Ablation("5.1: masked tokens alone", pairs=False),
     # [CLS] has seen nothing there, so the last token stands for the text.
-    "ltr": Ablation("5.1: each next token, in fine-tuning left to right, too", LEFT, pairs=False, pooling="last"),
-    "ltr_bilstm": Ablation("5.1: the same + BiLSTM", LEFT, pairs=False, pooling="bilstm", like="ltr"),
+    "ltr": Ablation("5.1: each next token, in fine-tuning left to right, too", pairs=False, pooling="last"),
+    "ltr_bilstm": Ablation("5.1: the same + BiLSTM", pairs=False, pooling="bilstm", like="ltr"),
     # The paper's first row, 80/10/10, is the base.
-    "mask_100_0_0": masks(1.0, 0.0),
-    "mask_80_0_20": masks(0.8, 0.2),
-    "mask_80_20_0": masks(0.8, 0.0),
-    "mask_0_20_80": masks(0.0, 0.8),
-    "mask_0_0_100": masks(0.0, 1.0),
-    "whole_words": Ablation("all pieces of a word together", {"masking": {"whole_words": True}}),
-    "layers_1": size(1, 128, 2),
-    "layers_4": size(4, 128, 2),
-    "heads_1": size(2, 128, 1),
-    "width_64": size(2, 64, 1),
-    "width_256": size(2, 256, 4),
+    "mask_100_0_0": Ablation("C.2: 100% [MASK], 0% same, 0% random"),
+    "mask_80_0_20": Ablation("C.2: 80% [MASK], 0% same, 20% random"),
+    "mask_80_20_0": Ablation("C.2: 80% [MASK], 20% same, 0% random"),
+    "mask_0_20_80": Ablation("C.2: 0% [MASK], 20% same, 80% random"),
+    "mask_0_0_100": Ablation("C.2: 0% [MASK], 0% same, 100% random"),
+    "whole_words": Ablation("all pieces of a word together"),
+    "layers_1": Ablation("5.2: 1 layer, 128 wide, 2 heads"),
+    "layers_4": Ablation("5.2: 4 layers, 128 wide, 2 heads"),
+    "heads_1": Ablation("5.2: 2 layers, 128 wide, 1 head"),
+    "width_64": Ablation("5.2: 2 layers, 64 wide, 1 head"),
+    "width_256": Ablation("5.2: 2 layers, 256 wide, 4 heads"),
 }
 
 
@@ -127,14 +109,14 @@ def data_name(pairs: bool, held_out: bool) -> str:
 
 
 def configuration(name: str, work: Path, trial: bool) -> Any:
-    from keras_bert_zoo.pretraining import PretrainingBatches, Run
+    from keras_bert_zoo.pretraining import Run
 
     row = ABLATIONS[name]
-    run = {**BASE, **row.run, "architecture": {**BASE["architecture"], **row.run.get("architecture", {})}}
+    config = json.loads((CONFIGS / f"{row.like or name}.json").read_text())
+    if trial:
+        config |= {"steps": 4, "save_every": 4}
     data, held_out = (str(work / data_name(row.pairs, part)) for part in (False, True))
-    every = round(TOKENS / PretrainingBatches(data).mean_length / run["batch_size"] / POINTS)
-    steps, every = (4, 4) if trial else (every * POINTS, every)
-    return Run(data, validation=held_out, steps=steps, save_every=every, **run)
+    return Run(data, validation=held_out, **config)
 
 
 def run_row(name: str, work: Path, data: Path, trial: bool) -> dict[str, Any]:
@@ -163,7 +145,9 @@ def run_row(name: str, work: Path, data: Path, trial: bool) -> dict[str, Any]:
     start = time.perf_counter()
     for task in FINE_TUNING["epochs"]:
         seeds, examples = (SEEDS[:1], 64) if trial else (SEEDS, FINE_TUNING["examples"].get(task))
-        record[task] = [fine_tune(folder / "preset", task, row.pooling, data, seed, examples) for seed in seeds]
+        record[task] = [
+            fine_tune(folder / "preset", task, row.pooling, run.dtype, data, seed, examples) for seed in seeds
+        ]
     record["fine_tuning_minutes"] = round((time.perf_counter() - start) / 60, 2)
     record["backend"] = keras.backend.backend()
     record["machine"] = f"{cpu()}, {os.cpu_count()} cores"
@@ -171,7 +155,7 @@ def run_row(name: str, work: Path, data: Path, trial: bool) -> dict[str, Any]:
     return record
 
 
-def fine_tune(preset: Path, task: str, pooling: str, data: Path, seed: int, examples: int | None) -> float:
+def fine_tune(preset: Path, task: str, pooling: str, dtype: str, data: Path, seed: int, examples: int | None) -> float:
     """Accuracy on the development set after training on the first examples, or all."""
     import keras
     import numpy as np
@@ -180,7 +164,7 @@ def fine_tune(preset: Path, task: str, pooling: str, data: Path, seed: int, exam
 
     keras.utils.set_random_seed(seed)
     classifier = kbz.BertTextClassifier.from_preset(
-        preset, num_classes=2, pooling=pooling, sequence_length=LENGTH, dtype=BASE["dtype"]
+        preset, num_classes=2, pooling=pooling, sequence_length=LENGTH, dtype=dtype
     )
     classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(FINE_TUNING["peak"])))
     x, y = read_task(task, "train", data)

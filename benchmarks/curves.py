@@ -47,19 +47,21 @@ def keep(run: Path, path: Path) -> None:
 
 def draw(curves: dict[str, Curve], path: Path) -> None:
     """Draw curves by their titles into an SVG or PNG."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    colours = colormaps["tab10" if len(curves) <= 10 else "tab20"].colors
+    figure = Figure(figsize=(12, 4), layout="constrained")
     for axes, measure in zip(figure.subplots(1, 2), MEASURES, strict=True):
-        for number, (title, curve) in enumerate(curves.items()):
+        for colour, (title, curve) in zip(colours, curves.items(), strict=False):
             for name, style in ((f"val_mlm_{measure}", "-"), (f"mlm_{measure}", "--")):
                 points = [(point["step"], point[name]) for point in curve if name in point]
                 if points:
                     label = title if style == "-" or f"val_{name}" not in curve[0] else None
-                    axes.plot(*zip(*points, strict=True), style, color=f"C{number % 10}", linewidth=1, label=label)
+                    axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1, label=label)
         axes.set(xlabel="updates", ylabel=f"{measure} of predicted tokens")
         axes.grid(alpha=0.3)
-    figure.axes[1].legend(fontsize="small")
+    figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     figure.savefig(path, dpi=150)
 
 
