@@ -106,6 +106,15 @@ def test_workers_share_the_batches(data, tmp_path, monkeypatch):
         assert taken == [expected[0::2], expected[1::2]]
 
 
+def test_ids_of_a_larger_vocabulary(data, tmp_path):
+    """Some backends take any id for one that they have."""
+    write_records(data, tmp_path / "records", verbose=False)
+    records = read_records(str(tmp_path / "records" / "*"), 8)
+    model = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "vocabulary_size": 20}))
+    with pytest.raises(Exception, match=r"`token_ids` must be in \[0, 20\), the vocabulary of the model"):
+        model.fit(records, steps_per_epoch=2, verbose=0)
+
+
 def test_from_the_console(data, tmp_path, capsys):
     assert cli.main(["records", "--data", str(data), "--out", str(tmp_path / "console")]) == 0
     assert f"{PretrainingBatches(data, 1).examples:,} examples" in capsys.readouterr().out

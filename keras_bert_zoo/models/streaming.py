@@ -20,6 +20,22 @@ def check_ready(dataset: Any, raw: str) -> None:
         raise ValueError(f"`x` must be a data set of ready arrays, or {raw} at hand. Received: element_spec={spec}")
 
 
+def check_ids(dataset: Any, vocabulary_size: int) -> Any:
+    """A `tf.data.Dataset` of ready batches that stops where one has an id which no token has.
+
+    In TensorFlow's own operations, as hosts may make it that this program's Python does not reach.
+    """
+    import tensorflow as tf
+
+    def check(inputs: dict[str, Any], *rest: Any) -> tuple[Any, ...]:
+        ids = inputs["token_ids"]
+        words = f"`token_ids` must be in [0, {vocabulary_size}), the vocabulary of the model. Received: others"
+        tf.debugging.Assert(tf.reduce_all((ids >= 0) & (ids < vocabulary_size)), [words])
+        return (inputs, *rest)
+
+    return dataset.map(check)
+
+
 def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     """A batched `tf.data.Dataset` of strings or ready arrays as one of checked arrays and targets, as it streams.
 
