@@ -4,7 +4,7 @@
 
 `PEERS_PYTHON` is the Python of an environment with torch and transformers. Each contender runs in a process of its own,
 and they take turns; float32, and bfloat16 as mixed precision or autocast; dropout on, AdamW, gradients clipped, one
-batch of random tokens again and again.
+batch of random tokens again and again. Sizes that are not measured keep the rows that `OUT` has of them.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from worker import Worker, serve, take_turns
 _TINY = {"layers": 2, "width": 128, "heads": 2}
 _BASE = {"layers": 12, "width": 768, "heads": 12}
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny, 128/20": {**_TINY, "batch": 128, "steps": 2},
+    "tiny, 128/20": {**_TINY, "batch": 32, "steps": 4},
     "base, 128/20": {**_BASE, "batch": 8, "steps": 2},
     "base, 512/76": {**_BASE, "batch": 2, "steps": 2, "length": 512, "predictions": 76},
 }
@@ -85,17 +85,32 @@ def main() -> None:
     if arguments.serve:
         serve(lambda: prepare(arguments.serve, arguments.sizes[0], arguments.dtypes[0]))
         return
-    lines = [
-        "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | vs transformers |",
-        "|---|---|---|---|---|",
-    ]
-    raw: dict[str, Any] = {"machine": describe_machine(), "left_out": {}}
+    results = arguments.out and arguments.out.with_suffix(".json")
+    raw: dict[str, Any] = json.loads(results.read_text()) if results and results.is_file() else {}
+    raw |= {"machine": describe_machine(), "left_out": {}}
     for name, dtype in itertools.product(arguments.sizes, arguments.dtypes):
         found, left_out = measure(name, dtype, arguments)
         if not found:
             sys.exit(f"Nobody could be measured at {name} in {dtype}: {left_out}")
         raw[f"{name}, {dtype}"] = found
         raw["left_out"] |= left_out
+        if arguments.out:  # After each: what has been measured is not lost to a later one.
+            arguments.out.write_text(report(raw), encoding="utf-8")
+            results.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    print(report(raw))
+
+
+def report(raw: dict[str, Any]) -> str:
+    lines = [
+        "# A step of pre-training",
+        "",
+        raw["machine"],
+        "",
+        "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | vs transformers |",
+        "|---|---|---|---|---|",
+    ]
+    for name, dtype in itertools.product(SIZES, DTYPES):
+        found = raw.get(f"{name}, {dtype}", {})
         peer = statistics.median(found[PEER]) if PEER in found else None
         for title, rates in found.items():
             median = statistics.median(rates)
@@ -104,12 +119,8 @@ def main() -> None:
                 f"| {name}, {SIZES[name]['batch']} | {dtype} | {title} "
                 f"| {median:.1f} ({min(rates):.1f}..{max(rates):.1f}) | {ratio} |"
             )
-        failures = [f"\nLeft out: {who}: {reason}." for who, reason in raw["left_out"].items()]
-        text = "\n".join(["# A step of pre-training", "", raw["machine"], "", *lines, *failures]) + "\n"
-        if arguments.out:  # After each: what has been measured is not lost to a later one.
-            arguments.out.write_text(text, encoding="utf-8")
-            arguments.out.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
-    print(text)
+    failures = [f"\nLeft out: {who}: {reason}." for who, reason in raw["left_out"].items()]
+    return "\n".join([*lines, *failures]) + "\n"
 
 
 if __name__ == "__main__":
