@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from benchmarks import squad_windows
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers
 from keras_bert_zoo.text.context_windows import most_context, pack_contexts
 from tests import original_squad
@@ -212,6 +213,19 @@ def test_marks_that_the_tokenizer_drops_are_part_of_the_answer(lowercase, contex
     logits[[0, 1], np.add(tokens, 3)] = 9.0  # After [CLS] is [SEP]
     span = search_answers(windows, [logits], with_null=False)[0].best()
     assert (span.text, context[span.start : span.end]) == (text, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", squad_windows.FILES)
+@pytest.mark.parametrize("vocabulary", squad_windows.VOCABULARIES)
+def test_answers_of_squad_come_back(vocabulary, file, data):
+    """As `benchmarks/squad_windows.py` has it: what does not come back is what the file cuts out of a word."""
+    lowercase = squad_windows.VOCABULARIES[vocabulary]
+    tokenizer = kbz.BertTokenizer(data / "vocab" / f"{vocabulary}.vocab.txt", lowercase)
+    numbers, wrong = squad_windows.check(kbz.data.read_squad(data / "squad" / f"{file}.json"), tokenizer)
+    assert numbers.right >= 0.995 * numbers.answerable > 0
+    assert numbers.right_short == numbers.right - numbers.long
+    assert {why for why, *_ in wrong} <= {"the file's answer cuts a word"}
 
 
 FOUND = [
