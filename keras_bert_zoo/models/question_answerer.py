@@ -51,8 +51,8 @@ class BertQuestionAnswerer(Task):
     no answer. A window that does not hold the answer points at `[CLS]`. `batch_size`, `steps` and `validation_split`
     count windows.
 
-    Padding is no place for an answer, in the loss neither: google-research/bert, which pads all windows to one length, and
-    transformers count it among the places, so that there the loss of a window depends on how far its batch is padded.
+    Padding is no place for an answer, in the loss neither: google-research/bert, which pads all windows to one length,
+    and transformers count it among the places, so that there the loss of a window depends on how far it is padded.
 
     Ready arrays have int targets `[examples, 2]`, the places of the answer's first and last token, and may stream.
 
