@@ -110,6 +110,8 @@ def test_takes_the_labels_that_are_known_and_no_others(tmp_path):
     ):
         read_conll(path, class_names=["O", "B-ORG", "B-PER"])
     assert read_conll(path, labels=False, class_names=["O"]).words == read_conll(path).words
+    with pytest.raises(ValueError, match=r"one of PER\. Received: 'B-AAAAAAAAAA\.\.\.AAAAAAAAAAAAA'$"):
+        read_conll({"tokens": [["a"]], "ner_tags": [["B-" + "A" * 10**5]]}, class_names=["B-PER"])
     with pytest.raises(ValueError, match=r"Row 1: a tag must be O, or .* one of PER\. Received: 'B-LOC'"):
         read_conll({"tokens": [["a"], ["b", "c"]], "ner_tags": [["I-PER"], ["O", "B-LOC"]]}, class_names=["B-PER"])
 
@@ -174,6 +176,7 @@ def test_scores_are_of_whole_entities():
         ([["O"]], [], "`predicted` must have 1 sentences, as `true`. Received: 0"),
         ([["O"]], [["O", "O"]], "Received: predicted[0] with 2 tags, true[0] with 1"),
         ([["O"]], [["PER"]], "Received: tags[0]='PER'"),
+        ([["O"]], [["P" * 10**5]], "Received: tags[0]='PPPPPPPPPPPP...PPPPPPPPPPPPP'"),
     ],
 )
 def test_bad_tags(true, predicted, words):

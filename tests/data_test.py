@@ -270,6 +270,10 @@ def test_layouts_of_xnli(tmp_path):
     )
     assert readers.read_xnli(two, "ur").x == (["c"], ["d"])
     refused(lambda: readers.read_xnli(two), "`language` must be one of ['de', 'ur']")
+    header = "label\t" + "\t".join(f"sentence1_{i:01000}" for i in range(9))
+    refused(
+        lambda: readers.read_xnli(written(tmp_path, "many.tsv", header)), "`language` must be one of ['000000000000."
+    )
     refused(lambda: readers.read_xnli(two, "fr"), "must include ['sentence1_fr', 'sentence2_fr', 'label']")
 
 
@@ -416,6 +420,15 @@ def test_squad_ids_are_different(tmp_path):
     path = written(tmp_path, "x.json", json.dumps(twice))
     refused(lambda: readers.read_squad(path), "`id` must be different for each question. Received: 'q1' a second time")
     refused(lambda: readers.read_squad(tmp_path / "none.json"), "none.json must be a JSON file")
+    long = squad(id="1" * 100_000, is_impossible="x" * 100_000)
+    long["data"][0]["title"] = "T" * 100_000
+    place = f"article 'TTTTTTTTTTTT...TTTTTTTTTTTTT', paragraph 0, question '{'1' * 12}...{'1' * 13}'"
+    lengthy = written(tmp_path, "long.json", json.dumps(long))
+    refused(lambda: readers.read_squad(lengthy), place, "else false. Received: 'xxxxxxxxxxxx...xxxxxxxxxxxxx' and 1")
+    del long["data"][0]["paragraphs"][0]["qas"][0]["is_impossible"]
+    long["data"] *= 2
+    lengthy = written(tmp_path, "long.json", json.dumps(long))
+    refused(lambda: readers.read_squad(lengthy), place, f"Received: '{'1' * 12}...{'1' * 13}' a second time")
     with path.open("wb") as file:
         file.truncate(257 * 2**20)
     refused(lambda: readers.read_squad(path), "x.json must be of at most 256 MiB. Received: 257 MiB")
@@ -484,6 +497,9 @@ def test_dream_from_hugging_face():
         ([[["a"], [{"question": "q", "choice": ["x", "\ud800"], "answer": "x"}], "d"]], "`choice` must be valid"),
         ([[["a"], [{"question": "q", "choice": ["x", "y"], "answer": "z"}], "d"]],
          "x.json, dialogue 'd', question 0: `answer` must be one of the choices. Received: 'z'"),
+        ([[["a"], [{}], "d" * 100_000]], "dialogue 'dddddddddddd...ddddddddddddd': a question must have"),
+        ([[["a"], [{"question": 5, "choice": [], "answer": 5}], "d" * 100_000]],
+         "dialogue 'dddddddddddd...ddddddddddddd', question 0: a text must be a string. Received: 5"),
     ],
 )  # fmt: skip
 def test_bad_dream(content, words, tmp_path):

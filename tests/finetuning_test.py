@@ -324,6 +324,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("third", ("3.5", "2", "x")),
         ("large", ("1e999", "2")),
         ("lined", ("1_000", "2")),
+        ("lengthy", ("a", "b" * 10**5)),
     ):
         write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
     write(tmp_path / "long.jsonl", f'{{"text": "good", "label": {"9" * 400}}}')
@@ -350,6 +351,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("mrpc", data | {"dev": str(tmp_path / "bad.tsv")}, "bad.tsv, line 3: a label must be one of ['0', '1']"),
         ("mrpc", data | {"dev": str(tmp_path / "test.tsv")}, "test.tsv must have labels"),
         ("texts", data, "dev.csv, line 3: a label must be one of a, b. Received: 'c'"),
+        ("texts", data | {"dev": str(tmp_path / "lengthy.csv")}, "Received: 'bbbbbbbbbbbb...bbbbbbbbbbbbb'"),
         (
             "conll",
             tagged | {"dev": str(tmp_path / "unseen.bio")},

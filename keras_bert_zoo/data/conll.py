@@ -138,4 +138,6 @@ def _check_known(place: str, tags: Sequence[str], known: list[str] | None) -> No
         return
     unknown = next((tag for tag in tags if tag[2:] and tag[2:] not in known), None)
     if unknown is not None:
-        raise ValueError(f"{place}: a tag must be O, or B- or I- with one of {listed(known)}. Received: {unknown!r}")
+        raise ValueError(
+            f"{place}: a tag must be O, or B- or I- with one of {listed(known)}. Received: {reprlib.repr(unknown)}"
+        )

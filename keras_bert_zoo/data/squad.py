@@ -65,7 +65,9 @@ def read_squad(source: Source, labels: bool = True) -> SquadColumns:
         for field, text in (("id", name), ("question", question), ("context", context), ("title", title)):
             check_text(place, text, f"`{field}`")
         if name in seen:
-            raise ValueError(f"{place}: `id` must be different for each question. Received: {name!r} a second time")
+            raise ValueError(
+                f"{place}: `id` must be different for each question. Received: {reprlib.repr(name)} a second time"
+            )
         seen.add(name)
         columns.id.append(name)
         columns.question.append(question)
@@ -81,16 +83,16 @@ def _file_rows(path: Path, labels: bool) -> Iterator[Row]:
         raise ValueError(f"{path} must be a JSON file. Received: none of that name")
     for article in _objects(str(path), read_json(path, TEXT_BYTES), "data"):
         title = article.get("title", "")
-        article_place = f"{path}, article {title!r}"
+        article_place = f"{path}, article {reprlib.repr(title)}"
         for number, paragraph in enumerate(_objects(article_place, article, "paragraphs")):
             place = f"{article_place}, paragraph {number}"
             for question in _objects(place, paragraph, "qas"):
-                asked = f"{place}, question {question.get('id')!r}"
+                asked = f"{place}, question {reprlib.repr(question.get('id'))}"
                 answers = _objects(asked, question, "answers") if labels else []
                 if labels and question.get("is_impossible", not answers) != (not answers):
                     raise ValueError(
                         f"{asked}: `is_impossible` must be true where `answers` is empty, else false. "
-                        f"Received: {question['is_impossible']!r} and {len(answers)} answers"
+                        f"Received: {reprlib.repr(question['is_impossible'])} and {len(answers)} answers"
                     )
                 yield asked, [question.get("id"), question.get("question"), paragraph.get("context"), answers, title]
 

@@ -82,13 +82,13 @@ def _dream_rows(path: Path) -> Iterator[Row]:
             )
         turns, questions, name = entry
         for place, question in enumerate(questions):
-            yield f"{path}, dialogue {name!r}, question {place}", [turns, *_fields(path, name, question)]
+            yield f"{path}, dialogue {reprlib.repr(name)}, question {place}", [turns, *_fields(path, name, question)]
 
 
 def _fields(path: Path, name: Any, question: Any) -> list[Any]:
     if not isinstance(question, dict) or not {"question", "choice", "answer"} <= set(question):
         raise ValueError(
-            f"{path}, dialogue {name!r}: a question must have `question`, `choice` and `answer`. "
+            f"{path}, dialogue {reprlib.repr(name)}: a question must have `question`, `choice` and `answer`. "
             f"Received: {reprlib.repr(question)}"
         )
     return [question["question"], question["choice"], question["answer"]]

@@ -1,5 +1,7 @@
 """XNLI (Conneau et al. 2018): entailment in fifteen languages."""
 
+import reprlib
+
 from keras_bert_zoo.data.columns import Columns, class_reader, text_columns
 from keras_bert_zoo.data.glue import GLUE
 from keras_bert_zoo.data.tables import Source, Table, open_table
@@ -48,5 +50,5 @@ def _layout(table: Table, language: str | None) -> tuple[tuple[str, str], str]:
     if language is None and len(found) == 1:
         language = found[0]
     if language is None and found:
-        raise ValueError(f"`language` must be one of {found} for {table.name}. Received: language=None")
+        raise ValueError(f"`language` must be one of {reprlib.repr(found)} for {table.name}. Received: language=None")
     return (f"sentence1_{language or 'XX'}", f"sentence2_{language or 'XX'}"), "label"

@@ -1,5 +1,6 @@
 """What the kinds of tasks differ in: the model and its head, what it predicts, how that is scored and written."""
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -85,7 +86,9 @@ class Classes(Kind):
         names = _classes(model, data)
         unknown = next((name for name in data.y or () if name not in names), None)
         if unknown is not None:
-            raise ValueError(f"The labels must be among the preset's classes, {listed(names)}. Received: {unknown!r}")
+            raise ValueError(
+                f"The labels must be among the preset's classes, {listed(names)}. Received: {reprlib.repr(unknown)}"
+            )
         logits, theirs = super().predict(model, data, verbose), model.class_names or names
         return logits if theirs == names else logits[:, [theirs.index(name) for name in names]]
 

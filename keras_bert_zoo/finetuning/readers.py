@@ -45,7 +45,9 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
         def check_known(place: str, written: Any, number: Any) -> None:
             check(place, written, number)
             if class_names is not None and convert(written) not in class_names:
-                raise ValueError(f"{place}: a label must be one of {listed(class_names)}. Received: {written!r}")
+                raise ValueError(
+                    f"{place}: a label must be one of {listed(class_names)}. Received: {reprlib.repr(written)}"
+                )
 
         own_text: Any = text[0] if len(text) == 1 else tuple(text)
         # Names stay as they are written: whether all of a file look like numbers says nothing about another file's.
@@ -91,7 +93,8 @@ def read_answered(path: Source, limit: int | None = None, labels: bool = True) -
     for name, answers in zip(data.ids or (), data.y or (), strict=labels):
         if not answers:
             raise ValueError(
-                f"{path}, question {name!r} must have an answer, as the task is squad and not squad2. Received: none"
+                f"{path}, question {reprlib.repr(name)} must have an answer, as the task is squad and not squad2. "
+                "Received: none"
             )
     return data
 

@@ -5,6 +5,7 @@ entity begins at `B` or `S`, after `O`, `E` or `S`, and where the label changes.
 the IOB1 of the official files, and any sequence that a model predicts has one.
 """
 
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -26,7 +27,7 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     previous = "O"
     for i, tag in enumerate(tags):
         if not is_tag(tag):
-            raise ValueError(f"`tags` must be O, or B- or I- with a label. Received: tags[{i}]={tag!r}")
+            raise ValueError(f"`tags` must be O, or B- or I- with a label. Received: tags[{i}]={reprlib.repr(tag)}")
         if tag != "O":
             if tag[0] in "BS" or previous[0] in "OES" or tag[2:] != previous[2:]:
                 entities.append((tag[2:], i, i + 1))
