@@ -28,6 +28,7 @@ from scores_tasks import FRESH, LEARNING_RATE, TASKS
 HERE = Path(__file__).parent
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "best_exact", "best_f1")
 PEER = "transformers"
+RANDOM_BATCHES = ", random batches"
 RESULTS = HERE / "results" / "finetune_scores.jsonl"
 
 
@@ -41,6 +42,8 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
     name = PEER if contender == PEER else f"keras_bert_zoo, {backend}"
     if arguments.bfloat16:
         name += ", bfloat16"
+    if arguments.random_batches:
+        name += RANDOM_BATCHES
     run = {
         "task": task + FRESH if arguments.random else task,
         "contender": name,
@@ -59,6 +62,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         "preset": str(arguments.preset),
         "seed": seed,
         "random": arguments.random,
+        "random_batches": arguments.random_batches,
         "learning_rate": arguments.learning_rate,
         "limit": arguments.limit,
         "results": str(arguments.results),
@@ -92,12 +96,19 @@ def table(records: list[dict]) -> Iterator[str]:
     for (task, contender, *rest), ours in sorted(runs.items()):
         if contender.startswith(PEER):
             continue
-        theirs = runs.get((task, f"{PEER}, bfloat16" if contender.endswith("bfloat16") else PEER, *rest), {})
+        backend, *options = contender.removeprefix("keras_bert_zoo, ").split(", ")
+        theirs = runs.get((task, ", ".join([PEER, *options]), *rest), {})
         for metric in (name for name in METRICS if any(name in record for record in ours.values())):
             values, peers = ([record[metric] for _, record in sorted(own.items())] for own in (ours, theirs))
             seeds = ", ".join(map(str, sorted(ours)))
-            backend = contender.removeprefix("keras_bert_zoo, ")
-            cells = [f"{task}, {metric}", backend, seeds, summary(values), summary(peers), verdict(values, peers)]
+            cells = [
+                f"{task}, {metric}",
+                ", ".join([backend, *options]),
+                seeds,
+                summary(values),
+                summary(peers),
+                verdict(values, peers),
+            ]
             yield f"| {' | '.join(cells)} |"
 
 
@@ -141,6 +152,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="of a run")
     parser.add_argument("--random", action="store_true", help="start from fresh weights of the preset's architecture")
     parser.add_argument("--bfloat16", action="store_true", help="train in mixed precision; PyTorch is fast in it")
+    parser.add_argument("--random-batches", action="store_true", help="draw them whatever the lengths")
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE, help="the peak (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)  # Examples, to see that a task works.

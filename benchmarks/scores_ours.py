@@ -6,6 +6,7 @@ import keras
 from scores_tasks import BATCH_SIZE, EPSILON, LEARNING_RATE, TAGS, TASKS, WARMUP, Examples, contend, timed
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.text import batching
 
 
 def build(name: str, preset: str, random: bool = False, learning_rate: float = LEARNING_RATE, **options: Any) -> Any:
@@ -27,6 +28,8 @@ def build(name: str, preset: str, random: bool = False, learning_rate: float = L
 
 def finetune(name: str, train: Examples, dev: Examples, job: dict[str, Any]) -> tuple[Any, dict[str, int]]:
     keras.utils.set_random_seed(job["seed"])
+    if job["random_batches"]:
+        batching._BATCHES_SORTED_TOGETHER = 1
     dtype = "mixed_bfloat16" if job["bfloat16"] else "float32"
     model = build(name, job["preset"], job["random"], job["learning_rate"], dtype=dtype)
     measured = timed(lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2))

@@ -147,8 +147,7 @@ def finetune(name: str, train_examples: Examples, dev: Examples, job: dict[str, 
     encoded = encode(name, tokenizer, train_examples)
     features, collate = encode(name, tokenizer, dev)
     epochs, rate, bfloat16 = TASKS[name].epochs, job["learning_rate"], job["bfloat16"]
-    # Its loss of tokens is the mean over each batch: sorted, those of short sentences would weigh more.
-    together = 1 if name == "conll" else 50
+    together = 1 if job["random_batches"] else 50
     measured = timed(lambda: train(model, *encoded, epochs, rate, bfloat16=bfloat16, together=together))
     logits = predict(model, features, collate)
     if name in ("squad", "squad2"):
