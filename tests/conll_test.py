@@ -54,11 +54,13 @@ def test_reads_columns():
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(labels)})
     numbered = datasets.Dataset.from_dict({**names, "ner_tags": [[3, 0], [], [2]]}, features=features)
     assert read_conll(numbered) == expected
+    assert read_conll(numbered.with_format("numpy")) == expected
+    assert read_conll({name: [np.array(row) for row in rows] for name, rows in names.items()}) == expected
     withheld = datasets.Dataset.from_dict({"tokens": [["EU"]], "ner_tags": [[-1]]}, features=features)
     with pytest.raises(ValueError, match=r"Row 0: .* Received: .*-1"):
         read_conll(withheld)
     assert read_conll(withheld, labels=False) == ([["EU"]], [[]], [0])
-    with pytest.raises(ValueError, match=r"Row 0: `tokens` must be a list of words. Received: 'George went'"):
+    with pytest.raises(ValueError, match=r"Row 0: `tokens` must be a list\. Received: 'George went'"):
         read_conll({"tokens": ["George went"]}, labels=False)
 
 
@@ -66,10 +68,20 @@ def test_reads_columns():
     "columns, words",
     [
         ({"tokens": [["a"]]}, r"the columns must include \['tokens', 'ner_tags'\]. Received: \['tokens'\]"),
-        ({"tokens": [["a"], ["b"]], "ner_tags": [["O"], ["PER"]]}, "Row 1: .* `ner_tags` O, or B- or I- with a label"),
+        (
+            {"tokens": [["a"], ["b"]], "ner_tags": [["O"], ["PER"]]},
+            "Row 1: `ner_tags` must be O, or B- or I- with a label",
+        ),
         ({"tokens": [["a", "b"]], "ner_tags": [["O"]]}, "Row 0 must have a tag for each token. Received: 2 .*, 1 tags"),
-        ({"tokens": [["a\ud800"]], "ner_tags": [["O"]]}, "Row 0: `tokens` must be valid Unicode. .* at character 1"),
-        ({"tokens": [["a"]], "ner_tags": [["B-\ud800"]]}, "Row 0: `ner_tags` must be valid Unicode"),
+        ({"tokens": [["a"]], "ner_tags": [None]}, r"Row 0: `ner_tags` must be a list\. Received: None"),
+        ({"tokens": [["a"]], "ner_tags": ["O"]}, r"Row 0: `ner_tags` must be a list\. Received: 'O'"),
+        ({"tokens": [{"a": 1}], "ner_tags": [["O"]]}, r"Row 0: `tokens` must be a list\. Received: {'a': 1}"),
+        ({"tokens": [[5]], "ner_tags": [["O"]]}, r"Row 0: each of `tokens` must be a string\. Received: 5"),
+        (
+            {"tokens": [["a\ud800"]], "ner_tags": [["O"]]},
+            "Row 0: each of `tokens` must be valid Unicode. .* at character 1",
+        ),
+        ({"tokens": [["a"]], "ner_tags": [["B-\ud800"]]}, "Row 0: each of `ner_tags` must be valid Unicode"),
         ({"tokens": [[]], "ner_tags": [[]]}, "The data set must hold a sentence. Received: none"),
     ],
 )

@@ -168,6 +168,8 @@ def test_hugging_face_data(task, source, x, y):
     for given in (
         source,
         datasets.Dataset.from_dict(source),
+        datasets.Dataset.from_dict(source).with_format("numpy"),
+        {name: [np.array(value)[()] for value in column] for name, column in source.items()},
         {name: np.array(column) for name, column in source.items()},
     ):
         columns = readers.read_glue(task, given)
@@ -205,6 +207,18 @@ def test_bad_sources(tmp_path):
     refused(lambda: readers.read_glue("rte", 5), "The data must be a path, a mapping", "Received: int")
     refused(lambda: readers.read_glue("sst2", {"train": [], "test": []}), "The data set: the columns must include")
     refused(lambda: readers.read_glue("sst2", {"sentence": ["a"], "label": []}), "must be of one length")
+    streamed = datasets.Dataset.from_dict({"sentence": ["a"], "label": [0]}).to_iterable_dataset()
+    for source, words in (
+        (streamed, "'sentence' of type IterableColumn"),
+        ({"sentence": 5, "label": [0]}, "'sentence' of type int"),
+        ({"sentence": "ab", "label": [0, 1]}, "'sentence' of type str"),
+        ({"sentence": {"a": "b"}, "label": [0]}, "'sentence' of type dict"),
+    ):
+        refused(
+            lambda source=source: readers.read_glue("sst2", source),
+            "The columns must be lists at hand. Received:",
+            words,
+        )
     refused(
         lambda: readers.read_glue("sst2", {"sentence": ["a", 5], "label": [0, 1]}), "Row 1: a text must be a string"
     )
@@ -294,6 +308,7 @@ def test_plain_tables(tmp_path):
     lines = written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))
     assert readers.read_texts(lines) == (["a", "b"], [["x", "y"], []], None)
     assert readers.read_texts({"text": ["a"], "label": ["x"]}) == (["a"], ["x"], None)
+    assert readers.read_texts({"text": ["a"], "label": [np.int64(7)]}) == (["a"], [7], None)
     whole = written(tmp_path, "whole.jsonl", '{"text": "\\ud83d\\ude00", "label": "\\ud83d\\ude00"}')  # Both halves.
     assert readers.read_texts(whole) == (["\U0001f600"], ["\U0001f600"], None)
 
@@ -373,11 +388,20 @@ def test_squad_from_hugging_face():
     assert columns.title == ["T", "T"]
     bare = readers.read_squad(datasets.Dataset.from_dict(data).remove_columns("answers"), labels=False)
     assert (bare.question, bare.answers, bare.impossible) == (columns.question, [[], []], [False, False])
-    data["answers"][0]["answer_start"] = []
-    refused(
-        lambda: readers.read_squad(datasets.Dataset.from_dict(data)),
-        "Row 0: `answers` must hold as many `text` as `answer_start`",
-    )
+    assert readers.read_squad(datasets.Dataset.from_dict(data).with_format("numpy")) == columns
+    answer = readers.read_squad(
+        {**data, "answers": [{"text": ["Rollo"], "answer_start": [np.int64(4)]}] * 2, "context": ["Was Rollo."] * 2}
+    ).answers[0][0]
+    assert (answer, type(answer.start)) == (("Rollo", 4), int)
+    for wrong in (
+        {"text": ["Rollo"], "answer_start": []},
+        {"text": 5, "answer_start": [4]},
+        {"text": "R", "answer_start": [4]},
+    ):
+        refused(
+            lambda wrong=wrong: readers.read_squad({**data, "answers": [wrong, wrong]}),
+            "Row 0: `answers` must hold as many `text` as `answer_start`, in lists. Received: {",
+        )
 
 
 PLACE = "x.json, article 'Normans', paragraph 0"

@@ -4,6 +4,8 @@ import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_bert_zoo.data.tables import Row
 
 # What Hugging Face's data sets hold where a test set's labels are withheld.
@@ -62,7 +64,7 @@ def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int]:
         numbers |= {label: number for number, label in enumerate(labels)}
 
     def read_label(place: str, label: Any) -> int:
-        number = numbers.get(label) if isinstance(label, (str, int)) else None
+        number = numbers.get(label) if isinstance(label, (str, int, np.integer)) else None
         if number is None:
             raise ValueError(f"{place}: a label must be one of {list(spellings[0])}. Received: {reprlib.repr(label)}")
         return number

@@ -6,6 +6,8 @@ import reprlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.tables import Source, open_table
 from keras_bert_zoo.files import listed
@@ -112,24 +114,20 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
     names = getattr(tag_names, "names", None)
     for place, (words, *rest) in open_table(source).select("tokens", *["ner_tags"] * labels):
         tags = rest[0] if labels else []
+        for name, row in (("tokens", words), ("ner_tags", tags)):
+            if not isinstance(row, (list, tuple, np.ndarray)):
+                raise ValueError(f"{place}: `{name}` must be a list. Received: {reprlib.repr(row)}")
         if names is not None:  # A number that has no name stays, and is refused.
             tags = [names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else tag for tag in tags]
-        if isinstance(words, str) or not isinstance(words, Collection):
-            raise ValueError(f"{place}: `tokens` must be a list of words. Received: {reprlib.repr(words)}")
-        if not all(isinstance(word, str) for word in words) or not all(
-            isinstance(tag, str) and is_tag(tag) for tag in tags
-        ):
-            raise ValueError(
-                f"{place}: `tokens` must be strings, and `ner_tags` O, or B- or I- with a label. "
-                f"Received: {reprlib.repr(words)}, {reprlib.repr(tags)}"
-            )
+        for name, row in (("tokens", words), ("ner_tags", tags)):
+            for text in row:
+                check_text(place, text, f"each of `{name}`")
+        if not all(map(is_tag, tags)):
+            raise ValueError(f"{place}: `ner_tags` must be O, or B- or I- with a label. Received: {reprlib.repr(tags)}")
         if labels and len(words) != len(tags):
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
-        for name, texts in (("tokens", words), ("ner_tags", tags)):
-            for text in texts:
-                check_text(place, text, f"`{name}`")
         _check_known(place, tags, known)
-        if words:
+        if len(words):
             yield list(words), list(tags), 0
 
 

@@ -5,6 +5,8 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from keras_bert_zoo.data.columns import Columns, check_text, text_columns
 from keras_bert_zoo.data.tables import Source, open_table
 
@@ -71,7 +73,7 @@ def read_columns(
 
 def _check_label(place: str, label: Any, _: Any) -> None:
     names = label if isinstance(label, list) else [label]
-    if not all(isinstance(name, (str, int, float)) for name in names) or label == "":
+    if not all(isinstance(name, (str, int, float, np.integer)) for name in names) or label == "":
         raise ValueError(
             f"{place}: a label must be a name, a number or a list of those. Received: {reprlib.repr(label)}"
         )

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.tables import Row, Source, open_table
 from keras_bert_zoo.files import TEXT_BYTES, read_json
@@ -109,16 +111,18 @@ def _objects_of(place: str, answers: Any) -> list[dict[str, Any]]:
     if not isinstance(answers, dict):
         return _objects(place, {"answers": answers}, "answers")
     texts, starts = answers.get("text"), answers.get("answer_start")
-    if texts is None or starts is None or len(texts) != len(starts):
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         raise ValueError(
-            f"{place}: `answers` must hold as many `text` as `answer_start`. Received: {reprlib.repr(answers)}"
+            f"{place}: `answers` must hold as many `text` as `answer_start`, in lists. "
+            f"Received: {reprlib.repr(answers)}"
         )
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
 def _answer(place: str, context: str, answer: dict[str, Any]) -> Answer:
     text, start = answer.get("text"), answer.get("answer_start")
-    if not isinstance(text, str) or not text or isinstance(start, bool) or not isinstance(start, int) or start < 0:
+    whole = isinstance(start, (int, np.integer)) and not isinstance(start, bool)
+    if not isinstance(text, str) or not text or not whole or start < 0:
         raise ValueError(
             f"{place}: an answer must have a `text` and an `answer_start` of at least 0. "
             f"Received: {reprlib.repr(answer)}"
@@ -129,4 +133,4 @@ def _answer(place: str, context: str, answer: dict[str, Any]) -> Answer:
             f"{place}: the context must hold the answer {reprlib.repr(text)} at its `answer_start`. "
             f"Received: {reprlib.repr(found)} at {start}"
         )
-    return Answer(text, start)
+    return Answer(text, int(start))

@@ -94,6 +94,8 @@ def jsonl_table(path: Path) -> Table:
 
 
 def _columns_table(source: Any) -> Table:
+    if hasattr(source, "with_format"):  # Else numbers and lists may be another library's.
+        source = source.with_format(None)
     names = getattr(source, "column_names", None)  # That of `datasets`, which need not be installed.
     if names is None and isinstance(source, Mapping):
         names = list(source)
@@ -104,6 +106,9 @@ def _columns_table(source: Any) -> Table:
         )
     columns = [source[name] for name in names]
     columns = [column.tolist() if hasattr(column, "tolist") else column for column in columns]
+    for name, column in zip(names, columns, strict=True):
+        if isinstance(column, (str, Mapping)) or not hasattr(column, "__len__"):
+            raise ValueError(f"The columns must be lists at hand. Received: {name!r} of type {type(column).__name__}")
     lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"The columns must be of one length. Received: {reprlib.repr(lengths)}")
