@@ -121,8 +121,13 @@ def _objects_of(place: str, answers: Any) -> list[dict[str, Any]]:
 
 def _answer(place: str, context: str, answer: dict[str, Any]) -> Answer:
     text, start = answer.get("text"), answer.get("answer_start")
-    whole = isinstance(start, (int, np.integer)) and not isinstance(start, bool)
-    if not isinstance(text, str) or not text or not whole or start < 0:
+    if (
+        not isinstance(text, str)
+        or not text
+        or isinstance(start, bool)
+        or not isinstance(start, (int, np.integer))
+        or start < 0
+    ):
         raise ValueError(
             f"{place}: an answer must have a `text` and an `answer_start` of at least 0. "
             f"Received: {reprlib.repr(answer)}"
