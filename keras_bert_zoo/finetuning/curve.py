@@ -18,14 +18,6 @@ def read_log(path: Path) -> list[dict[str, float]]:
         return [{name: float(value) for name, value in row.items() if value != "NA"} for row in csv.DictReader(file)]
 
 
-def keep_rows(path: Path, count: int) -> None:
-    """Cut the log to its first epochs: one more may be there than in the state."""
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        with replacing(path) as beside:
-            beside.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
-
-
 def train_seconds(path: Path) -> float:
     """What all epochs took, dev scores not counted."""
     return round(sum(row["seconds"] for row in read_log(path)), 1)

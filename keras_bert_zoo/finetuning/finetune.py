@@ -12,13 +12,13 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.files import read_json, write_json
-from keras_bert_zoo.finetuning.curve import draw_curve, keep_rows, train_seconds
+from keras_bert_zoo.finetuning.curve import draw_curve, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.training import distribute
-from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, keep_rows
 
 CONFIG, STATE, LOG, CURVE = "run.json", "state.safetensors", "log.csv", "curve.png"
 RESULTS, SCORES, PREDICTIONS, PRESET = "results.json", "scores.json", "predictions", "preset"

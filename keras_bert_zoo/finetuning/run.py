@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checks import check_positive, check_positive_int
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_seed
 from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
@@ -65,6 +65,7 @@ class Run:
         if isinstance(self.text, tuple):
             object.__setattr__(self, "text", list(self.text))
         check_types(self)
+        check_seed(seed=self.seed)
         if self.task not in RECIPES:
             raise ValueError(f"`task` must be one of {list(RECIPES)}. Received: task={self.task!r}")
         for name in ("sequence_length", "batch_size", "learning_rate", "epochs"):
