@@ -16,7 +16,8 @@ def write_squad_predictions(
 ) -> None:
     """Write `predictions.json`, `nbest_predictions.json` and, with a threshold, `null_odds.json`.
 
-    They are as google-research/bert's run_squad.py writes them, each all of it or nothing.
+    They are as google-research/bert's run_squad.py writes them, each all of it or nothing. Without a threshold a
+    `null_odds.json` of other predictions goes.
 
     Args:
         directory: Where to write them; made if need be.
@@ -30,7 +31,8 @@ def write_squad_predictions(
     dev = read_squad("dev-v2.0.json")
     found = answerer.find_answers((dev.question, dev.context))
     write_squad_predictions("out", dev.id, found, answerer.null_threshold)
-    # python evaluate-v2.0.py dev-v2.0.json out/predictions.json --na-prob-file out/null_odds.json
+    # With the threshold, as the default takes probabilities:
+    # python evaluate-v2.0.py dev-v2.0.json out/predictions.json --na-prob-file out/null_odds.json --na-prob-thresh …
     ```
     """
     if len(set(ids)) != len(ids) or len(ids) != len(found):
@@ -45,5 +47,8 @@ def write_squad_predictions(
     fields = ("text", "probability", "start_logit", "end_logit")
     n_best = {name: [{f: getattr(span, f) for f in fields} for span in one.n_best] for name, one in answers.items()}
     write_json(folder / "nbest_predictions.json", n_best)
-    if null_threshold is not None:
-        write_json(folder / "null_odds.json", {name: one.null_odds for name, one in answers.items()})
+    null_odds = folder / "null_odds.json"
+    if null_threshold is None:
+        null_odds.unlink(missing_ok=True)
+    else:
+        write_json(null_odds, {name: one.null_odds for name, one in answers.items()})
