@@ -307,6 +307,11 @@ def test_plain_tables(tmp_path):
     rows = [{"text": "a", "label": ["x", "y"]}, {"label": [], "text": "b", "more": 1}]
     lines = written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))
     assert readers.read_texts(lines) == (["a", "b"], [["x", "y"], []], None)
+    rows = [{"text": "a", "label": 1, "note": "n"}, {"text": "b", "label": 2}]  # Nobody asks for the note.
+    optional = written(tmp_path, "optional.jsonl", "\n".join(map(json.dumps, rows)))
+    assert readers.read_texts(optional) == (["a", "b"], [1, 2], None)
+    twice = written(tmp_path, "twice.csv", "note,text,note,label\nn,a,m,1\n")
+    assert readers.read_texts(twice) == (["a"], [1], None)
     assert readers.read_texts({"text": ["a"], "label": ["x"]}) == (["a"], ["x"], None)
     assert readers.read_texts({"text": ["a"], "label": [np.int64(7)]}) == (["a"], [7], None)
     whole = written(tmp_path, "whole.jsonl", '{"text": "\\ud83d\\ude00", "label": "\\ud83d\\ude00"}')  # Both halves.
@@ -324,7 +329,10 @@ def test_plain_tables(tmp_path):
         ("a.csv", 'text,label\n"a\nb",1\nc\n', "a.csv, line 4: a row must have 2 fields. Received: 1"),
         ("a.csv", 'text,label\n"' + "a" * 200_000 + '",1\n', "line 2 must begin a CSV row (field larger"),
         ("a.csv", "text,label\na,\n", "a.csv, line 2: a label must be a name, a number or a list"),
-        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2 must have the keys of the first line"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n',
+         "a.jsonl, line 2 must have the keys ['text', 'label']. Received: one without ['label']"),
+        ("a.csv", "text,label,label\na,1,2\n", "a.csv: the columns must differ in name. Received: 'label' more than"),
+        ("a.tsv", "text\ttext\tlabel\na\tb\t2\n", "a.tsv: the columns must differ in name. Received: 'text' more"),
         ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', "a.jsonl, line 2 must hold a JSON object. Received: list"),
         ("a.jsonl", '{"text": "a", "label": 1}\nno\n', "a.jsonl, line 2 must hold a JSON object (Expecting value"),
         ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 must hold a JSON object. Received: one nested too deeply"),

@@ -85,7 +85,7 @@ def _file_sentences(
     words: list[str] = []
     tags: list[str] = []
     in_document = False
-    for number, line in enumerate(read_lines(path, empty=True), 1):
+    for number, line in enumerate(read_lines(path, empty=True, whole=True), 1):
         cells = _COLUMNS.split(line.strip(" \t"))
         if cells == [""] or cells[0] == _DOCUMENT:
             if words:

@@ -28,7 +28,7 @@ class Table(NamedTuple):
 
     name: str
     header: list[str]
-    rows: Iterator[Row]
+    rows: Iterator[tuple[str, Mapping[str, Any]]]
 
     def has(self, *columns: str) -> bool:
         """Whether all these columns are there."""
@@ -40,8 +40,17 @@ class Table(NamedTuple):
             raise ValueError(
                 f"{self.name}: the columns must include {list(columns)}. Received: {reprlib.repr(self.header)}"
             )
-        places = [self.header.index(column) for column in columns]
-        return ((place, [values[i] for i in places]) for place, values in self.rows)
+        twice = next((column for column in columns if self.header.count(column) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{self.name}: the columns must differ in name. Received: {twice!r} more than once")
+        return self._selected(columns)
+
+    def _selected(self, columns: Sequence[str]) -> Iterator[Row]:
+        for place, values in self.rows:
+            missing = [column for column in columns if column not in values]
+            if missing:
+                raise ValueError(f"{place} must have the keys {list(columns)}. Received: one without {missing}")
+            yield place, [values[column] for column in columns]
 
 
 def open_table(source: Source) -> Table:
@@ -78,19 +87,10 @@ def csv_table(path: Path) -> Table:
 
 
 def jsonl_table(path: Path) -> Table:
-    """A JSON object a line, all with the first one's keys."""
+    """A JSON object a line, all with those of the first one's keys that are asked for."""
     records = _json_records(path)
     first = _first(path, records)
-    header = list(first[1])
-
-    def rows() -> Iterator[Row]:
-        for place, record in chain([first], records):
-            missing = [key for key in header if key not in record]
-            if missing:
-                raise ValueError(f"{place} must have the keys of the first line. Received: one without {missing}")
-            yield place, [record[key] for key in header]
-
-    return Table(str(path), header, rows())
+    return Table(str(path), list(first[1]), chain([first], records))
 
 
 def _columns_table(source: Any) -> Table:
@@ -113,7 +113,7 @@ def _columns_table(source: Any) -> Table:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"The columns must be of one length. Received: {reprlib.repr(lengths)}")
     rows = enumerate(zip(*columns, strict=True))
-    return Table("The data set", names, ((f"Row {number}", row) for number, row in rows))
+    return Table("The data set", names, ((f"Row {n}", dict(zip(names, row, strict=True))) for n, row in rows))
 
 
 def _delimited(
@@ -129,11 +129,11 @@ def _delimited(
     else:
         header = first[1]
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[tuple[str, dict[str, str]]]:
         skipped = []
         for number, fields in records:
             if len(fields) == len(header):
-                yield f"{path}, line {number}", fields
+                yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
             elif skip_short_with in header and len(fields) < len(header):
                 skipped.append(number)
             else:
