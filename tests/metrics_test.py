@@ -58,6 +58,22 @@ def test_correlations(seed):
 
 
 @files_only
+def test_what_is_constant_is_what_scipy_says():
+    oracle = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    labels, constant = rng.normal(size=1400), np.full(1400, 2.7)
+    assert constant.mean() != 2.7
+    nearly = constant.copy()
+    nearly[7] = np.nextafter(2.7, 3)
+    for guess in (constant, nearly, labels * 1e-200, -labels):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = oracle.pearsonr(labels, guess)[0]
+        assert metrics.pearson(labels, guess) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+        assert np.isnan(expected) == (guess is constant)
+
+
+@files_only
 def test_large_counts_do_not_overflow():
     labels = np.tile([0, 1], 200_000)
     assert metrics.matthews(labels, labels) == pytest.approx(1)

@@ -141,9 +141,16 @@ def _check_counts(labels: np.ndarray, predictions: np.ndarray) -> None:
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
-    first, second = first - first.mean(), second - second.mean()
-    spread = float(np.linalg.norm(first) * np.linalg.norm(second))
-    return float(first @ second) / spread if spread else float("nan")
+    return float(np.clip(_direction(first) @ _direction(second), -1, 1))
+
+
+def _direction(values: np.ndarray) -> np.ndarray:
+    """The deviations from the mean as a vector of length 1; NaN where there are none."""
+    if (values == values[0]).all():  # As scipy tests it: the mean of equal numbers is rounded, and may be another one.
+        return np.full(len(values), np.nan)
+    deviations = values - values.mean()
+    deviations /= np.abs(deviations).max()  # Squares of the smallest numbers would be 0.
+    return deviations / np.linalg.norm(deviations)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
