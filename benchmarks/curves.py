@@ -47,10 +47,10 @@ def keep(run: Path, path: Path) -> None:
 
 def draw(curves: dict[str, Curve], path: Path) -> None:
     """Draw curves by their titles into an SVG or PNG."""
-    from matplotlib import colormaps
+    from matplotlib import color_sequences
     from matplotlib.figure import Figure
 
-    colours = colormaps["tab10" if len(curves) <= 10 else "tab20"].colors
+    colours = color_sequences["tab10" if len(curves) <= 10 else "tab20"]
     figure = Figure(figsize=(12, 4), layout="constrained")
     for axes, measure in zip(figure.subplots(1, 2), MEASURES, strict=True):
         for colour, (title, curve) in zip(colours, curves.items(), strict=False):
