@@ -125,8 +125,8 @@ def test_bad_runs(data, tmp_path, backbone, tokenizer):
         ({"masking": {"share": 1.0}}, "`masking` must be a dict of ['mask',"),
         ({"masking": {"mask": 2.0}}, "`mask` and `random` must be shares"),
         ({"masking": {"rate": 0.2}, "architecture": {"causal": True}}, "`next_token` excludes"),
-        ({"architecture": {"vocabulary_size": 9}}, "`architecture` must be a dict, without"),
-        ({"architecture": 4}, "`architecture` must be a dict, without"),
+        ({"architecture": {"pooler": False}}, "`architecture` must be a dict without"),
+        ({"architecture": 4}, "`architecture` must be of the type dict"),
         ({"architecture": {"layers": 4}}, "BertBackbone has no argument of this name. Received: layers"),
         ({"architecture": SMALL, "preset": str(tmp_path / "start")}, "`architecture` must be None for a preset whose"),
     ):

@@ -108,11 +108,9 @@ class Run:
             check_rate(dropout=self.dropout)
         if self.masking is not None:
             Masking.check_fields(self.masking)
-        if self.architecture is not None and (
-            not isinstance(self.architecture, dict) or _DECIDED_ELSEWHERE & set(self.architecture)
-        ):
+        if _DECIDED_ELSEWHERE & set(self.architecture or ()):
             raise ValueError(
-                f"`architecture` must be a dict, without {sorted(_DECIDED_ELSEWHERE)}, which follow from the data set "
+                f"`architecture` must be a dict without {sorted(_DECIDED_ELSEWHERE)}, which follow from the data set "
                 f"and the run. Received: architecture={self.architecture!r}"
             )
         if self.batch_size % self.gradient_accumulation_steps:
