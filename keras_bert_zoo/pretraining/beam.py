@@ -124,11 +124,11 @@ def make_shards(
             | beam.GroupByKey()
             | "Make" >> beam.Map(_make, [*passes.items()], recipe, tokenizer, staging)
         )
-        reports = read.contents | "Reports" >> beam.Map(lambda contents: (contents.file, asdict(contents.report)))
+        read_of_each = read.contents | "Reports" >> beam.Map(lambda contents: (contents.file, asdict(contents.report)))
         _ = (
             pipeline
             | "Once" >> beam.Create([staging])
-            | "Result" >> beam.Map(_write_result, beam.pvalue.AsList(made), beam.pvalue.AsList(reports))
+            | "Result" >> beam.Map(_write_result, beam.pvalue.AsList(made), beam.pvalue.AsList(read_of_each))
         )
     with _open(FileSystems.join(staging, _RESULT)) as file:
         result = json.load(file)
