@@ -90,7 +90,7 @@ def test_data_mistakes(files, tmp_path, tokenizer):
     with pytest.raises(ValueError, match="gone must be a text file"):
         prepare(gone, tmp_path / "data", tokenizer, next_sentence=False, strict=True, verbose=False)
     for paths, words in (
-        ({**files, "xx": [tmp_path / "empty"]}, "Received: none in 'xx'; "),
+        ({**files, "xx": [tmp_path / "empty"]}, "Received: none in 'xx', "),
         ({**files, "xx": [tmp_path / "empty"]}, "empty must hold text. Received: an empty document"),
         ({**files, "xx": []}, "`paths` must be a list of files, or one for each language"),
         ({**files, "xx": "file"}, "`paths` must be a list of files, or one for each language"),
