@@ -1,5 +1,7 @@
 """What speed rests on, counted: programs, padding, fused attention, operations. Seconds are in `benchmarks`."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -118,6 +120,47 @@ def test_pytorch_trains_short_texts_in_bfloat16_without_fused_attention(fused_ca
     ids = np.ones((2, length), "int32")
     backbone({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, training=training)
     assert len(fused_calls) == calls
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's kernel alone drops out.")
+def test_off_the_cpu_pytorch_drops_out_within_fused_attention(monkeypatch):
+    import torch
+
+    rates, original = [], torch.nn.functional.scaled_dot_product_attention
+
+    def recorded(*arguments, dropout_p, **options):
+        rates.append(dropout_p)
+        return original(*arguments, dropout_p=dropout_p, **options)
+
+    backbone = kbz.BertBackbone(**TINY, attention_dropout=0.1)
+    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.on_cpu", lambda tensor: False)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recorded)
+    ids = np.ones((2, 8), "int32")
+    for training in (True, False):
+        backbone({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, training=training)
+    assert rates == [0.1, 0.1, 0.0, 0.0]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX lowers for platforms that are not there.")
+@pytest.mark.parametrize("length, causal, kernels", [(8, False, 1), (8, True, 1), (9, False, 0)])
+def test_on_a_gpu_jax_takes_cudnns_flash_attention_and_its_gradient(monkeypatch, length, causal, kernels):
+    import jax
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    from keras_bert_zoo.layers.fused_attention import fused_attention
+
+    # What a Hopper card would answer.
+    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.on_cpu", lambda tensor: False)
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda capability: True)
+
+    def loss(qkv, mask):
+        return fused_attention(qkv, mask, causal).astype("float32").sum()
+
+    qkv, mask = np.zeros((2, length, 3, 2, 64), jax.numpy.bfloat16), np.ones((2, 1, 1, length), bool)
+    program = jax.jit(jax.grad(loss)).trace(qkv, mask).lower(lowering_platforms=("cuda",)).as_text()
+    for name in ("fmhaScaleBiasSoftmax", "fmhaScaleBiasSoftmaxBackward"):
+        assert len(re.findall(rf"@__cudnn\${name}\(", program)) == kernels
 
 
 # --- Operations

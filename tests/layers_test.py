@@ -9,8 +9,10 @@ import pytest
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.fused_attention import fused_attention
 from tests.helpers import check_saving, gradients, numpy, random_inputs, randomise
 
+torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's kernel alone drops out")
 HIDDEN = np.random.default_rng(1).normal(size=(3, 9, 8)).astype("float32")
 MASK = random_inputs()["padding_mask"]
 
@@ -53,7 +55,9 @@ def test_attention_is_the_papers(causal, heads):
     np.testing.assert_allclose(numpy(scores), probabilities, atol=1e-6)
 
 
-def test_attention_dropout_drops_probabilities_and_keeps_their_mean():
+@pytest.mark.parametrize("by_the_kernel", [False, pytest.param(True, marks=torch_only)])
+def test_attention_dropout_drops_probabilities_and_keeps_their_mean(monkeypatch, by_the_kernel):
+    monkeypatch.setattr("keras_bert_zoo.layers.attention.drops_out", lambda qkv: by_the_kernel)
     layer = SelfAttention(8, 2, dropout=0.5, name="attention")
     layer.build(HIDDEN.shape)
     randomise(layer)
@@ -76,10 +80,9 @@ def test_attention_dropout_drops_probabilities_and_keeps_their_mean():
 )
 def test_fused_attention_runs_whenever_dropout_is_inactive(monkeypatch, dropout, training, scores, fused):
     calls = []
-    original = keras.ops.dot_product_attention
     monkeypatch.setattr(
-        "keras_bert_zoo.layers.attention.ops.dot_product_attention",
-        lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs),
+        "keras_bert_zoo.layers.attention.fused_attention",
+        lambda *arguments: calls.append(1) or fused_attention(*arguments),
     )
     layer = SelfAttention(8, 2, dropout=dropout)
     layer(HIDDEN, MASK, training=training, return_attention_scores=scores)

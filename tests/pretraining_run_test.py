@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
+from keras_bert_zoo.pretraining.progress import Speed
 from keras_bert_zoo.training.runs import SaveState
 from tests.helpers import TINY, WORDS, numpy, slow_on
 
@@ -232,6 +234,20 @@ def test_a_nan_stops_the_run(run, tmp_path):
         pretrain(
             Run(run.data, str(tmp_path / "nan"), steps=4, batch_size=16, save_every=4), tmp_path / "run", verbose=0
         )
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Keras reads each step's loss on TensorFlow.")
+def test_no_step_waits_for_the_loss_of_the_one_before(run, tmp_path, monkeypatch):
+    threads, original = [], Speed.on_train_batch_end
+
+    def recorded(*arguments, **options):
+        threads.append(threading.current_thread())
+        original(*arguments, **options)
+
+    monkeypatch.setattr(Speed, "on_train_batch_end", recorded)
+    pretrain(replace(run, steps=2, save_every=1), tmp_path / "run", verbose=0)
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 def test_from_text_to_preset(tmp_path, capsys, monkeypatch):

@@ -8,16 +8,16 @@ from keras import ops
 
 from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.fused_attention import drops_out, fused_attention, trains_slowly
 from keras_bert_zoo.layers.lora import AdaptableDense
-from keras_bert_zoo.layers.on_cpu import on_cpu
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention.
 
-    The backend's fused attention runs whenever no dropout acts on the probabilities (always at inference), the caller
-    does not ask to see them, and it is the faster one.
+    The backend's fused attention runs whenever no dropout acts on the probabilities (always at inference) or it has
+    dropout of its own, the caller does not ask to see them, and it is the faster one.
 
     Args:
         hidden_dim: Width of input and output.
@@ -78,25 +78,14 @@ class SelfAttention(keras.layers.Layer):
         batch, length = ops.shape(hidden)[0], ops.shape(hidden)[1]
         qkv = ops.reshape(self.qkv(hidden), (batch, length, 3, self.num_heads, self.head_dim))
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
-        if return_attention_scores or (training and (self.dropout > 0 or self._fused_is_slow(qkv))):
+        dropout = self.dropout if training else 0.0
+        slow = (dropout > 0 and not drops_out(qkv)) or (training and trains_slowly(qkv))
+        if return_attention_scores or slow:
             context, scores = self._explicit(qkv, mask, length, training)
         else:
-            context, scores = self._fused(qkv, mask), None
+            context, scores = ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
         output = self.output_dense(ops.reshape(context, (batch, length, self.hidden_dim)))
         return (output, scores) if return_attention_scores else output
-
-    def _fused_is_slow(self, qkv: Any) -> bool:
-        """Whether training is faster without it: PyTorch's gradient on a CPU does not use its bfloat16 products."""
-        if keras.backend.backend() != "torch" or self.compute_dtype != "bfloat16":
-            return False
-        return on_cpu(qkv) and qkv.shape[1] <= 256  # Measured: 3 x at 128, level at 512.
-
-    def _fused(self, qkv: Any, mask: Any) -> Any:
-        if self.compute_dtype == "float16" and keras.backend.backend() == "jax" and on_cpu(qkv):
-            qkv = ops.cast(qkv, "float32")  # XLA has no float16 product with a float32 sum there.
-        query, key, value = (qkv[:, :, i] for i in range(3))
-        context = ops.dot_product_attention(query, key, value, mask=mask, is_causal=self.causal)
-        return ops.cast(context, self.compute_dtype)
 
     def _explicit(self, qkv: Any, mask: Any, length: Any, training: bool | None) -> tuple[Any, Any]:
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
@@ -107,8 +96,9 @@ class SelfAttention(keras.layers.Layer):
             steps = ops.arange(length)
             causal = (steps[:, None] >= steps[None, :])[None, None]
             mask = causal if mask is None else ops.logical_and(mask, causal)
-        if mask is not None:  # A sum's gradient costs nothing.
-            scores = scores + ops.where(mask, 0.0, ops.cast(-1e30, "float32"))
+        if mask is not None:
+            # A sum's gradient costs nothing, and no constant has to go to the device.
+            scores = scores + (ops.cast(mask, "float32") - 1.0) * 1e30
         scores = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
         context = ops.matmul(self.dropout_layer(scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores

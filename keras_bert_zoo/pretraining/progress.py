@@ -23,6 +23,8 @@ class Speed(keras.callbacks.Callback):
         batches: What it is trained on.
     """
 
+    async_safe = True  # See `StopAtNaN`.
+
     def __init__(self, model: keras.Model, batches: PretrainingBatches) -> None:
         super().__init__()
         length = batches.mean_length

@@ -160,11 +160,15 @@ class StopAtNaN(keras.callbacks.Callback):
         epoch_steps: Updates an epoch; None where each batch is one.
     """
 
+    # Else Keras waits for each step's loss before it starts the next one. What is raised here ends `fit` a little later.
+    async_safe = True
+
     def __init__(self, state: State, epoch_steps: int | None = None) -> None:
         super().__init__()
         self._state = state
         self._epoch_steps = epoch_steps
         self._epoch = 0
+        self._first: int | None = None  # Step without a loss: those behind it may be seen before it.
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
@@ -175,4 +179,7 @@ class StopAtNaN(keras.callbacks.Callback):
             epoch_steps = self._epoch_steps or self.params["steps"]
             parts = self.params["steps"] // epoch_steps  # Where an update takes several batches.
             step = self._epoch * epoch_steps + batch // parts + 1
-            raise ValueError(f"The loss must be finite. Received: {loss} after step {step}; {self._state.last()}")
+            self._first = min(step, self._first or step)
+            raise ValueError(
+                f"The loss must be finite. Received: {loss} after step {self._first}; {self._state.last()}"
+            )

@@ -1,0 +1,76 @@
+"""The backend's fused attention: no matrix of probabilities in memory, where the device has a kernel for it."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert_zoo.layers.on_cpu import on_cpu
+
+
+def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0) -> Any:
+    """softmax(q k^T / sqrt(d)) v, without the probabilities.
+
+    Args:
+        qkv: `[batch, length, 3, heads, head_dim]`.
+        mask: bool `[batch, 1, 1, length]`, True at what is seen, or None.
+        causal: If True, a position sees itself and those before it only.
+        dropout: Rate at which probabilities are dropped; only where `drops_out(qkv)`.
+
+    Returns:
+        `[batch, length, heads, head_dim]`.
+    """
+    query, key, value = (qkv[:, :, i] for i in range(3))
+    if keras.backend.backend() == "torch":
+        return _in_torch(query, key, value, mask, causal, dropout)
+    if keras.backend.backend() == "jax":
+        return _in_jax(query, key, value, mask, causal)
+    return ops.dot_product_attention(query, key, value, mask=mask, is_causal=causal)
+
+
+def drops_out(qkv: Any) -> bool:
+    """Whether the kernel drops probabilities out itself, and fast: PyTorch's on an accelerator."""
+    return keras.backend.backend() == "torch" and not on_cpu(qkv)
+
+
+def trains_slowly(qkv: Any) -> bool:
+    """Whether training is faster without it: PyTorch's gradient on a CPU does not use its bfloat16 products."""
+    if keras.backend.backend() != "torch" or keras.backend.standardize_dtype(qkv.dtype) != "bfloat16":
+        return False
+    return on_cpu(qkv) and qkv.shape[1] <= 256  # Measured: 3 x at 128, level at 512.
+
+
+def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout: float) -> Any:
+    import torch
+
+    bias = None
+    if mask is not None:
+        if causal:  # PyTorch takes the one or the other.
+            length = query.shape[1]
+            mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
+        # Not minus infinity, of which a row of padding alone would be NaN; and no constant that must go to the device.
+        bias = (mask.to(query.dtype) - 1) * (torch.finfo(query.dtype).max / 2)
+    heads_first = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    context = torch.nn.functional.scaled_dot_product_attention(
+        *heads_first, attn_mask=bias, dropout_p=dropout, is_causal=causal and bias is None
+    )
+    return context.transpose(1, 2)
+
+
+def _in_jax(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> Any:
+    import jax
+
+    attend = jax.nn.dot_product_attention
+    if on_cpu(query):
+        if query.dtype == "float16":  # XLA has no float16 product with a float32 sum there.
+            query, key, value = (tensor.astype("float32") for tensor in (query, key, value))
+        return attend(query, key, value, mask=mask, is_causal=causal)
+    batch, length = query.shape[:2]
+    if length % 2 == 0:  # With a mask cuDNN has no gradient of an odd length, and says so too late to go on.
+        # Its flash attention wants the mask of each pair.
+        pairs = None if mask is None else jax.numpy.broadcast_to(mask, (batch, 1, length, length))
+        try:
+            return attend(query, key, value, mask=pairs, is_causal=causal, implementation="cudnn")
+        except (NotImplementedError, RuntimeError, ValueError):
+            pass  # Of float32, of wide heads, of TPUs and older cards it has none.
+    return attend(query, key, value, mask=mask, is_causal=causal)
