@@ -46,6 +46,17 @@ def test_few_programs_a_fit(classifier):
     assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 30}[BACKEND]
 
 
+@pytest.mark.skipif(not COMPILES, reason="Each shape compiles a program on JAX alone.")
+def test_the_short_last_batch_is_one_program_in_all_epochs(classifier):
+    texts = texts_of([*range(5, 25), *range(5, 24)])
+    shapes = set()
+    batches = classifier.batches(texts, [0] * 39, batch_size=2)
+    for epoch in range(20):
+        batches.epoch = epoch
+        shapes |= {inputs["token_ids"].shape for inputs, *_ in batches}
+    assert shapes == {(2, 16), (2, 32), (1, 32)}
+
+
 # --- Padding
 
 

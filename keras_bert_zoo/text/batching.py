@@ -95,7 +95,10 @@ class LengthSortedBatches(keras.utils.PyDataset):
         return np.concatenate([*(full[i] for i in rng.permutation(len(full))), last])
 
     def _padded_length(self, indices: np.ndarray) -> int:
-        longest = max(int(self.lengths[indices].max()), 1)
+        # A short last batch is a program of its own; as long as any it is the same one in each epoch.
+        short = self.shuffle_seed is not None and len(indices) < self.batch_size
+        rows = self.rows if short and self.static_lengths else indices
+        longest = max(int(self.lengths[rows].max()), 1)
         return padded_length(longest, self.static_lengths)
 
     def _draw(self, index: int) -> tuple[np.ndarray, int]:
