@@ -231,3 +231,26 @@ def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, va
     assert words in str(error.value)
     assert "tokenizer.json" in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_tokens_that_were_added_are_refused_by_name(theirs, tmp_path):
+    """They stand beside `vocab.txt`, in one file or the other, and would be cut into pieces."""
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    token = {"lstrip": False, "normalized": True, "rstrip": False, "single_word": False, "special": False}
+    specials = {str(i): {**token, "content": name, "special": True} for i, name in enumerate(WORDS[:5])}
+    config = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": specials}
+
+    def load(config, added=None):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        if added is not None:
+            (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+        return kbz.BertTextClassifier.from_preset(tmp_path).preprocessor.tokenizer.vocabulary
+
+    assert load(config) == WORDS  # transformers 4 writes this for any BERT.
+    more = {**specials, str(len(WORDS)): {**token, "content": "<ent>"}}
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: `added_tokens` must be among .* Received: '<ent>'"):
+        load({**config, "added_tokens_decoder": more})
+    with pytest.raises(ValueError, match=r"added_tokens.json: `added_tokens` must be among .* Received: '<ent>'"):
+        load(config, {"<ent>": len(WORDS)})
+    assert load(config, {WORDS[4]: 4}) == WORDS

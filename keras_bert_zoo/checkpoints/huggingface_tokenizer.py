@@ -9,6 +9,7 @@ from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
 
 VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
+_ADDED = "added_tokens.json"  # Of transformers before 4.34; since then the config has them.
 
 # Fields of tokenizer_config.json that would change the tokens, with the only values we honour. The last two classes
 # are transformers' names for "what tokenizer.json says", which is checked below.
@@ -54,6 +55,13 @@ def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] |
         vocabulary = words if vocabulary is None else vocabulary
     config = config or {}
     _check(path, config, _REFUSED_FIELDS)
+    if vocabulary is not None:
+        decoder = typed(path, config, "added_tokens_decoder", dict, {})
+        _check_added(path, [_entry(token, number) for number, token in decoder.items()], vocabulary)
+        if (directory / _ADDED).is_file():
+            added = read_json(directory / _ADDED)
+            entries = [_entry({"content": token}, number) for token, number in added.items()]
+            _check_added(directory / _ADDED, entries, vocabulary)
     for theirs, _, ours, default in _OPTIONS:
         default = options.get(ours, lowercase if ours == "lowercase" else default)
         options[ours] = typed(path, config, theirs, bool, default)
@@ -120,6 +128,15 @@ def _check_added(path: Path, added: list[Any], vocabulary: list[str]) -> None:
         _check(path, token, _SPECIAL)
         if not isinstance(number, int) or not 0 <= number < len(vocabulary) or vocabulary[number] != name:
             raise ValueError(f"{path}: `added_tokens` must be in the vocabulary. Received: {name!r} as {number!r}")
+
+
+def _entry(token: Any, number: Any) -> dict[str, Any]:
+    """A token that was added to the vocabulary, as `tokenizer.json` has it."""
+    return {
+        **dict.fromkeys(_SPECIAL, False),
+        **(token if isinstance(token, dict) else {"content": token}),
+        "id": int(number) if str(number).isdecimal() and len(str(number)) < 10 else number,
+    }
 
 
 def _check_template(path: Path, template: dict[str, Any]) -> None:
