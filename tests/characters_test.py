@@ -2,20 +2,19 @@
 
 import unicodedata
 
-import keras
 import pytest
 from tokenizers import normalizers, pre_tokenizers
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.text import characters
-from tests.helpers import WORDS
+from tests.helpers import WORDS, left_to_torch
 from tests.original_tokenizer import OriginalTokenizer
 
 UNICODE = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
 
 
 def test_classes_are_those_of_the_library():
-    if keras.backend.backend() != "torch":
+    if left_to_torch():
         pytest.skip("the tables know no backend: once is enough")
 
     def normalizer(**on):

@@ -2,14 +2,14 @@
 
 from collections import Counter
 
-import keras
 import numpy as np
 import pytest
 
 from keras_bert_zoo.data import read_conll
 from keras_bert_zoo.metrics import entity_scores, entity_scores_by_label, find_entities, to_bio
+from tests.helpers import left_to_torch
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("files and tags know no backend: once is enough", allow_module_level=True)
 
 datasets = pytest.importorskip("datasets")

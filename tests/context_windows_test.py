@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 
@@ -11,9 +10,9 @@ from benchmarks import squad_windows
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers
 from keras_bert_zoo.text.context_windows import most_context, pack_contexts
 from tests import original_squad
-from tests.helpers import WORDS, ids_of
+from tests.helpers import WORDS, ids_of, left_to_torch
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "torch", reason="knows no backend: once is enough")
+pytestmark = pytest.mark.skipif(left_to_torch(), reason="knows no backend: once is enough")
 
 CONTEXT = "The plot was dull, and very very long."  # 10 tokens: ten words and signs.
 SPANS = [(0, 3), (4, 8), (9, 12), (13, 17), (17, 18), (19, 22), (23, 27), (28, 32), (33, 37), (37, 38)]

@@ -4,7 +4,6 @@ import json
 import logging
 import shutil
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,10 +13,10 @@ from keras_bert_zoo.checkpoints import bundle, bundle_writer
 from keras_bert_zoo.checkpoints.crc32c import crc32c
 from keras_bert_zoo.presets import load_preset
 from tests import layouts
-from tests.helpers import TEXTS, TINY, WORDS, randomise
+from tests.helpers import TEXTS, TINY, WORDS, left_to_torch, randomise
 from tests.theirs import saved_model
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
 
 

@@ -3,13 +3,13 @@
 import json
 import logging
 
-import keras
 import numpy as np
 import pytest
 
 from keras_bert_zoo import data as readers
+from tests.helpers import left_to_torch
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
 
 datasets = pytest.importorskip("datasets")

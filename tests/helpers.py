@@ -1,6 +1,7 @@
 """What many tests need: tiny configurations, inputs, and one test of saving for every class."""
 
 import copy
+import importlib.util
 
 import keras
 import numpy as np
@@ -25,6 +26,11 @@ LABELS = [0, 1, 1, 2, 0, 1]
 def slow_on(*backends):
     """Marks a test as slow where its programs compile for long; the other backends run it each time."""
     return pytest.mark.slow if keras.backend.backend() in backends else lambda test: test
+
+
+def left_to_torch():
+    """Whether a test that knows no backend is left to PyTorch's pass: once is enough."""
+    return keras.backend.backend() != "torch" and importlib.util.find_spec("torch") is not None
 
 
 def numpy(tensor):

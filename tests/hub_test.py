@@ -2,17 +2,16 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.presets import presets
-from tests.helpers import TEXTS, TINY, numpy, random_inputs, randomise
+from tests.helpers import TEXTS, TINY, left_to_torch, numpy, random_inputs, randomise
 from tests.hub_server import Hub, files_of
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("the hub knows no backend: once is enough", allow_module_level=True)
 
 huggingface_hub = pytest.importorskip("huggingface_hub")

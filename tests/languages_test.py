@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 
@@ -10,8 +9,9 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import prepare
 from keras_bert_zoo.text.languages import smoothed_passes
+from tests.helpers import left_to_torch
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("languages know no backend: once is enough", allow_module_level=True)
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -8,9 +8,9 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import metrics
-from tests.helpers import LABELS, TEXTS, TINY, randomise
+from tests.helpers import LABELS, TEXTS, TINY, left_to_torch, randomise
 
-files_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="knows no backend: once is enough")
+files_only = pytest.mark.skipif(left_to_torch(), reason="knows no backend: once is enough")
 
 
 # --- GLUE

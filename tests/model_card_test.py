@@ -3,14 +3,13 @@
 import json
 import re
 
-import keras
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, randomise
+from tests.helpers import TEXTS, TINY, left_to_torch, randomise
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
 
 

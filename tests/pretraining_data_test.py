@@ -20,8 +20,9 @@ from keras_bert_zoo.pretraining.recipe import maskable
 from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
 from keras_bert_zoo.text.masking import Masking, mask_tokens
 from tests.corpora import novels, vocabulary
+from tests.helpers import left_to_torch
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("data sets know no backend: once is enough", allow_module_level=True)
 
 

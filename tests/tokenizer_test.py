@@ -7,7 +7,7 @@ import keras
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import WORDS, ids_of
+from tests.helpers import WORDS, ids_of, left_to_torch
 
 
 def glue_texts(data):
@@ -118,7 +118,7 @@ def test_bad_input(tokenizer, run, words):
 @pytest.mark.parametrize("vocabulary, lowercase", [("bert-base-uncased", True), ("bert-base-cased", False)])
 def test_equal_to_transformers_on_glue(data, vocabulary, lowercase):
     transformers = pytest.importorskip("transformers")
-    if keras.backend.backend() != "torch":
+    if left_to_torch():
         pytest.skip("the tokenizer knows no backend: once is enough")
     path = data / "vocab" / f"{vocabulary}.vocab.txt"
     ours = kbz.BertTokenizer(path, lowercase=lowercase)

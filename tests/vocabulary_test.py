@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 
-import keras
 import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.text import files
 from keras_bert_zoo.text.vocabulary import _merge
+from tests.helpers import left_to_torch
 
-if keras.backend.backend() != "torch":
+if left_to_torch():
     pytest.skip("a vocabulary knows no backend: once is enough", allow_module_level=True)
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
