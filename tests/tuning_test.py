@@ -135,13 +135,51 @@ def test_restarts(trainings, tmp_path):
     assert [float(row["std"]) for row in written] == pytest.approx([row["std"] for row in rows], rel=1e-5)
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert [line.count("|") for line in lines] == [len(rows[0]) + 1] * 8
-    pytest.importorskip("matplotlib")
-    kbz.tuning.draw_sweep(tuner, tmp_path / "sweep.png")
-    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 def preset_of(tuner, trial):
     return Path(tuner.get_trial_dir(trial.trial_id)) / "preset"
+
+
+def test_the_sweep_is_drawn(trainings, tmp_path, monkeypatch):
+    """A panel of each hyperparameter that was searched, with all means, their spreads, and a ring around the best."""
+    pytest.importorskip("matplotlib")
+    from keras_bert_zoo.tuning import results
+
+    figures, write_figure = [], results.write_figure
+
+    def keep(figure, path):
+        figures.append(figure)
+        write_figure(figure, path)
+
+    monkeypatch.setattr(results, "write_figure", keep)
+    space = {"learning_rate": [1e-2, 1e-3], "warmup": [0, 0.25], "restarts": 3}
+    tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, **space))
+    kbz.tuning.draw_sweep(tuner, tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    scores = {
+        (rate, warmup): [trainings.score((rate, 4, 1, warmup, seed), 1) for seed in (12345, 12346, 12347)]
+        for rate in (1e-2, 1e-3)
+        for warmup in (0.0, 0.25)
+    }
+    best = max(scores, key=lambda point: np.mean(scores[point]))
+    panels = figures[0].axes
+    assert [axes.get_xlabel() for axes in panels] == ["learning_rate", "warmup"]
+    assert panels[0].get_ylabel() == "val_accuracy"
+    for number, (axes, values) in enumerate(zip(panels, ([1e-3, 1e-2], [0.0, 0.25]), strict=True)):
+        assert [label.get_text() for label in axes.get_xticklabels()] == [f"{value:g}" for value in values]
+        (bars,) = axes.containers
+        points, _, (spreads,) = bars.lines
+        drawn = sorted(
+            (x, y, *sorted(bar[:, 1])) for (x, y), bar in zip(points.get_xydata(), spreads.get_segments(), strict=True)
+        )
+        expected = sorted(
+            (values.index(point[number]), mean, mean - spread, mean + spread)
+            for point, mean, spread in ((point, np.mean(row), np.std(row, ddof=1)) for point, row in scores.items())
+        )
+        np.testing.assert_allclose(drawn, expected, atol=1e-9)
+        (ring,) = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
+        assert ring.get_xydata().tolist() == [[values.index(best[number]), pytest.approx(np.mean(scores[best]))]]
 
 
 SEARCHES = {
