@@ -215,6 +215,29 @@ def test_a_killed_sweep_goes_on(name, trainings, tmp_path):
     assert kbz.tuning.table(again) == kbz.tuning.table(tuner)
 
 
+def test_several_objectives(trainings, tmp_path):
+    """Keras Tuner minimises the sum of them, of those to be maximised the negative."""
+    hypermodel = kbz.tuning.TaskHyperModel(
+        kbz.BertTextClassifier, "start", **{**POINT, "learning_rate": [1e-2, 1e-3]}, restarts=2
+    )
+    tuner = kbz.tuning.GridSearch(hypermodel, objective=["val_accuracy", "loss"], directory=tmp_path)
+    search(tuner)
+    sums = {rate: [1 - trainings.score((rate, 4, 1, 0.1, seed), 1) for seed in (12345, 12346)] for rate in (1e-2, 1e-3)}
+    ranked = sorted(sums, key=lambda rate: np.mean(sums[rate]))
+    rows = kbz.tuning.table(tuner)
+    assert [row["learning_rate"] for row in rows] == ranked
+    for row in rows:
+        expected = sums[row["learning_rate"]]
+        found = (row["multi_objective"], row["std"], row["best"])
+        assert found == pytest.approx((np.mean(expected), np.std(expected, ddof=1), min(expected)))
+    assert tuner.oracle.get_best_trials()[0].score == pytest.approx(np.mean(sums[ranked[0]]))
+    bias = load_file(kbz.tuning.best_preset(tuner) / "model.safetensors")["classifier.bias"]
+    assert bias[1] == 12345 + int(np.argmin(sums[ranked[0]]))
+    other = kbz.tuning.GridSearch(hypermodel, objective=["val_accuracy", "val_loss"], directory=tmp_path / "other")
+    with pytest.raises(ValueError, match=r"or a list of them; .* Received: objective=\['val_accuracy', 'val_loss'\]"):
+        search(other)
+
+
 @pytest.mark.parametrize("written", [False, True])
 def test_a_grid_goes_on_between_two_trials(written, trainings, tmp_path, monkeypatch):
     """Nothing was under way, or no more of it than a trial's file: Keras Tuner's own grid search would end at once."""

@@ -135,10 +135,13 @@ class TaskHyperModel(keras_tuner.HyperModel):
             scores = {name: numbers[-1] for name, numbers in history.items()}
             objective = at.tuner.oracle.objective
             if isinstance(objective, keras_tuner.Objective) and not objective.has_value(scores):
+                names = [one.name for one in getattr(objective, "objectives", [objective])]
                 raise keras_tuner.errors.FatalValueError(
-                    f"`objective` must be one of the scores, {sorted(scores)}; those of the dev set need "
-                    f"validation_data or score. Received: objective={objective.name!r}"
+                    f"`objective` must be one of the scores, {sorted(scores)}, or a list of them; those of the dev set "
+                    f"need validation_data or score. Received: objective={names if len(names) > 1 else names[0]!r}"
                 )
+            # Keras Tuner looks for the sum of several objectives by its name.
+            scores.setdefault(objective.name, objective.get_value(scores))
             if not math.isfinite(scores["loss"]):
                 raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {scores['loss']}")
             if _is_best(at.tuner.oracle.objective, scores, done.scores()):
