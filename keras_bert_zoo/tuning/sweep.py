@@ -64,7 +64,7 @@ def tune(
     ```
     """
     from keras_bert_zoo.tuning.extra import keras_tuner
-    from keras_bert_zoo.tuning.hypermodel import TaskHyperModel
+    from keras_bert_zoo.tuning.hypermodel import CHECKPOINT, TaskHyperModel
     from keras_bert_zoo.tuning.results import draw_sweep, save_best, table, write_table
 
     for name, value, known in (("grid", grid, tuple(GRIDS)), ("search", search, SEARCHES)):
@@ -130,6 +130,8 @@ def tune(
     for name in ("table.csv", "table.md"):
         write_table(tuner, folder / name)
     draw_sweep(tuner, folder / "sweep.png")
+    for checkpoint in (folder / TRIALS).glob(f"trial_*/{CHECKPOINT}"):
+        checkpoint.unlink()  # Each as large as a preset, and nobody promotes or opens them any more.
     results = {"task": run.task, "objective": objective.name, "rows": table(tuner), "sweep": config}
     write_json(folder / RESULTS, results)  # Last: it says that all is there.
     return results
