@@ -317,6 +317,20 @@ def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
         kbz.tuning.best_preset(tuner)
 
 
+def test_seed_0_is_a_seed(start, tmp_path, monkeypatch):
+    """To Keras Tuner it is none."""
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", lambda *arguments, **options: 1 / 0)
+    seeds = []
+    for name in ("one", "two"):
+        run = Run("mrpc", start, data=str(tmp_path), sequence_length=80, seed=0)
+        with pytest.raises(ValueError, match="1 of 1 failed: trial 0 "):
+            tune(run, tmp_path / name, search="random", trials=1, verbose=0)
+        seeds.append(json.loads((tmp_path / name / "trials" / "oracle.json").read_text())["seed"])
+    assert seeds == [2**31, 2**31]
+
+
 @pytest.mark.parametrize("name", SEARCHES)
 def test_no_kill_leaves_half_a_file(name, trainings, tmp_path, monkeypatch):
     """Files are replaced, never written into; what is broken otherwise is named."""

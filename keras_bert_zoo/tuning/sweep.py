@@ -19,6 +19,8 @@ GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
 SEARCHES = ("grid", "random", "bayesian", "hyperband")
 # As long as Keras Tuner's workers wait for their chief, in seconds.
 _PATIENCE = 3600
+# To Keras Tuner 0 is no seed, and each search another one.
+_SEED_FOR_0 = 2**31
 CONFIG, RESULTS, TRIALS, PRESET = "sweep.json", "results.json", "trials", "preset"
 
 _logger = logging.getLogger("keras_bert_zoo")
@@ -117,7 +119,7 @@ def tune(
     objective = keras_tuner.Objective(f"val_{run.recipe.score}", "max")
     options: dict[str, Any] = {
         "objective": objective,
-        "seed": run.seed,
+        "seed": run.seed or _SEED_FOR_0,
         "directory": folder,
         "project_name": TRIALS,
         # Points too large for the memory may be neighbours, and a chief would not survive its refusal.
