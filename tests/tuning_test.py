@@ -4,6 +4,7 @@ import csv
 import gc
 import importlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -40,6 +41,7 @@ class Trainings:
         self.model = kbz.BertTextClassifier(backbone, 3, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
         self.rows = []
         self.stop_before = None
+        self.fails = {}
         self.seed = None
         monkeypatch.setattr(kbz.BertTextClassifier, "from_preset", self.from_preset)
         monkeypatch.setattr(kbz.BertTextClassifier, "fit", self.fit)
@@ -56,6 +58,9 @@ class Trainings:
         if len(self.rows) == self.stop_before:
             self.stop_before = None
             raise KeyboardInterrupt
+        if len(self.rows) in self.fails:
+            self.rows.append(None)
+            raise self.fails.pop(len(self.rows) - 1)
         assert initial_epoch == 0
         np.testing.assert_array_equal(self.model.layers[-1].bias, 0)  # Nothing is trained twice.
         schedule = self.model.optimizer._learning_rate
@@ -126,22 +131,58 @@ def test_restarts(trainings, tmp_path):
     kbz.tuning.save_best(tuner, tmp_path / "best")
     assert (tmp_path / "best" / "README.md").read_text() == "mine"
     assert load_file(tmp_path / "best" / "model.safetensors")["classifier.bias"][0] == best
-    kept = [trial.trial_id for trial in tuner.oracle.trials.values() if (preset_of(tuner, trial)).is_dir()]
     means = [np.mean(scores[point]) for point in points]
-    assert kept == [f"{i:04d}" for i in range(6) if means[i] > max(means[:i], default=0)]  # No worse than one before.
+    better = [f"{i:04d}" for i in range(6) if means[i] > max(means[:i], default=0)]  # Than those before.
+    trials = tmp_path / "sweep"
+    for weights in ("preset/model.safetensors", "checkpoint.weights.h5"):
+        assert sorted(path.relative_to(trials).parts[0][6:] for path in trials.glob(f"trial_*/{weights}")) == better
     for name in ("table.csv", "table.md"):
         kbz.tuning.write_table(tuner, tmp_path / name)
     written = list(csv.DictReader((tmp_path / "table.csv").open()))
     assert [float(row["std"]) for row in written] == pytest.approx([row["std"] for row in rows], rel=1e-5)
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert [line.count("|") for line in lines] == [len(rows[0]) + 1] * 8
+
+
+def test_the_sweep_is_drawn(trainings, tmp_path, monkeypatch):
+    """A panel of each hyperparameter that was searched, with all means, their spreads, and a ring around the best."""
     pytest.importorskip("matplotlib")
+    from keras_bert_zoo.tuning import results
+
+    figures, write_figure = [], results.write_figure
+
+    def keep(figure, path):
+        figures.append(figure)
+        write_figure(figure, path)
+
+    monkeypatch.setattr(results, "write_figure", keep)
+    space = {"learning_rate": [1e-2, 1e-3], "warmup": [0, 0.25], "restarts": 3}
+    tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, **space))
     kbz.tuning.draw_sweep(tuner, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
-
-
-def preset_of(tuner, trial):
-    return Path(tuner.get_trial_dir(trial.trial_id)) / "preset"
+    scores = {
+        (rate, warmup): [trainings.score((rate, 4, 1, warmup, seed), 1) for seed in (12345, 12346, 12347)]
+        for rate in (1e-2, 1e-3)
+        for warmup in (0.0, 0.25)
+    }
+    best = max(scores, key=lambda point: np.mean(scores[point]))
+    panels = figures[0].axes
+    assert [axes.get_xlabel() for axes in panels] == ["learning_rate", "warmup"]
+    assert panels[0].get_ylabel() == "val_accuracy"
+    for number, (axes, values) in enumerate(zip(panels, ([1e-3, 1e-2], [0.0, 0.25]), strict=True)):
+        assert [label.get_text() for label in axes.get_xticklabels()] == [f"{value:g}" for value in values]
+        (bars,) = axes.containers
+        points, _, (spreads,) = bars.lines
+        drawn = sorted(
+            (x, y, *sorted(bar[:, 1])) for (x, y), bar in zip(points.get_xydata(), spreads.get_segments(), strict=True)
+        )
+        expected = sorted(
+            (values.index(point[number]), mean, mean - spread, mean + spread)
+            for point, mean, spread in ((point, np.mean(row), np.std(row, ddof=1)) for point, row in scores.items())
+        )
+        np.testing.assert_allclose(drawn, expected, atol=1e-9)
+        (ring,) = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
+        assert ring.get_xydata().tolist() == [[values.index(best[number]), pytest.approx(np.mean(scores[best]))]]
 
 
 SEARCHES = {
@@ -175,6 +216,175 @@ def test_a_killed_sweep_goes_on(name, trainings, tmp_path):
     again = search(tuner_of(kind, tmp_path / "killed", options, **space))
     assert len(trainings.rows) == count
     assert kbz.tuning.table(again) == kbz.tuning.table(tuner)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_what_failed_is_tried_again(name, trainings, tmp_path):
+    """Want of memory passes, in the second training of a trial, too; a loss that is no number is the point's own."""
+    from keras_bert_zoo.tuning.failures import failures, reasons
+    from keras_bert_zoo.tuning.sweep import _tuner_class
+
+    kind, options = _tuner_class(name), {**SEARCHES[name][1], "seed": 3}
+    space = {"learning_rate": [1e-2, 1e-3], "batch_size": [2, 4, 8], "restarts": 2}
+    space |= {"epochs": None} if name == "hyperband" else {}
+    trainings.fails = {
+        1: MemoryError("Out of it.\nA long story."),
+        5: keras_tuner.errors.FailedTrialError("The loss must be finite. Received: nan"),
+    }
+    tuner = search(tuner_of(kind, tmp_path, options, **space))
+    assert trainings.rows[1] is None
+    first = trainings.rows[0]
+    failed = failures(tuner)
+    (memory, loss) = sorted(failed)
+    diverged = "FailedTrialError: The loss must be finite. Received: nan"
+    assert reasons(failed) == f"trial {memory} (MemoryError: Out of it.), trial {loss} ({diverged})"
+    assert [failed[one].passing for one in (memory, loss)] == [True, False]
+    folder = Path(tuner.get_trial_dir(memory))
+    assert "tuning_test.py" in json.loads((folder / "failure.json").read_text())["traceback"]
+    values, count = tuner.oracle.trials[memory].hyperparameters.values, len(trainings.rows)
+    trainings.fails = {count: MemoryError("Again.")}
+    tuner = search(tuner_of(kind, tmp_path, options, **space))
+    assert trainings.rows[count:] == [None]
+    assert failures(tuner)[memory].reason == "MemoryError: Again."
+    trainings.stop_before = count + 1
+    with pytest.raises(KeyboardInterrupt):
+        search(tuner_of(kind, tmp_path, options, **space))
+    tuner = search(tuner_of(kind, tmp_path, options, **space))
+    assert trainings.rows[count + 1] == (*first[:-1], first[-1] + 1)  # The first training was done.
+    assert not (folder / "failure.json").exists()
+    trial = tuner.oracle.trials[memory]
+    assert (trial.status, trial.message, trial.hyperparameters.values) == ("COMPLETED", None, values)
+    assert tuner.oracle.end_order.count(memory) == 1
+    assert set(failures(tuner)) == {loss}
+    if name == "grid":
+        assert len(trainings.rows) == 12 + 2
+        assert {row["restarts"] for row in kbz.tuning.table(tuner)} == {1, 2}
+    count = len(trainings.rows)
+    search(tuner_of(kind, tmp_path, options, **space))
+    assert len(trainings.rows) == count
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN axis encountered")  # NumPy, within Keras Tuner.
+def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
+    """It is not complete, keeps what there is, and goes on until all is well; three in a row are no end."""
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    broken, trained = dict.fromkeys((2, 3, 4), MemoryError("Out of it.")), []
+
+    def fit(self, x, y, batch_size, **options):
+        trained.append(batch_size)
+        if batch_size in broken:
+            raise broken[batch_size]
+        history = keras.callbacks.History()
+        history.history = {"loss": [1.0], f"val_{run.recipe.score}": [math.nan if batch_size == 5 else batch_size / 10]}
+        return history
+
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", fit)
+    run, out = Run("mrpc", start, data=str(tmp_path), sequence_length=80), tmp_path / "out"
+    grid = {"learning_rate": 1e-2, "epochs": 1, "batch_size": [2, 3, 4, 8], "verbose": 0}
+    why = "(MemoryError: Out of it.)"
+    for count in (4, 7):
+        with pytest.raises(ValueError) as error:
+            tune(run, out, **grid)
+        said = f"Received: 3 of 4 failed: trial 0000 {why}, trial 0001 {why}, trial 0002 {why}"
+        assert str(error.value).endswith(said)
+        written = {"sweep.json", "trials", "preset", "table.csv", "table.md"}
+        assert {path.name for path in out.iterdir()} - {"sweep.png"} == written
+        assert len(trained) == count
+    broken.clear()
+    broken[3] = keras_tuner.errors.FailedTrialError("No number.")
+    results = tune(run, out, **grid)
+    assert trained[7:] == [2, 3, 4]
+    assert [row["batch_size"] for row in results["rows"]] == [8, 4, 2, 3]
+    assert [row["status"] for row in results["rows"]] == ["COMPLETED"] * 3 + ["FAILED"]
+    assert "1 of 4 trials have no score: trial 0001 (FailedTrialError: No number.)" in caplog.messages
+    assert tune(run, out, **grid) == results
+    broken[2] = broken[3]
+    for _ in range(2):
+        with pytest.raises(ValueError) as error:
+            tune(run, tmp_path / "none", **{**grid, "batch_size": [2, 3, 5]})
+        why = "(FailedTrialError: No number.)"
+        said = f"none of 3: trial 0000 {why}, trial 0001 {why}, trial 0002 (the objective is no number)"
+        assert str(error.value) == f"A trial must have a score. Received: {said}"
+    assert trained[10:] == [2, 3, 5]
+    tuner = kbz.tuning.GridSearch(
+        kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, start, num_classes=2, **POINT),
+        objective="val_accuracy",
+        directory=tmp_path / "none",
+        project_name="trials",
+    )
+    with pytest.raises(ValueError, match=r"`tuner` must have .* without; failed: trial 0000 \(FailedTrialError: No"):
+        kbz.tuning.best_preset(tuner)
+
+
+def test_seed_0_is_a_seed(start, tmp_path, monkeypatch):
+    """To Keras Tuner it is none."""
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", lambda *arguments, **options: 1 / 0)
+    seeds = []
+    for name in ("one", "two"):
+        run = Run("mrpc", start, data=str(tmp_path), sequence_length=80, seed=0)
+        with pytest.raises(ValueError, match="1 of 1 failed: trial 0 "):
+            tune(run, tmp_path / name, search="random", trials=1, verbose=0)
+        seeds.append(json.loads((tmp_path / name / "trials" / "oracle.json").read_text())["seed"])
+    assert seeds == [2**31, 2**31]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_no_kill_leaves_half_a_file(name, trainings, tmp_path, monkeypatch):
+    """Files are replaced, never written into; what is broken otherwise is named."""
+    from keras_bert_zoo.tuning.sweep import _tuner_class
+
+    options = {**SEARCHES[name][1], "seed": 3}
+    space = {"learning_rate": [1e-2, 1e-3], "batch_size": [2, 4]}
+    space |= {"epochs": None} if name == "hyperband" else {}
+    tuner = tuner_of(_tuner_class(name), tmp_path, options, **space)
+    fit, kept = trainings.fit, {}
+
+    def link(model, *arguments, **options):
+        if len(trainings.rows) == 1:
+            for path in (tmp_path / "sweep").rglob("*.json"):
+                kept[path] = tmp_path / f"{len(kept)}.json"
+                kept[path].hardlink_to(path)
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", link)
+    search(tuner)
+    second = max(path for path in kept if path.name == "trial.json")
+    files = [tmp_path / "sweep" / "oracle.json", tmp_path / "sweep" / "tuner0.json", second]
+    for path in files:
+        assert not kept[path].samefile(path)
+    assert [json.loads(path.read_text())["status"] for path in (kept[second], second)] == ["RUNNING", "COMPLETED"]
+    for path in files:
+        whole = path.read_text()
+        path.write_text(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=f"{path} must hold a JSON object"):
+            tuner_of(_tuner_class(name), tmp_path, options, **space)
+        path.write_text(whole)
+
+
+def test_several_objectives(trainings, tmp_path):
+    """Keras Tuner minimises the sum of them, of those to be maximised the negative."""
+    hypermodel = kbz.tuning.TaskHyperModel(
+        kbz.BertTextClassifier, "start", **{**POINT, "learning_rate": [1e-2, 1e-3]}, restarts=2
+    )
+    tuner = kbz.tuning.GridSearch(hypermodel, objective=["val_accuracy", "loss"], directory=tmp_path)
+    search(tuner)
+    sums = {rate: [1 - trainings.score((rate, 4, 1, 0.1, seed), 1) for seed in (12345, 12346)] for rate in (1e-2, 1e-3)}
+    ranked = sorted(sums, key=lambda rate: np.mean(sums[rate]))
+    rows = kbz.tuning.table(tuner)
+    assert [row["learning_rate"] for row in rows] == ranked
+    for row in rows:
+        expected = sums[row["learning_rate"]]
+        found = (row["multi_objective"], row["std"], row["best"])
+        assert found == pytest.approx((np.mean(expected), np.std(expected, ddof=1), min(expected)))
+    assert tuner.oracle.get_best_trials()[0].score == pytest.approx(np.mean(sums[ranked[0]]))
+    bias = load_file(kbz.tuning.best_preset(tuner) / "model.safetensors")["classifier.bias"]
+    assert bias[1] == 12345 + int(np.argmin(sums[ranked[0]]))
+    other = kbz.tuning.GridSearch(hypermodel, objective=["val_accuracy", "val_loss"], directory=tmp_path / "other")
+    with pytest.raises(ValueError, match=r"or a list of them; .* Received: objective=\['val_accuracy', 'val_loss'\]"):
+        search(other)
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -223,7 +433,9 @@ def test_a_range_and_a_choice_of_presets(trainings, tmp_path):
     assert len(set(rates)) == 4
     assert all(1e-5 <= rate <= 1e-3 for rate in rates)
     assert {row["preset"] for row in kbz.tuning.table(tuner)} == {"a", "b"}
-    assert len(tuner.get_best_models(2)) == 2  # Keras Tuner's own way goes on working.
+    (model,) = tuner.get_best_models()  # Keras Tuner's own way goes on working.
+    best = tuner.oracle.get_best_trials()[0].hyperparameters.values["learning_rate"]
+    assert model.layers[-1].bias[0] == rates.index(best) + 1
 
 
 def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
@@ -270,9 +482,6 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         assert not (tmp_path / "out").exists()
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
-    monkeypatch.setattr(kbz.BertTextClassifier, "fit", lambda *arguments, **options: 1 / 0)
-    with pytest.raises(ValueError, match=r"Several trials in a row failed; .*trials has why. .* division by zero"):
-        tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "failed", verbose=0)
     monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
     with pytest.raises(ValueError, match=r"A shared sweep needs all of .* Received: no KERASTUNER_ORACLE_PORT"):
         tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "alone")
@@ -299,6 +508,7 @@ def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkey
     assert capsys.readouterr().out.rstrip().endswith("results.json has the numbers")
     written = {path.name for path in Path("sweep").iterdir()} - {"sweep.png"}
     assert written == {"sweep.json", "trials", "preset", "results.json", "table.csv", "table.md"}
+    assert not list(Path("sweep").rglob("checkpoint*"))
     done = json.loads(Path("sweep/trials/trial_0000/restarts.json").read_text())["restarts"]
     assert [one["seed"] for one in done] == [5, 6]
     objective = results["objective"]
@@ -343,15 +553,14 @@ def test_every_task_takes_a_dropout(start):
 
 
 CONSOLE = "import sys; from keras_bert_zoo import cli; sys.exit(cli.main(sys.argv[1:]))"
+SHARED = ["tune", "mrpc", "--data", ".", "--preset", "start", "--sequence-length", "80", "--epochs", "1"]
+SHARED += ["--learning-rate", "1e-2", "5e-3", "1e-3", "--batch-size", "4", "8", "--out", "shared"]
 
 
-@pytest.mark.slow
-def test_processes_share_a_sweep(start, tmp_path):
-    """A chief and two workers find what one process finds."""
+def share(folder, command, code=CONSOLE):
+    """What a worker, a chief, and another worker end with, and their stderr."""
     for part in ("train", "dev"):
-        mrpc(tmp_path, part)
-    command = ["tune", "mrpc", "--data", ".", "--preset", "start", "--sequence-length", "80", "--epochs", "1"]
-    command += ["--learning-rate", "1e-2", "5e-3", "1e-3", "--batch-size", "4", "8", "--restarts", "2"]
+        mrpc(folder, part)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -359,9 +568,9 @@ def test_processes_share_a_sweep(start, tmp_path):
     path = str(Path(kbz.__file__).parents[1])
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", CONSOLE, *command, "--out", "shared"],
+            [sys.executable, "-c", code, *command],
             env={**os.environ, "PYTHONPATH": path, **shared, "KERASTUNER_TUNER_ID": name},
-            cwd=tmp_path,
+            cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -369,12 +578,18 @@ def test_processes_share_a_sweep(start, tmp_path):
         for name in ("one", "chief", "two")
     ]
     try:
-        for process in processes:
-            _, errors = process.communicate(timeout=540)
-            assert process.returncode == 0, errors[-3000:]
+        errors = [process.communicate(timeout=540)[1] for process in processes]
+        return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
     finally:
         for process in processes:
             process.kill()
+
+
+@pytest.mark.slow
+def test_processes_share_a_sweep(start, tmp_path):
+    """A chief and two workers find what one process finds."""
+    for status, errors in share(tmp_path, [*SHARED, "--restarts", "2"]):
+        assert status == 0, errors[-3000:]
     assert {"one.json", "two.json", "chief.json"} <= {path.name for path in (tmp_path / "shared" / "trials").iterdir()}
     run = Run("mrpc", str(tmp_path / "start"), data=str(tmp_path), sequence_length=80)
     grid = {"learning_rate": [1e-2, 5e-3, 1e-3], "batch_size": [4, 8], "epochs": 1}
@@ -390,6 +605,20 @@ def test_processes_share_a_sweep(start, tmp_path):
     assert len(found[0]) == 6
     assert found[0] == found[1]
     assert (tmp_path / "shared" / "preset" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_shared_sweep_outlives_failures(start, tmp_path):
+    """The workers end well, and the chief has the reasons, which no message between them has room for."""
+    broken = "import keras_bert_zoo as kbz; kbz.BertTextClassifier.fit = lambda *arguments, **options: 1 / 0; "
+    (one, _), (chief, said), (two, _) = share(tmp_path, SHARED, broken + CONSOLE)
+    assert (one, chief, two) == (0, 2, 0)
+    why = ", ".join(f"trial {number:04d} (ZeroDivisionError: division by zero)" for number in range(6))
+    assert said.rstrip().endswith(f"Received: 6 of 6 failed: {why}")
+    for status, errors in share(tmp_path, SHARED):
+        assert status == 0, errors[-3000:]
+    results = json.loads((tmp_path / "shared" / "results.json").read_text())
+    assert [row["status"] for row in results["rows"]] == ["COMPLETED"] * 6
 
 
 @pytest.mark.slow

@@ -3,13 +3,15 @@
 from functools import cmp_to_key
 
 from keras_bert_zoo.tuning.extra import keras_tuner
+from keras_bert_zoo.tuning.resuming import Resuming
 
 
-class GridSearch(keras_tuner.GridSearch):
+class GridSearch(Resuming, keras_tuner.GridSearch):
     """As `keras_tuner.GridSearch`, which forgets in an interruption where on the grid it was.
 
     Keras Tuner 1.4 keeps the trials on disk, but not their order on the grid: started again, its `GridSearch` ends at
-    once, or fails where a trial was interrupted. Here the order is found again from the trials' values.
+    once, or fails where a trial was interrupted. Here the order is found again from the trials' values. Trials that
+    failed for want of memory, of disk or of a network are tried again, too.
     """
 
     def reload(self) -> None:

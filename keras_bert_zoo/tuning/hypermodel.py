@@ -20,6 +20,7 @@ from keras_bert_zoo.tuning.restarts import Restarts
 from keras_bert_zoo.tuning.spaces import PAPER, checked_space, declare
 
 PRESET = "preset"
+CHECKPOINT = "checkpoint.weights.h5"  # Keras Tuner's.
 
 
 class TaskHyperModel(keras_tuner.HyperModel):
@@ -30,11 +31,13 @@ class TaskHyperModel(keras_tuner.HyperModel):
 
     A point is trained with each of `restarts` seeds, and its score is the mean after the last epoch, where the rate has
     come down to zero. Each training is kept on disk when it is done, and the best one as a preset, for `best_preset`
-    and `save_best`; a trial that is no better than one before it keeps the numbers only. Keras Tuner's own checkpoints,
-    behind `get_best_models`, are of the best epoch.
+    and `save_best`; a trial that is no better than one before it keeps the numbers only. Keras Tuner's own checkpoint,
+    behind `get_best_models`, is of the best epoch, and goes with the preset: there is the best model, and none to rank
+    after it.
 
     `epochs=None` is for `Hyperband`, which sets them. A trial that it promotes is trained anew, with more epochs: the
-    schedule of the rate spans all of them, so that what was trained with fewer is no beginning of it.
+    schedule of the rate spans all of them, so that what was trained with fewer is no beginning of it. Hyperband opens
+    the checkpoint of what it promotes all the same, so that with it all trials keep theirs.
 
     Args:
         task: The class, such as `BertTextClassifier`.
@@ -135,18 +138,22 @@ class TaskHyperModel(keras_tuner.HyperModel):
             scores = {name: numbers[-1] for name, numbers in history.items()}
             objective = at.tuner.oracle.objective
             if isinstance(objective, keras_tuner.Objective) and not objective.has_value(scores):
+                names = [one.name for one in getattr(objective, "objectives", [objective])]
                 raise keras_tuner.errors.FatalValueError(
-                    f"`objective` must be one of the scores, {sorted(scores)}; those of the dev set need "
-                    f"validation_data or score. Received: objective={objective.name!r}"
+                    f"`objective` must be one of the scores, {sorted(scores)}, or a list of them; those of the dev set "
+                    f"need validation_data or score. Received: objective={names if len(names) > 1 else names[0]!r}"
                 )
+            # Keras Tuner looks for the sum of several objectives by its name.
+            scores.setdefault(objective.name, objective.get_value(scores))
             if not math.isfinite(scores["loss"]):
+                _keep_numbers_only(folder, hp)
                 raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {scores['loss']}")
             if _is_best(at.tuner.oracle.objective, scores, done.scores()):
                 trained.save_to_preset(folder / PRESET)
             done.add(seed, time.perf_counter() - start, scores)
         summary = done.summary()
         if not _is_best_trial(at.tuner.oracle, summary):
-            shutil.rmtree(folder / PRESET, ignore_errors=True)
+            _keep_numbers_only(folder, hp)
         return summary
 
     def _make(self, values: dict[str, Any], seed: int) -> keras.Model:
@@ -181,6 +188,12 @@ def _with_dropout(model: Any, rate: float) -> Any:
     other = type(model)(backbone, preprocessor=model.preprocessor, **config)
     other.set_weights(model.get_weights())
     return other
+
+
+def _keep_numbers_only(folder: Path, hp: Any) -> None:
+    shutil.rmtree(folder / PRESET, ignore_errors=True)
+    if "tuner/epochs" not in hp.values:  # Hyperband opens it when it promotes the trial.
+        (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def _is_best(objective: Any, scores: dict[str, float], before: list[dict[str, float]]) -> bool:

@@ -14,6 +14,7 @@ from keras_bert_zoo.checkpoints.huggingface import PRESET as MARKER
 from keras_bert_zoo.checkpoints.model_card import CARD, is_written_by_hand
 from keras_bert_zoo.files import replacing, write_directory
 from keras_bert_zoo.finetuning.curve import can_draw, write_figure
+from keras_bert_zoo.tuning.failures import failures, reasons
 from keras_bert_zoo.tuning.hypermodel import PRESET
 from keras_bert_zoo.tuning.restarts import Restarts, spread
 
@@ -24,7 +25,11 @@ def best_preset(tuner: Any) -> Path:
         path = Path(tuner.get_trial_dir(trial.trial_id)) / PRESET
         if trial.status == "COMPLETED" and path.is_dir():
             return path
-    raise ValueError(f"`tuner` must have finished a trial of a TaskHyperModel. Received: {tuner.project_dir!r} without")
+    failed = failures(tuner)
+    raise ValueError(
+        f"`tuner` must have finished a trial of a TaskHyperModel. Received: {tuner.project_dir!r} without"
+        + (f"; failed: {reasons(failed)}" if failed else "")
+    )
 
 
 def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:

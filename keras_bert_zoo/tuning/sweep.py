@@ -1,5 +1,7 @@
 """A sweep over a task's official files, from a preset to the best one."""
 
+import logging
+import math
 import os
 import time
 from dataclasses import asdict
@@ -17,7 +19,11 @@ GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
 SEARCHES = ("grid", "random", "bayesian", "hyperband")
 # As long as Keras Tuner's workers wait for their chief, in seconds.
 _PATIENCE = 3600
+# To Keras Tuner 0 is no seed, and each search another one.
+_SEED_FOR_0 = 2**31
 CONFIG, RESULTS, TRIALS, PRESET = "sweep.json", "results.json", "trials", "preset"
+
+_logger = logging.getLogger("keras_bert_zoo")
 
 
 def tune(
@@ -54,7 +60,9 @@ def tune(
         a shared sweep.
 
     Raises:
-        ValueError: Something in a file is not as expected, `out` holds another sweep, or Keras Tuner is missing.
+        ValueError: Something in a file is not as expected, `out` holds another sweep, or Keras Tuner is missing; or
+            trials failed. What the others have found is then in `out`, without `results.json`, and the same call tries
+            the failed ones again. Those whose loss was no number are not: they have no score, and the log says so.
 
     Example:
 
@@ -64,7 +72,7 @@ def tune(
     ```
     """
     from keras_bert_zoo.tuning.extra import keras_tuner
-    from keras_bert_zoo.tuning.hypermodel import TaskHyperModel
+    from keras_bert_zoo.tuning.hypermodel import CHECKPOINT, TaskHyperModel
     from keras_bert_zoo.tuning.results import draw_sweep, save_best, table, write_table
 
     for name, value, known in (("grid", grid, tuple(GRIDS)), ("search", search, SEARCHES)):
@@ -109,30 +117,50 @@ def tune(
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, config)  # Not before it is known to make sense.
     objective = keras_tuner.Objective(f"val_{run.recipe.score}", "max")
-    options: dict[str, Any] = {"objective": objective, "seed": run.seed, "directory": folder, "project_name": TRIALS}
+    options: dict[str, Any] = {
+        "objective": objective,
+        "seed": run.seed or _SEED_FOR_0,
+        "directory": folder,
+        "project_name": TRIALS,
+        # Points too large for the memory may be neighbours, and a chief would not survive its refusal.
+        "max_consecutive_failed_trials": math.inf,
+    }
     if search == "hyperband":
         options["max_epochs"] = max(epochs) if isinstance(epochs, list) else epochs
     elif trials is not None or search != "grid":
         options["max_trials"] = trials or 10
     tuner = _tuner_class(search)(hypermodel, **options)
-    try:
-        tuner.search(train.x, train.y, verbose=verbose)
-    except RuntimeError as error:
-        if "consecutive failures" not in str(error):
-            raise
-        last = str(error).strip().splitlines()[-1]
-        raise ValueError(
-            f"Several trials in a row failed; {folder / TRIALS} has why. Received at last: {last}"
-        ) from None
+    tuner.search(train.x, train.y, verbose=verbose)
     if _is_worker():
         return None
-    save_best(tuner, folder / PRESET)
-    for name in ("table.csv", "table.md"):
-        write_table(tuner, folder / name)
-    draw_sweep(tuner, folder / "sweep.png")
+    if any(trial.status == "COMPLETED" for trial in tuner.oracle.trials.values()):
+        save_best(tuner, folder / PRESET)
+        for name in ("table.csv", "table.md"):
+            write_table(tuner, folder / name)
+        draw_sweep(tuner, folder / "sweep.png")
+    _report_failures(tuner)
+    for checkpoint in (folder / TRIALS).glob(f"trial_*/{CHECKPOINT}"):
+        checkpoint.unlink()  # Each as large as a preset, and nobody promotes or opens them any more.
     results = {"task": run.task, "objective": objective.name, "rows": table(tuner), "sweep": config}
     write_json(folder / RESULTS, results)  # Last: it says that all is there.
     return results
+
+
+def _report_failures(tuner: Any) -> None:
+    """Refuse to call a sweep complete that would go further when started again, or that has found nothing."""
+    from keras_bert_zoo.tuning.failures import failures, reasons
+
+    failed, total = failures(tuner), len(tuner.oracle.trials)
+    passing = {trial_id: failure for trial_id, failure in failed.items() if failure.passing}
+    if passing:
+        raise ValueError(
+            "All trials must finish; started again, the sweep tries those that failed once more. "
+            f"Received: {len(passing)} of {total} failed: {reasons(passing)}"
+        )
+    if len(failed) == total:
+        raise ValueError(f"A trial must have a score. Received: none of {total}: {reasons(failed)}")
+    if failed:
+        _logger.warning("%d of %d trials have no score: %s", len(failed), total, reasons(failed))
 
 
 def _is_worker() -> bool:
@@ -158,10 +186,13 @@ def _wait_for(config: Path) -> None:
 def _tuner_class(search: str) -> Any:
     from keras_bert_zoo.tuning.extra import keras_tuner
     from keras_bert_zoo.tuning.grid import GridSearch
+    from keras_bert_zoo.tuning.resuming import Resuming
 
-    return {
-        "grid": GridSearch,
+    if search == "grid":
+        return GridSearch
+    theirs = {
         "random": keras_tuner.RandomSearch,
         "bayesian": keras_tuner.BayesianOptimization,
         "hyperband": keras_tuner.Hyperband,
     }[search]
+    return type(theirs.__name__, (Resuming, theirs), {})
