@@ -90,7 +90,7 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 
 $(VENV)/.only-jax $(VENV)/.only-torch: $(VENV)/.only-%: pyproject.toml
 	$(PYTHON) -m venv $(VENV)/only-$*
-	$(VENV)/only-$*/bin/python -m pip install --quiet --editable ".[test]" $(if $(filter jax,$*),".[jax]","$(TORCH)")
+	$(VENV)/only-$*/bin/python -m pip install --quiet --editable $(if $(filter jax,$*),".[test,jax]",".[test]" "$(TORCH)")
 	touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

@@ -160,7 +160,7 @@ class StopAtNaN(keras.callbacks.Callback):
         epoch_steps: Updates an epoch; None where each batch is one.
     """
 
-    # Else Keras waits for each step's loss before it starts the next one. What is raised here ends `fit` a little later.
+    # Else Keras waits for each step's loss before it starts the next one. An error ends `fit` a little later so.
     async_safe = True
 
     def __init__(self, state: State, epoch_steps: int | None = None) -> None:
