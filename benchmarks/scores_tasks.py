@@ -18,6 +18,7 @@ LEARNING_RATE = 5e-5
 WARMUP = 0.1
 EPSILON = 1e-8  # PyTorch's; with BERT's 1e-6 it would count whether it is added before bias correction or after.
 STRIDE = 128
+FEW = ", few"  # After the name of a task of GLUE of which few examples are trained.
 FRESH = ", random weights"  # After the name of a task that did not start from the preset's.
 TAGS = ["B-LOC", "B-MISC", "B-ORG", "B-PER", "I-LOC", "I-MISC", "I-ORG", "I-PER", "O"]
 
@@ -42,6 +43,7 @@ class Task(NamedTuple):
 TASKS = {
     "cola": Task(),
     "sst2": Task(epochs=2),
+    f"sst2{FEW}": Task(train=slice(0, None, 16)),
     "rte": Task(),
     "stsb": Task(),
     "mrpc": Task(),
@@ -77,7 +79,8 @@ def read_task(name: str, part: str, data: Path, limit: int | None = None) -> Exa
         held_out = list(dict.fromkeys(columns.title))[::3]
         rows = [i for i, title in enumerate(columns.title) if (title in held_out) == (part == "dev")]
     else:
-        x, y, _ = read_glue(name, data / "glue" / GLUE[name].folder / f"{part}.tsv")
+        glue = name.removesuffix(FEW)
+        x, y, _ = read_glue(glue, data / "glue" / GLUE[glue].folder / f"{part}.tsv")
     share = TASKS[name].train if part == "train" else TASKS[name].dev
     chosen = (rows or range(len(y)))[share][:limit]
 
@@ -105,7 +108,7 @@ def score(name: str, y: Any, predictions: Any) -> dict[str, float]:
         scores = squad_v2_scores(y, *predictions, threshold=float("inf"))
         # The last one where every question is answered, so that saying nothing is worth nothing.
         return {key: scores[key] for key in ("best_exact", "best_f1", "HasAns_f1")}
-    return glue_scores(name, y, predictions)
+    return glue_scores(name.removesuffix(FEW), y, predictions)
 
 
 def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple[str, ...]) -> None:
