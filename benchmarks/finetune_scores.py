@@ -52,6 +52,8 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         "learning_rate": arguments.learning_rate,
         "share": str(TASKS[task]),
     }
+    if arguments.random:  # Its fresh weights are those of another `initializer_range`, too.
+        run["initializer_range"] = json.loads((arguments.preset / "config.json").read_text())["initializer_range"]
     if any(run.items() <= record.items() for record in read_results(arguments.results)):
         return True
     print(f"{task}, seed {seed}: {name}", flush=True)
@@ -116,16 +118,16 @@ def gains(records: list[dict]) -> Iterator[str]:
     """A line for each score of each task: from the preset's weights, and from fresh ones at their own best peak."""
     yield "| task, score | from | peak | seeds | dev scores, mean ± standard deviation |"
     yield "|---|---|---|---|---|"
-    runs: dict[tuple[str, bool, float], list[dict]] = {}
+    runs: dict[tuple[str, float, float], list[dict]] = {}
     for record in records:
-        task = record["task"].removesuffix(FRESH)
-        runs.setdefault((task, task != record["task"], record["learning_rate"]), []).append(record)
-    for (task, fresh, peak), own in sorted(runs.items()):
+        key = record["task"].removesuffix(FRESH), record.get("initializer_range", 0.0), record["learning_rate"]
+        runs.setdefault(key, []).append(record)
+    for (task, deviation, peak), own in sorted(runs.items()):
         metric = next(name for name in METRICS if name in own[0])
         own.sort(key=lambda record: record["seed"])
         seeds = ", ".join(str(record["seed"]) for record in own)
         scores = summary([record[metric] for record in own])
-        start = "fresh weights" if fresh else "the preset"
+        start = f"fresh weights of {deviation}" if deviation else "the preset"
         yield f"| {task}, {metric} | {start} | {peak:g} | {seeds} | {scores} |"
 
 

@@ -26,13 +26,17 @@ def build(name: str, preset: str, random: bool = False, learning_rate: float = L
     return model
 
 
-def finetune(name: str, train: Examples, dev: Examples, job: dict[str, Any]) -> tuple[Any, dict[str, int]]:
+def finetune(name: str, train: Examples, dev: Examples, job: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     keras.utils.set_random_seed(job["seed"])
     if job["random_batches"]:
         batching._BATCHES_SORTED_TOGETHER = 1
     dtype = "mixed_bfloat16" if job["bfloat16"] else "float32"
     model = build(name, job["preset"], job["random"], job["learning_rate"], dtype=dtype)
-    measured = timed(lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2))
+    measured: dict[str, Any] = timed(
+        lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2)
+    )
+    if job["random"]:
+        measured["initializer_range"] = model.backbone.architecture["initializer_range"]
     if job["bfloat16"]:
         trained = model.get_weights()
         model = build(name, job["preset"], job["random"])
