@@ -1,6 +1,7 @@
 """What speed rests on, counted: programs, padding, fused attention, operations. Seconds are in `benchmarks`."""
 
 import re
+import traceback
 
 import keras
 import numpy as np
@@ -150,6 +151,34 @@ def test_off_the_cpu_pytorch_drops_out_within_fused_attention(monkeypatch):
     for training in (True, False):
         backbone({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, training=training)
     assert rates == [0.1, 0.1, 0.0, 0.0]
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="The other backends put constants into their programs.")
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_no_number_of_ours_is_sent_to_the_device_in_a_step(dtype):
+    """On a GPU each would wait for what was started before. Keras sends some, for the loss and its metrics."""
+    from torch.overrides import TorchFunctionMode
+
+    senders = []
+
+    class Sent(TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), options=None):
+            if function.__name__ in ("as_tensor", "tensor") and isinstance(arguments[0], int | float):
+                frames = [frame.filename for frame in traceback.extract_stack()[:-1]]
+                outside = [name for name in frames if not re.search("keras/src/(backend|ops)/|/torch/", name)]
+                senders.append("ours" if "keras_bert_zoo" in outside[-1] else "Keras")
+            return function(*arguments, **(options or {}))
+
+    backbone = kbz.BertBackbone(**TINY, dtype=dtype)
+    model = kbz.BertTextClassifier(backbone, num_classes=2)
+    model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3, 0.1, 10)))
+    ids = np.ones((2, 8), "int32")
+    inputs = {"token_ids": ids, "segment_ids": ids, "padding_mask": ids}
+    model.train_on_batch(inputs, np.array([0, 1]))
+    with Sent():
+        model.train_on_batch(inputs, np.array([0, 1]))
+    assert "Keras" in senders
+    assert "ours" not in senders
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX lowers for platforms that are not there.")

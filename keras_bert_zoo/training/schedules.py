@@ -48,7 +48,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
                 "`total_steps` must be given outside the `fit` of a keras_bert_zoo task. Received: total_steps=None"
             )
         step = ops.cast(step, "float32")
-        rate = self.learning_rate * ops.maximum(1.0 - step / self.total_steps, 0.0) ** self.power
+        # Not `maximum`, whose 0 PyTorch would send to the device in each step.
+        rate = self.learning_rate * ops.relu(1.0 - step / self.total_steps) ** self.power
         warmup_steps = int(self.total_steps * self.warmup)
         if not warmup_steps:
             return rate
