@@ -1,0 +1,77 @@
+"""What all reports have: the facts that a reader needs to judge the numbers, a table, and two files of one name."""
+
+import argparse
+import datetime
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from machine import commit, identity, versions
+
+
+def about(script: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Facts of a run that begins now; `args.peers_python`, where there is one, says where the peers' versions are."""
+    peers = getattr(args, "peers_python", None)
+    return {
+        "command": describe_command(script, args),
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "commit": commit(),
+        **identity(),
+        **({"peers": versions(peers)} if peers else {}),
+    }
+
+
+def describe_command(script: str, args: argparse.Namespace) -> str:
+    """The command with every option spelt out, and placeholders where a path of this machine would stand."""
+    words = ["KBZ_DATA=DATA"] if "KBZ_DATA" in os.environ else []
+    words.append(f"python benchmarks/{script}")
+    for name, value in vars(args).items():
+        if value is None or value is False or value == [] or name == "serve":
+            continue
+        values = value if isinstance(value, list) else [value]
+        # A path is a Path, an interpreter, or a directory that may be a preset's name as well.
+        if isinstance(values[0], Path) or name in ("peers_python", "preset"):
+            values = [name.upper()]
+        option = f"--{name.replace('_', '-')}"
+        words.append(option if value is True else f"{option} {','.join(map(str, values))}")
+    return " ".join(words)
+
+
+def describe(facts: dict[str, Any]) -> list[str]:
+    """Lines of Markdown."""
+
+    def spelt(found: dict[str, str]) -> str:
+        return ", ".join(f"{package} {version}" for package, version in found.items() if version != "none")
+
+    lines = [f"- Command: `{facts['command']}`", f"- Date: {facts['date']}", f"- Machine: {facts['machine']}"]
+    lines.append(f"- keras_bert_zoo with: {spelt(facts['versions'])}")
+    lines += [f"- Peers with: {spelt(facts['peers'])}"] if "peers" in facts else []
+    at = f", commit {facts['commit']}" if facts["commit"] else ""
+    return [*lines, f"- Code: {facts['code']}{at}"]
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Markdown of rows, their head first."""
+    head, *body = rows
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body))
+
+
+def write(out: Path, text: str, raw: dict[str, Any]) -> None:
+    """`out`, a file of Markdown, and its numbers beside it as JSON, each at once or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    numbers = json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
+    for path, content in ((out, text), (out.with_suffix(".json"), numbers)):
+        unfinished = path.with_name(f"{path.name}.part")
+        unfinished.write_text(content, encoding="utf-8")
+        unfinished.replace(path)
+
+
+def is_current(out: Path) -> bool:
+    """Whether the report `out` is there, of this machine, these versions and this code."""
+    path = out.with_suffix(".json")
+    if not (out.is_file() and path.is_file()):
+        return False
+    facts = json.loads(path.read_text(encoding="utf-8")).get("about", {})
+    return identity().items() <= facts.items()
