@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,22 @@ from machine import commit, identity, versions
 def about(script: str, args: argparse.Namespace) -> dict[str, Any]:
     """Facts of a run that begins now; `args.peers_python`, where there is one, says where the peers' versions are."""
     peers = getattr(args, "peers_python", None)
-    return {
-        "command": describe_command(script, args),
-        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "commit": commit(),
-        **identity(),
-        **({"peers": versions(peers)} if peers else {}),
-    }
+    beside = {"peers": versions(peers)} if peers else {}
+    return {"command": describe_command(script, args), **now(), **beside}
+
+
+def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Facts of rows that were measured before, each with its own; what old ones do not tell is unknown."""
+    found = {row.get("contender") == "transformers": row.get("versions", {}) for row in rows}
+    facts = {name: rows[-1].get(name, "unknown") for name in ("date", "machine", "commit", "code")}
+    beside = {"peers": found[True]} if found.get(True) else {}
+    return {"command": describe_command(script, args), **facts, "versions": found.get(False, {}), **beside}
+
+
+def now(python: str = sys.executable) -> dict[str, Any]:
+    """What a measurement that is made now, by that Python, is of."""
+    date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    return {"date": date, "commit": commit(), **identity(python)}
 
 
 def describe_command(script: str, args: argparse.Namespace) -> str:
