@@ -63,7 +63,7 @@ SWEEPS = {
         n: {**BASE, "length": n, "predictions": round(0.15 * n), "batch": 32768 // n} for n in (64, 128, 256, 512)
     },
 }
-SWEPT = ("keras_bert_zoo, JAX", "keras_bert_zoo, PyTorch, compiled", "transformers, torch.compile")
+SWEPT = ("keras_bert_zoo, JAX", "keras_bert_zoo, PyTorch", "transformers, torch.compile")
 TINY = {"layers": 1, "width": 64, "heads": 1, "length": 16, "predictions": 2, "batch": 2, "steps": 1, "repeats": 1}
 
 

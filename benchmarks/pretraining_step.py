@@ -108,7 +108,7 @@ def main() -> None:
         serve(lambda: prepare(arguments.serve, arguments.sizes[0], arguments.dtypes[0]))
         return
     raw = known(arguments.out and arguments.out.with_suffix(".json"))
-    raw["about"] = about("pretraining_step.py", arguments)
+    raw["about"] = about("pretraining_step.py", arguments, between=" ")
     for name, dtype in itertools.product(arguments.sizes, arguments.dtypes):
         found = raw.get(f"{name}, {dtype}", {})
         if all(len(found.get(title, ())) >= arguments.rounds for title in line_up(arguments)):

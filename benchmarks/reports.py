@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,11 +13,11 @@ from typing import Any
 from machine import commit, identity, versions
 
 
-def about(script: str, args: argparse.Namespace) -> dict[str, Any]:
+def about(script: str, args: argparse.Namespace, between: str = ",") -> dict[str, Any]:
     """Facts of a run that begins now; `args.peers_python`, where there is one, says where the peers' versions are."""
     peers = getattr(args, "peers_python", None)
     beside = {"peers": versions(peers)} if peers else {}
-    return {"command": describe_command(script, args), **now(), **beside}
+    return {"command": describe_command(script, args, between), **now(), **beside}
 
 
 def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, A
     found = {row.get("contender") == "transformers": row.get("versions", {}) for row in rows}
     facts = {name: rows[-1].get(name, "unknown") for name in ("date", "machine", "commit", "code")}
     beside = {"peers": found[True]} if found.get(True) else {}
-    return {"command": describe_command(script, args), **facts, "versions": found.get(False, {}), **beside}
+    return {"command": describe_command(script, args, " "), **facts, "versions": found.get(False, {}), **beside}
 
 
 def now(python: str = sys.executable) -> dict[str, Any]:
@@ -33,19 +34,23 @@ def now(python: str = sys.executable) -> dict[str, Any]:
     return {"date": date, "commit": commit(), **identity(python)}
 
 
-def describe_command(script: str, args: argparse.Namespace) -> str:
-    """The command with every option spelt out, and placeholders where a path of this machine would stand."""
+def describe_command(script: str, args: argparse.Namespace, between: str = ",") -> str:
+    """The command with every option spelt out, and placeholders where a path of this machine would stand.
+
+    `between` is what the script wants between the values of an option.
+    """
     words = ["KBZ_DATA=DATA"] if "KBZ_DATA" in os.environ else []
     words.append(f"python benchmarks/{script}")
     for name, value in vars(args).items():
         if value is None or value is False or value == [] or name == "serve":
             continue
-        values = value if isinstance(value, list) else [value]
-        # A path is a Path, an interpreter, or a directory that may be a preset's name as well.
-        if isinstance(values[0], Path) or name in ("peers_python", "preset"):
-            values = [name.upper()]
-        option = f"--{name.replace('_', '-')}"
-        words.append(option if value is True else f"{option} {','.join(map(str, values))}")
+        option, values = f"--{name.replace('_', '-')}", value if isinstance(value, list) else [value]
+        if isinstance(value, list) and isinstance(values[0], Path):
+            words.append(f"{name.upper()}/*")  # Files have no option.
+        elif isinstance(value, Path) or name in ("peers_python", "preset"):
+            words.append(f"{option} {name.upper()}")
+        else:
+            words.append(option if value is True else f"{option} {between.join(shlex.quote(str(v)) for v in values)}")
     return " ".join(words)
 
 
