@@ -8,6 +8,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining import estimate
+from keras_bert_zoo.pretraining.estimate import table as estimate_table
 from keras_bert_zoo.training import cost
 from keras_bert_zoo.training.devices import DEVICES, Device
 from tests.helpers import TINY
@@ -115,6 +116,26 @@ def test_small_batches_wait_for_the_network(schedule, bounds):
     assert [estimate("bert_large", "a100", n, schedule).bound for n in (1, 8, 128)] == bounds
 
 
+def test_devices_beyond_the_batch_stand_idle():
+    """The paper's batch of 256 on 1,024: what 256 take, of an example each."""
+    all_work, most_idle = (estimate("bert_base", "a100", devices) for devices in (256, 1024))
+    assert most_idle.devices == 1024
+    assert most_idle.steps == all_work.steps
+    assert most_idle.seconds == all_work.seconds
+    step = most_idle.steps[0]
+    assert (step.devices, step.share) == (256, 1)
+    assert step.sent == pytest.approx(2 * 255 / 256 * 4 * 110_106_428)
+    assert step.compute == pytest.approx(6.99e10 / (312e12 * 0.45), rel=5e-3)
+    rows = estimate_table([all_work, most_idle]).splitlines()[2:4]
+    assert [row.split(" | ")[0] for row in rows] == ["| 256", "| 1,024 (768 idle)"]
+    assert rows[0].split(" | ")[1:] == rows[1].split(" | ")[1:]
+
+
+def test_a_phase_of_larger_batches_wakes_them():
+    run = estimate("bert_tiny", "a100", 512, [(128, 20, 256, 1), (128, 20, 1024, 1)])
+    assert [(step.devices, step.share) for step in run.steps] == [(256, 1), (512, 2)]
+
+
 # --- Counted
 
 
@@ -185,7 +206,7 @@ def test_table_on_the_console(capsys):
         ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
         ({"efficiency": 45}, "`efficiency` must be a share of the peak, at most 1. Received: efficiency=45"),
         ({"devices": 0}, "`devices` must be a positive integer"),
-        ({"devices": 3}, "`devices` must divide each batch. Received: devices=3, a batch of 256"),
+        ({"devices": 3}, "`devices` must divide each batch, or be more. Received: devices=3, a batch of 256"),
         ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),
         ({"schedule": []}, "`schedule` must have a phase"),
         ({"schedule": [(513, 20, 8, 1)]}, "A phase must have at most 512 tokens"),
