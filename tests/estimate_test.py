@@ -1,5 +1,9 @@
 """The estimate of pre-training, beside published runs, counted weights and bytes, and a step worked by hand."""
 
+import json
+import statistics
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -59,6 +63,13 @@ def test_flops_of_a_sequence(preset, phase, flops):
 )
 def test_published_runs_of_bert_large(device, devices, schedule, minutes):
     assert estimate("bert_large", device, devices, schedule).seconds / 60 == pytest.approx(minutes, rel=0.1)
+
+
+def test_the_cpu_s_share_is_that_of_the_measured_step():
+    results = Path(__file__).parents[1] / "benchmarks" / "results" / "pretraining_step.json"
+    rates = json.loads(results.read_text())["base, 128/20, float32"]["keras_bert_zoo, torch"]
+    seconds = estimate("bert_base", "cpu", schedule=[(128, 20, 8, 1)]).steps[0].compute
+    assert 8 / seconds == pytest.approx(statistics.median(rates), rel=0.05)
 
 
 # --- By hand
@@ -202,6 +213,7 @@ def test_table_on_the_console(capsys):
     "arguments, message",
     [
         ({"device": "a1000"}, "`device` must be one of .*h100.* Received: device='a1000'"),
+        ({"device": "h200"}, "`efficiency` must be given .* Received: device='h200'"),
         ({"device": "tpu_v4"}, "`efficiency` must be given .* Received: device='tpu_v4'"),
         ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
         ({"efficiency": 45}, "`efficiency` must be a share of the peak, at most 1. Received: efficiency=45"),
