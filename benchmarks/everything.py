@@ -77,7 +77,9 @@ def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, t
     written("prepare_speed", "Examples from text", "prepare_speed.py", *vocab, *original, *novels)
     found["int8_score_torch"] = "int8", ["int8_score.py", *minilm, "--out", str(out)]
     for backend in BACKENDS.split(","):
-        scaling = ["scaling.py", "--backend", backend, *vocab, "--out", str(out), *novels]
+        # Memory, replicas and the corpus are the same whatever the backend.
+        sweeps = [*vocab, *novels] if backend == "tensorflow" else ["--only", "length", "batch", "layers", "width"]
+        scaling = ["scaling.py", "--backend", backend, "--out", str(out), *sweeps]
         found[f"scaling_{backend}"] = f"Cost against sizes: {backend}", scaling
     return found
 

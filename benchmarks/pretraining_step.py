@@ -108,11 +108,11 @@ def main() -> None:
         serve(lambda: prepare(arguments.serve, arguments.sizes[0], arguments.dtypes[0]))
         return
     raw = known(arguments.out and arguments.out.with_suffix(".json"))
-    raw["about"] = about("pretraining_step.py", arguments, between=" ")
     for name, dtype in itertools.product(arguments.sizes, arguments.dtypes):
         found = raw.get(f"{name}, {dtype}", {})
         if all(len(found.get(title, ())) >= arguments.rounds for title in line_up(arguments)):
             continue
+        raw["about"] = about("pretraining_step.py", arguments, between=" ")
         measure(name, dtype, arguments, raw)
         if arguments.out:  # After each: what has been measured is not lost to a later one.
             write(arguments.out, report(raw), raw)
