@@ -4,19 +4,17 @@ Frameworks are imported where they are used, as no environment needs to have the
 """
 
 import dataclasses
-import importlib.metadata
 import json
 import os
-import platform
 import random
-import resource
+import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from process import device_name, memory, peak, threads, timed
 from worker import serve
 
 SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
@@ -118,14 +116,12 @@ class Contender:
         predict: Logits of raw texts, in their order.
         count_tokens: Tokens of the texts as this contender sees them, padding left out.
         compiles: Whether each shape of a batch costs time when it is first met.
-        framework: What computes.
     """
 
     train: Callable[[Texts, list[int]], object] | None
     predict: Callable[[Texts], object]
     count_tokens: Callable[[Texts], int]
     compiles: bool
-    framework: str
 
 
 def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender:
@@ -150,59 +146,72 @@ def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender
         predict=lambda x: classifier.predict(x, batch_size=task.batch_size, verbose=0),
         count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
         compiles=keras.backend.backend() != "torch",
-        framework=keras.backend.backend(),
     )
+
+
+_EXPORT_OURS = """
+import sys
+from keras_bert_zoo import BertTextClassifier
+preset, length, path = sys.argv[1:]
+BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=int(length)).export(path, format="onnx")
+"""
+_EXPORT_TRANSFORMERS = """
+import sys
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+preset, _, path = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(preset, local_files_only=True)
+options = {"attn_implementation": "sdpa", "dtype": torch.float32, "local_files_only": True}
+model = AutoModelForSequenceClassification.from_pretrained(preset, num_labels=2, **options).eval()
+example = dict(tokenizer(["a text", "another one, and longer"], padding=True, return_tensors="pt"))
+axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=512)}
+shapes = dict.fromkeys(example, axes)
+torch.onnx.export(model, kwargs=example, f=path, input_names=list(example), dynamic_shapes=shapes, dynamo=True)
+"""
+
+
+def _exported(program: str, preset: str, task: Task) -> Any:
+    """A session of ONNX Runtime; another process exports, so that what that takes does not count."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", program, preset, str(task.sequence_length), f"{folder}/model.onnx"]
+        subprocess.run(command, stdout=sys.stderr, check=True)
+        return onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
 
 
 def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
     """Our export to ONNX in ONNX Runtime, fed with our batches of similar length."""
-    import keras
     import numpy as np
-    import onnxruntime
 
-    from keras_bert_zoo import BertTextClassifier
+    from keras_bert_zoo import BertPreprocessor, BertTokenizer
+    from keras_bert_zoo.presets import load_preset
     from keras_bert_zoo.text.batching import LengthSortedBatches
 
-    classifier = BertTextClassifier.from_preset(preset, num_classes=2, sequence_length=task.sequence_length)
-    with tempfile.TemporaryDirectory() as folder:
-        classifier.export(f"{folder}/model.onnx", format="onnx")
-        session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+    session = _exported(_EXPORT_OURS, preset, task)
+    checkpoint = load_preset(preset, load_weights=False)
+    tokenizer = BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
+    preprocessor = BertPreprocessor(tokenizer, task.sequence_length)
 
     def predict(x: Texts) -> Any:
-        batches = LengthSortedBatches(classifier.preprocessor.pack(x), batch_size=task.batch_size)
+        batches = LengthSortedBatches(preprocessor.pack(x), batch_size=task.batch_size)
         return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
 
     return Contender(
         train=None,
         predict=predict,
-        count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
+        count_tokens=lambda x: int(preprocessor.pack(x).lengths.sum()),
         compiles=False,
-        framework=keras.backend.backend(),
     )
 
 
 def transformers_onnx(preset: str, task: Task) -> Contender:
     """transformers' model in ONNX Runtime, all texts tokenised first and sorted by length."""
     import numpy as np
-    import onnxruntime
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(preset, local_files_only=True)
-    options = {"attn_implementation": "sdpa", "dtype": torch.float32, "local_files_only": True}
-    model = AutoModelForSequenceClassification.from_pretrained(preset, num_labels=2, **options).eval()
-    example = dict(tokenizer(["a text", "another one, and longer"], padding=True, return_tensors="pt"))
-    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=512)}
-    with tempfile.TemporaryDirectory() as folder:
-        torch.onnx.export(
-            model,
-            kwargs=example,
-            f=f"{folder}/model.onnx",
-            input_names=list(example),
-            dynamic_shapes=dict.fromkeys(example, axes),
-            dynamo=True,
-        )
-        session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+    session = _exported(_EXPORT_TRANSFORMERS, preset, task)
     names = {each.name for each in session.get_inputs()}
 
     def predict(x: Texts) -> Any:
@@ -223,23 +232,27 @@ def transformers_onnx(preset: str, task: Task) -> Contender:
             map(len, tokenizer(*columns(x), truncation=True, max_length=task.sequence_length)["input_ids"])
         ),
         compiles=False,
-        framework="torch",
     )
 
 
-def transformers(preset: str, task: Task, grouped: bool = False, bfloat16: bool = False) -> Contender:
+def transformers(
+    preset: str, task: Task, grouped: bool = False, bfloat16: bool = False, compiled: bool = False
+) -> Contender:
     """Fine-tuning as transformers' Trainer does it, without what it costs: the loop is plain PyTorch.
 
     Batches are tokenised as they come and padded to their longest; or, grouped, all texts are tokenised first and
-    sorted by length: within chunks of a shuffled epoch for training, as a whole for prediction.
+    sorted by length: within chunks of a shuffled epoch for training, as a whole for prediction. `compiled` is
+    torch.compile for any shape.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
 
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(preset, local_files_only=True)
     model = AutoModelForSequenceClassification.from_pretrained(
         preset, num_labels=2, attn_implementation="sdpa", dtype=torch.float32, local_files_only=True
-    )
+    ).to(device)
+    forward = torch.compile(model, dynamic=True) if compiled else model
 
     def tokenize(x: Texts, **options: Any) -> Any:
         return tokenizer(*columns(x), truncation=True, max_length=task.sequence_length, **options)
@@ -255,14 +268,14 @@ def transformers(preset: str, task: Task, grouped: bool = False, bfloat16: bool 
             rows = list(order[i : i + task.batch_size])
             if grouped:
                 chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
-                yield rows, tokenizer.pad(chosen, return_tensors="pt")
+                yield rows, tokenizer.pad(chosen, return_tensors="pt").to(device)
             else:
-                yield rows, tokenize(take(x, rows), padding=True, return_tensors="pt")
+                yield rows, tokenize(take(x, rows), padding=True, return_tensors="pt").to(device)
 
     def train(x: Texts, y: list[int]) -> None:
         torch.manual_seed(SEED)
         model.train()
-        labels = torch.tensor(y)
+        labels = torch.tensor(y, device=device)
         decayed, plain = [], []
         for name, parameter in model.named_parameters():
             (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
@@ -274,30 +287,31 @@ def transformers(preset: str, task: Task, grouped: bool = False, bfloat16: bool 
         steps = -(-len(y) // task.batch_size)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         for rows, inputs in batches(x, torch.randperm(len(y)).tolist(), _BATCHES_SORTED_TOGETHER * task.batch_size):
-            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-                loss = model(**inputs, labels=labels[rows]).loss
+            with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
+                loss = forward(**inputs, labels=labels[rows]).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     @torch.inference_mode()
     def predict(x: Texts) -> Any:
         model.eval()
         count = len(columns(x)[0])
-        logits = torch.empty(count, 2)
+        logits = torch.empty(count, 2, device=device)
         for rows, inputs in batches(x, range(count), count):
-            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-                logits[rows] = model(**inputs).logits.float()
-        return logits.numpy()
+            with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
+                logits[rows] = forward(**inputs).logits.float()
+        return logits.cpu().numpy()
 
     return Contender(
         train=train,
         predict=predict,
         count_tokens=lambda x: sum(len(ids) for ids in tokenize(x)["input_ids"]),
-        compiles=False,
-        framework="torch",
+        compiles=compiled,
     )
 
 
@@ -340,7 +354,6 @@ def keras_hub(preset: str, task: Task, sequence_length: int | None = None) -> Co
         predict=lambda x: classifier.predict(dataset(x).batch(task.batch_size), verbose=0),
         count_tokens=count_tokens,
         compiles=False,  # One shape, which the first batches meet.
-        framework=keras.backend.backend(),
     )
 
 
@@ -353,75 +366,11 @@ CONTENDERS: dict[str, Callable[..., Contender]] = {
 }
 
 
-def _threads(framework: str) -> str:
-    if framework == "torch":
-        import torch
-
-        return f"torch {torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between"
-    if framework == "tensorflow":
-        import tensorflow as tf
-
-        threading = tf.config.threading
-        within, between = threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()
-        return f"tensorflow {within} in an operation, {between} between (0: one a core)"
-    return f"{framework} as it chooses"
-
-
-def _peak(framework: str, dtype: str) -> float:
-    """FLOP/s of the framework's own product of two large matrices, the fastest of some."""
-    size = 2048
-    if framework == "torch":
-        import torch
-
-        matrix = torch.ones((size, size), dtype=getattr(torch, dtype))
-        work: Callable[[], Any] = lambda: matrix @ matrix  # noqa: E731
-    elif framework == "openvino":
-        import numpy as np
-        import openvino
-        from openvino import opset13
-
-        values, given = np.ones((size, size), "float32"), opset13.parameter((size, size), np.float32)
-        graph = openvino.Model([opset13.matmul(given, given, False, False)], [given])
-        compiled = openvino.compile_model(graph, "CPU")  # In bfloat16 where the processor can.
-        work = lambda: compiled(values)  # noqa: E731
-    elif framework == "jax":
-        import jax
-
-        array = jax.numpy.ones((size, size), dtype)
-        product = jax.jit(jax.numpy.matmul)
-        work = lambda: product(array, array).block_until_ready()  # noqa: E731
-    else:
-        import tensorflow as tf
-
-        tensor = tf.ones((size, size), dtype)
-        work = lambda: tf.matmul(tensor, tensor).numpy()  # noqa: E731
-    return 2 * size**3 / min(_timed(work)["seconds"] for _ in range(8))
-
-
-def _memory() -> int:
-    """The most bytes that the process has had so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _versions() -> dict[str, str]:
-    versions = {"Python": platform.python_version()}
-    for package in ("keras", "tensorflow", "torch", "jax", "openvino", "onnxruntime", "transformers", "keras-hub"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "none"
-    return versions
-
-
-def _timed(work: Callable[..., object], *data: Any) -> dict[str, float]:
-    cpu, wall = time.process_time(), time.perf_counter()
-    work(*data)
-    return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
-
-
 def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
     """Load and warm up; the rest is timed, an order at a time."""
-    task = TASKS[job["task"]]
+    task, framework, device = TASKS[job["task"]], job["framework"], job["device"]
+    card = device_name(framework, device)
+    most = peak(framework, "bfloat16" if job["options"].get("bfloat16") else "float32", device)
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
     # What compiles must meet each shape, and a whole epoch has them all; the rest is warm after a few batches.
@@ -430,16 +379,20 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
     orders: dict[str, Callable[[Texts, list[int]], object]] = {"predict": lambda x, _: contender.predict(x)}
     if contender.train is not None:
         orders = {"train": contender.train, **orders}
-    first_runs = {order: _timed(work, warm_x, warm_y) for order, work in orders.items()}
+    first_runs = {order: timed(work, warm_x, warm_y) for order, work in orders.items()}
     about = {
         "orders": list(orders),
         "first_runs": first_runs if contender.compiles else None,
         "tokens": contender.count_tokens(x),
-        "threads": _threads(contender.framework),
-        "peak": _peak(contender.framework, "bfloat16" if job["options"].get("bfloat16") else "float32"),
-        "versions": _versions(),
+        "threads": threads(framework),
+        "peak": most,
+        "device_name": card,
     }
-    return about, lambda order: {**_timed(orders[order], x, y), "examples": len(y), "memory": _memory()}
+    return about, lambda order: {
+        **timed(orders[order], x, y),
+        "examples": len(y),
+        "memory": memory(framework, device),
+    }
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Every benchmark of speed on a CPU, one after the other, on a machine that does nothing else: some hours.
+"""Every benchmark of speed on a CPU, one after the other, on a machine that does nothing else: a day or so.
 
-    KBZ_DATA=DATA python benchmarks/everything.py --preset PRESET --peers-python PEERS_PYTHON --work WORK
+    KBZ_DATA=DATA python benchmarks/everything.py --preset PRESET --peers-python PEERS_PYTHON --work WORK NOVELS/*.txt
 
 `PRESET` is MiniLM's Hugging Face directory; `PEERS_PYTHON` the Python of an environment with torch, transformers,
-onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax. Reports go to `results/`, and together to
-`results/README.md`. What has a report in `WORK` is not run again, so the command may be interrupted, and what fails is
-left for the next time; `WORK` also takes the scripts' logs and a model of BERT base's size with random weights. The
-seconds of `prepare` beside the original's need its files: `prepare_speed.py`.
+onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax; the novels are for shard making and for cost against the
+corpus; `--original`, the folder of google-research/bert that `prepare_speed.py` describes, puts the original beside.
+Reports go to `WORK` and `results/`, and together to `results/README.md`. What `WORK` has of this machine, these
+versions and this code is not run again, so the command may be interrupted, and what fails is left for the next time;
+`WORK` also takes the scripts' logs and a model of BERT base's size with random weights. On a GPU:
+`gpu_pretraining.py`, and `finetune_speed.py --device gpu`.
 """
 
 import argparse
@@ -16,16 +18,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from reports import is_current
+
 HERE = Path(__file__).parent
-TITLES = {
-    "finetune_speed": "Fine-tuning and prediction: MiniLM on real texts",
-    "as_it_comes": "The same beside keras-hub as it comes, padded to 512",
-    "fixed_speed": "Fine-tuning and prediction: BERT base at fixed lengths",
-    "pretraining_step": "A step of pre-training",
-    "load_time": "From a file to the first prediction: BERT base",
-    "tokenizers_speed": "The tokenizer",
-    "import_time": "Import",
-}
+TEXTS = {"mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD"}
+FIXED = ("8x128", "4x512")
+DTYPES = ("float32", "bfloat16")
+BACKENDS = "tensorflow,torch,jax"
+# BERT base takes eight times as long as MiniLM.
+FEWER = {"mrpc": 160, "sst2": 640, "squad": 64}
 MAKE_BASE = """
 import sys
 import keras_bert_zoo as kbz
@@ -36,71 +37,111 @@ kbz.BertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor).save_
 """
 
 
-def commands(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, list[str]]:
-    """Of each report the script and its arguments; a report is written by the script, or is what it prints."""
+def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, tuple[str, list[str]]]:
+    """Of each report its title, and the script that writes it to `out` with its arguments."""
     peers = ["--peers-python", arguments.peers_python]
-    speed = ["finetune_speed.py", *peers, "--out", str(out)]
-    minilm = ["--preset", str(arguments.preset)]
-    few = ["--tasks", "mrpc,sst2", "--dtypes", "float32", "--examples", "96", "--backends", "tensorflow"]
+    minilm, vocab = ["--preset", str(arguments.preset)], ["--vocab", str(arguments.preset / "vocab.txt")]
+    novels = [str(path) for path in arguments.novels]
+    original = ["--original", str(arguments.original)] if arguments.original else []
+    found: dict[str, tuple[str, list[str]]] = {}
 
-    def written(name: str) -> list[str]:
-        return ["--out", str(out / f"{name}.md")]
+    def speed(name: str, title: str, *options: str) -> None:
+        command = ["finetune_speed.py", *peers, *options, "--out", str(out), "--name", name]
+        found[name] = f"Fine-tuning and prediction: {title}", command
 
-    return {
-        "finetune_speed": [*speed, *minilm, "--runtimes", "--keras-hub", "tensorflow,torch,jax"],
-        "as_it_comes": [*speed, *minilm, *few, "--as-it-comes", "--name", "as_it_comes"],
-        "fixed_speed": [*speed, "--preset", str(base), "--tasks", "8x128,4x512", "--name", "fixed_speed"],
-        "pretraining_step": ["pretraining_step.py", *peers, *written("pretraining_step")],
-        "load_time": ["load_time.py", "--preset", str(base), *peers, *written("load_time")],
-        "tokenizers_speed": ["tokenizers_compared.py", "--speed-only", *written("tokenizers_speed")],
-        "import_time": ["import_time.py"],
-    }
+    def written(name: str, title: str, script: str, *options: str) -> None:
+        found[name] = title, [script, *options, "--out", str(out / f"{name}.md")]
+
+    # A report for each, so that an interruption loses no more than one.
+    for dtype in DTYPES:
+        common = ["--dtypes", dtype, "--runtimes", "--keras-hub", BACKENDS]
+        for task, name in TEXTS.items():
+            title = f"MiniLM, {name}, {dtype}"
+            speed(f"minilm_{task}_{dtype}", title, *minilm, "--tasks", task, *common)
+        for task in FIXED:
+            title = f"BERT base, {task}, {dtype}"
+            speed(f"base_{task}_{dtype}", title, "--preset", str(base), "--tasks", task, *common)
+        for task, name in TEXTS.items():
+            title, few = f"BERT base, {name}, {dtype}", ["--examples", str(FEWER[task])]
+            speed(f"base_{task}_{dtype}", title, "--preset", str(base), "--tasks", task, *few, *common)
+    for task in ("mrpc", "sst2"):
+        few = ["--dtypes", "float32", "--examples", "96", "--backends", "tensorflow", "--as-it-comes"]
+        title = f"MiniLM, {TEXTS[task]}, beside keras-hub as it comes, padded to 512"
+        speed(f"as_it_comes_{task}", title, *minilm, "--tasks", task, *few)
+    written("pretraining_step", "A step of pre-training", "pretraining_step.py", *peers)
+    written(
+        "load_time", "From a file to the first prediction: BERT base", "load_time.py", "--preset", str(base), *peers
+    )
+    written("import_time", "Import", "import_time.py", *peers)
+    written("tokenizers_speed", "The tokenizer", "tokenizers_compared.py", "--speed-only")
+    written("prepare_speed", "Examples from text", "prepare_speed.py", *vocab, *original, *novels)
+    found["int8_score_torch"] = "int8", ["int8_score.py", *minilm, "--out", str(out)]
+    for backend in BACKENDS.split(","):
+        # Memory, replicas and the corpus are the same whatever the backend.
+        sweeps = [*vocab, *novels] if backend == "tensorflow" else ["--only", "length", "batch", "layers", "width"]
+        scaling = ["scaling.py", "--backend", backend, "--out", str(out), *sweeps]
+        found[f"scaling_{backend}"] = f"Cost against sizes: {backend}", scaling
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("reports", nargs="*", help=f"of {', '.join(TITLES)}, which by default all are made")
+    parser.add_argument("novels", nargs="+", type=Path, help="text files, as prose")
     parser.add_argument("--preset", type=Path, required=True)
     parser.add_argument("--peers-python", required=True)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--original", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="REPORT", help="by default all are made")
     arguments = parser.parse_args()
-    if "KBZ_DATA" not in os.environ or not set(arguments.reports) <= set(TITLES):
-        sys.exit("Needs the data folder in KBZ_DATA, and names of reports if not all; see --help.")
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    environment = {"KERAS_BACKEND": "jax", **os.environ, "PYTHONPATH": str(HERE.parent)}
-    base = arguments.work / "base"
+    work, base = arguments.work.resolve(), arguments.work.resolve() / "base"
+    arguments.novels = [path.resolve() for path in arguments.novels]
+    unfinished = work / "unfinished"  # Where scripts that can go on find what they have measured.
+    wanted = reports(arguments, base, unfinished)
+    if not set(arguments.only or ()) <= set(wanted):
+        parser.error(f"--only must name some of {', '.join(wanted)}. Received: {' '.join(arguments.only)}")
+    if "KBZ_DATA" not in os.environ:
+        parser.error("KBZ_DATA must name the folder that holds the data. Received: KBZ_DATA unset")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(HERE.resolve().parent)}
     if not base.exists():
-        making = [sys.executable, "-c", MAKE_BASE, str(arguments.preset / "vocab.txt"), str(base)]
+        part = unfinished / "base"
+        shutil.rmtree(part, ignore_errors=True)
+        making = [sys.executable, "-c", MAKE_BASE, str(arguments.preset / "vocab.txt"), str(part)]
         subprocess.run(making, env=environment, check=True)
-    unfinished, failed = arguments.work / "unfinished", []
-    for name, (script, *options) in commands(arguments, base, unfinished).items():
-        if (arguments.work / f"{name}.md").exists() or (arguments.reports and name not in arguments.reports):
+        part.replace(base)
+    failed = []
+    for name, (_, command) in wanted.items():
+        if is_current(work / f"{name}.md") or (arguments.only and name not in arguments.only):
             continue
         print(f"== {name}", flush=True)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
-        command = [sys.executable, str(HERE / script), *options]
-        with (arguments.work / f"{name}.log").open("w", encoding="utf-8") as log:
-            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
-        if done.returncode:
+        with (work / f"{name}.log").open("w", encoding="utf-8") as log:
+            done = subprocess.run(
+                [sys.executable, str(HERE / command[0]), *command[1:]], env=environment, stdout=log, stderr=log
+            )
+        if done.returncode or not is_current(unfinished / f"{name}.md"):
             failed.append(name)
             print(f"{name} failed; see {log.name}", flush=True)
             continue
-        if not any(unfinished.iterdir()):
-            (unfinished / f"{name}.md").write_text(done.stdout, encoding="utf-8")
-        for path in unfinished.iterdir():
-            path.replace(arguments.work / path.name)
-    parts = ["# Speed, measured by `everything.py`"]
-    for name, title in TITLES.items():
-        for path in (path for path in arguments.work.glob(f"{name}.*") if path.suffix != ".log"):
-            shutil.copy(path, HERE / "results")
-        report = HERE / "results" / f"{name}.md"
-        if report.exists():
-            lines = [line for line in report.read_text(encoding="utf-8").splitlines() if not line.startswith("# ")]
-            parts.append(f"## {title}\n\n" + "\n".join(lines).strip())
-    (HERE / "results" / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        for path in unfinished.glob(f"{name}.*"):
+            path.replace(work / path.name)
+    publish({name: title for name, (title, _) in wanted.items()}, work, HERE / "results")
     if failed:
         sys.exit(f"Failed: {', '.join(failed)}.")
+
+
+def publish(titles: dict[str, str], work: Path, results: Path) -> None:
+    """Copies what is there of this machine, these versions and this code, and puts it together."""
+    parts = ["# Speed, measured by `everything.py`"]
+    for name, title in titles.items():
+        if not is_current(work / f"{name}.md"):
+            continue
+        for path in work.glob(f"{name}.*"):
+            if path.suffix != ".log":
+                shutil.copy(path, results)
+        lines = (work / f"{name}.md").read_text(encoding="utf-8").splitlines()
+        body = "\n".join(line for line in lines if not line.startswith("# ")).strip()
+        parts.append(f"## {title}\n\n" + body.replace("\n## ", "\n### "))
+    (results / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

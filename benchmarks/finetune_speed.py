@@ -2,12 +2,14 @@
 
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset PRESET --peers-python PEERS_PYTHON
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset BASE --tasks 8x128,4x512 --name fixed …
+    KBZ_DATA=DATA python benchmarks/finetune_speed.py --device gpu --backends jax,torch --name gpu_finetune_speed …
 
 PRESET is a Hugging Face BERT directory, DATA holds GLUE and SQuAD, and PEERS_PYTHON is the interpreter of an
 environment that has torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each
 contender has a process of its own, and only one works at a time. They take turns, so that what else the machine does
 hits them alike.
-Each task is measured in float32 and then in bfloat16: mixed precision of ours, autocast of transformers.
+Each task is measured in float32 and then in bfloat16: mixed precision of ours, autocast of transformers. On a GPU
+transformers has a row with torch.compile, too, memory is the card's, and the report has MFU, the data sheet's share.
 """
 
 import argparse
@@ -26,6 +28,9 @@ from typing import IO, Any
 from allocator import ALLOCATOR
 from contenders import TASKS
 from finetune_speed_report import report
+from machine import cards
+from process import environment
+from reports import about
 from worker import Worker, take_turns
 
 _BACKENDS = ("tensorflow", "torch", "jax")
@@ -46,6 +51,11 @@ class Entry:
     def is_ours(self) -> bool:
         return self.contender.startswith("keras_bert_zoo")
 
+    @property
+    def framework(self) -> str:
+        """What computes."""
+        return "onnxruntime" if self.contender.endswith("_onnx") else self.backend
+
 
 def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
     options = {"bfloat16": dtype == "bfloat16"}
@@ -60,7 +70,11 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
         python = args.peers_python
         if not TASKS[task].fixed:  # Where all have one length, nothing is there to group.
             entries.append(Entry("transformers", "transformers", python, "torch", options))
-        entries.append(Entry("transformers, grouped", "transformers", python, "torch", {"grouped": True, **options}))
+        options = {"grouped": True, **options}
+        entries.append(Entry("transformers, grouped", "transformers", python, "torch", options))
+        if args.device == "gpu":
+            options = {"compiled": True, **options}
+            entries.append(Entry("transformers, grouped, torch.compile", "transformers", python, "torch", options))
         if args.runtimes and dtype == "float32":
             entries.append(Entry("transformers, ONNX Runtime", "transformers_onnx", python, "torch"))
         if dtype == "float32":
@@ -76,23 +90,23 @@ def start(entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | in
     job = {
         "contender": entry.contender,
         "options": entry.options,
+        "framework": entry.framework,
         "task": task,
         "examples": args.examples,
         "preset": args.preset,
+        "device": args.device,
     }
-    environment = {
+    variables = {
         **os.environ,
         **({} if args.plain_allocator else ALLOCATOR),
         "KERAS_BACKEND": entry.backend,
-        # All on the CPU, where the frameworks would else not agree on a device.
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "JAX_PLATFORMS": "cpu",
+        **environment(args.device),
     }
     if not entry.is_ours:
-        environment.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
+        variables.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
     _say(f"{entry.name} starts")
     contenders = str(Path(__file__).with_name("contenders.py"))
-    return Worker(entry.name, [entry.python, contenders, json.dumps(job)], environment, log)
+    return Worker(entry.name, [entry.python, contenders, json.dumps(job)], variables, log)
 
 
 def measure(
@@ -110,13 +124,10 @@ def measure(
         return found
 
     starts = {name: partial(start, entry, task, args, log) for name, entry in entries.items()}
-    about, turns, left_out = take_turns(starts, args.rounds, turn)
-    counts = {name: own["tokens"] for name, own in about.items()}
-    if max(counts.values(), default=0) > 1.01 * min(counts.values(), default=0):
-        _say(f"{task}: the contenders do not see the same tokens: {counts}")
+    said, turns, left_out = take_turns(starts, args.rounds, turn)
     results = [
         {"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours, **own, "rounds": turns[name]}
-        for name, own in about.items()
+        for name, own in said.items()
     ]
     return results, {f"{name}, {task}, {dtype}": reason for name, reason in left_out.items()}
 
@@ -157,6 +168,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--preset", required=True, help="a Hugging Face BERT directory, with vocab.txt")
     parser.add_argument("--peers-python", help="the interpreter of the peers' environment")
     parser.add_argument("--backends", type=_names(_BACKENDS), default=list(_BACKENDS), help="of keras_bert_zoo")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--tasks", type=_names(tuple(TASKS)), default=["mrpc", "sst2", "squad"])
     parser.add_argument("--dtypes", type=_names(_DTYPES), default=list(_DTYPES))
     parser.add_argument("--examples", type=_count, help="of each task, in place of its own number")
@@ -171,6 +183,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"), help="folder for the report")
     parser.add_argument("--log", type=Path, help="file for what the contenders print")
     args = parser.parse_args()
+    if args.device == "gpu" and not cards():
+        parser.error("--device gpu needs a card that nvidia-smi lists. Received: a machine without")
+    if args.device == "gpu" and args.runtimes:
+        parser.error("--runtimes are measured on the CPU. Received: --device gpu")
     for name in ("config.json", "vocab.txt"):
         if not Path(args.preset, name).is_file():
             parser.error(f"--preset must be a directory with config.json and vocab.txt. Received: {args.preset}")
@@ -186,6 +202,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
+    facts = about("finetune_speed.py", args)
     results: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
@@ -198,7 +215,7 @@ def main() -> None:
                         f"Nobody could be measured at {task} in {dtype} (--log FILE keeps what they print): {failed}"
                     )
                 results, left_out = results + measured, left_out | failed
-                report(args, results, left_out)  # After each: what has been measured is not lost to a later one.
+                report(args, facts, results, left_out)  # After each: what has been measured is not lost to a later one.
     print((args.out / f"{args.name}.md").read_text(encoding="utf-8"))
 
 

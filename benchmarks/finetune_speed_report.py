@@ -1,7 +1,6 @@
 """The table of `finetune_speed.py`, and what a reader must know to judge its numbers."""
 
 import argparse
-import datetime
 import json
 import statistics
 from collections.abc import Iterator
@@ -9,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from contenders import TASKS
-from machine import describe_machine
+from reports import describe, table, write
 
 from keras_bert_zoo.checkpoints.bert_config import read_backbone
+from keras_bert_zoo.training.devices import peak_of
 from keras_bert_zoo.training.speed import training_flops
 
 _ORDERS = ("train", "predict")
-_PATHS = ("preset", "peers_python", "out", "log")
 _CHECKPOINT_SIZES = {
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
@@ -59,26 +58,29 @@ def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
     )
 
 
-def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: int, order: str) -> str:
+def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: int, order: str, peak: float | None) -> str:
     """Of the peak, what the model's products of real tokens take."""
-    if order not in result["orders"]:
+    if order not in result["orders"] or peak is None:
         return "-"
     examples = result["rounds"][0][order]["examples"]
     flops = training_flops(architecture, tokens / examples) * examples / (1 if order == "train" else 3)
-    return f"{flops / _median(result, order) / result['peak']:.0%}"
+    return f"{flops / _median(result, order) / peak:.0%}"
 
 
 def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterator[list[str]]:
     """The table of one run, its head first."""
     peers = list(dict.fromkeys(result["name"] for result in results if not result["ours"]))
+    on_card = any(result["device_name"] for result in results)
     yield [
         "task", "precision", "contender", "train examples/s", "predict examples/s", "real tokens/s trained",
-        "share of peak", "GiB", "compile_s", *(f"vs {peer}" for peer in peers),
+        "share of peak", *(["MFU"] if on_card else []), "GiB", "compile_s", *(f"vs {peer}" for peer in peers),
     ]  # fmt: skip
     for result in results:
         beside = [each for each in results if (each["task"], each["dtype"]) == (result["task"], result["dtype"])]
         tokens = beside[0]["tokens"]  # One count for all, that of the checkpoint's own tokeniser.
         compiling = _compile_seconds(result)
+        printed = peak_of(result["device_name"]) if result["dtype"] == "bfloat16" else None
+        mfu = " / ".join(_share(result, architecture, tokens, order, printed) for order in _ORDERS)
         yield [
             result["task"],
             result["dtype"],
@@ -86,80 +88,61 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
             _rate(result, "train"),
             _rate(result, "predict"),
             f"{tokens / _median(result, 'train'):.0f}" if "train" in result["orders"] else "-",
-            " / ".join(_share(result, architecture, tokens, order) for order in _ORDERS),
+            " / ".join(_share(result, architecture, tokens, order, result["peak"]) for order in _ORDERS),
+            *([mfu] if on_card else []),
             f"{result['rounds'][-1]['predict']['memory'] / 2**30:.1f}",
             "-" if compiling is None else f"{compiling:.1f}",
             *(next((_ratios(result, each) for each in beside if each["name"] == peer), "-") for peer in peers),
         ]
 
 
-def describe_command(args: argparse.Namespace) -> str:
-    """The command with every option spelt out, and placeholders where a path of this machine would stand."""
-    words = ["KBZ_DATA=DATA python benchmarks/finetune_speed.py"]
-    for name, value in vars(args).items():
-        if value is None or value is False:
-            continue
-        option = f"--{name.replace('_', '-')}"
-        if name in _PATHS:
-            value = name.upper()
-        words.append(option if value is True else f"{option} {','.join(value) if isinstance(value, list) else value}")
-    return " ".join(words)
+def unequal_tokens(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Where contenders cut or split texts differently, so that their rates are not of the same work."""
+    for task in dict.fromkeys(result["task"] for result in results):
+        counts = {result["name"]: result["tokens"] for result in results if result["task"] == task}
+        if max(counts.values()) > 1.01 * min(counts.values()):
+            said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            yield f"The contenders do not see the same tokens of {task}: {said}."
 
 
-def describe(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[str, str]:
-    """What a reader must know to judge the numbers."""
-    config = json.loads(Path(args.preset, "config.json").read_text(encoding="utf-8"))
-    facts = {
-        "Command": f"`{describe_command(args)}`",
-        "Date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "Machine": describe_machine(),
-        "Checkpoint": ", ".join(f"{config[key]} {name}" for name, key in _CHECKPOINT_SIZES.items()),
-    }
-    for label, ours in (("keras_bert_zoo with", True), ("Peers with", False)):
-        versions = next((result["versions"] for result in results if result["ours"] is ours), {})
-        if versions:
-            facts[label] = ", ".join(f"{package} {version}" for package, version in versions.items())
-    threads = {result["name"]: result["threads"] for result in results}
-    facts["Threads"] = "; ".join(f"{name}: {count}" for name, count in threads.items())
-    examples = {result["task"]: result["rounds"][0]["predict"]["examples"] for result in results}
-    facts["Examples"] = ", ".join(f"{task} {count}" for task, count in examples.items())
-    return facts
-
-
-def report(args: argparse.Namespace, results: list[dict[str, Any]], left_out: dict[str, str]) -> None:
-    """Write the table, all raw numbers and what failed, each file at once or not at all."""
-    facts = describe(args, results)
+def report(
+    args: argparse.Namespace, about: dict[str, Any], results: list[dict[str, Any]], left_out: dict[str, str]
+) -> None:
+    """Write the table, all raw numbers and what failed."""
     path = Path(args.preset, "config.json")
-    architecture = read_backbone(path, json.loads(path.read_text(encoding="utf-8")))
-    head, *body = rows(results, {**architecture, "pooler": True})
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body))
+    config = json.loads(path.read_text(encoding="utf-8"))
+    architecture = {**read_backbone(path, config), "pooler": True}
+    threads = {result["name"]: result["threads"] for result in results}
+    examples = {result["task"]: result["rounds"][0]["predict"]["examples"] for result in results}
+    facts = {
+        "Checkpoint": ", ".join(f"{config[key]} {name}" for name, key in _CHECKPOINT_SIZES.items()),
+        "Threads": "; ".join(f"{name}: {count}" for name, count in threads.items()),
+        "Examples": ", ".join(f"{task} {count}" for task, count in examples.items()),
+    }
     described = "; ".join(
         f"{name}: batches of {TASKS[name].batch_size}, texts cut at {TASKS[name].sequence_length} tokens"
-        for name in dict.fromkeys(result["task"] for result in results)
+        for name in examples
     )
     note = (
         f"{described}. Rates are medians of {args.rounds} rounds (slowest..fastest). Tokens: without padding. "
         "Share of peak: products of real tokens, of what the same framework reaches in the same process with two "
-        "matrices of 2048 x 2048 in that precision, training / prediction. GiB: the most that the process ever had. "
+        "large matrices in that precision, training / prediction. MFU: the same of the data sheet's dense peak, where "
+        "it is known. GiB: the most that the process ever had, or on a GPU its framework. "
         "compile_s is what the first training and the first prediction cost beyond the median. The columns with vs say "
         "how many times as fast the row is, training / prediction, by medians."
     )
-    text = "\n".join(
-        [
-            "# Fine-tuning and prediction speed",
-            "",
-            *(f"- {label}: {fact}" for label, fact in facts.items()),
-            "",
-            note,
-            "",
-            table,
-            "",
-            *(f"Left out: {name}: {reason}.\n" for name, reason in left_out.items()),
-        ]
-    )
-    raw = json.dumps({"about": facts, "results": results, "left_out": left_out}, indent=2, ensure_ascii=False)
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, content in ((f"{args.name}.md", text), (f"{args.name}.json", f"{raw}\n")):
-        unfinished = args.out / f"{name}.part"
-        unfinished.write_text(content, encoding="utf-8")
-        unfinished.replace(args.out / name)
+    lines = [
+        "# Fine-tuning and prediction speed",
+        "",
+        *describe(about),
+        *(f"- {label}: {fact}" for label, fact in facts.items()),
+        "",
+        note,
+        "",
+        table(rows(results, architecture)),
+        "",
+        *(f"{line}\n" for line in unequal_tokens(results)),
+        *(f"Left out: {name}: {reason}.\n" for name, reason in left_out.items()),
+    ]
+    raw = {"about": {**about, **facts}, "results": results, "left_out": left_out}
+    write(args.out / f"{args.name}.md", "\n".join(lines), raw)

@@ -6,10 +6,13 @@
 BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batches and lengths. Each
 measurement is a process of its own, and rounds of all contenders take turns; what is in results/gpu_pretraining.jsonl
 is not measured again, so the command may be interrupted, or run with `--minutes 9` where time is short: it begins with
-the table, and starts nothing after that. MFU is the share of the data sheet's dense peak that the model's own products
-take (`training_flops`). transformers has SDPA, fused AdamW and, in a second row, torch.compile; it computes its head at
-every position, which its MFU does not count. All drop out a tenth of the attention's probabilities; the rows "no
-attention dropout" do not, so that our fused kernel runs, too.
+the table, and starts nothing after that. Rows of another card, other versions or other code are measured again, and not
+in the table. MFU is the share of the data sheet's dense peak that the model's own products take (`training_flops`), the
+share of peak that of the framework's own product of two large matrices in the same process. transformers has SDPA,
+fused AdamW and, in a second row, torch.compile, as ours on PyTorch has `jit_compile=True`; it computes its head at
+every position, which its shares do not count. All drop out a tenth of the attention's probabilities, PyTorch within
+`scaled_dot_product_attention` on both sides. cuDNN's kernel, which we take on JAX, is for probabilities of which
+nothing is dropped: it runs in the rows "no attention dropout".
 
 `--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12], torch, transformers and the extra `plot`.
 """
@@ -23,7 +26,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pretraining_contenders import Work, architecture, once
+from machine import cards
+from pretraining_contenders import SIDES, Work, architecture, newest, once
+from reports import about_rows, describe, write
 
 from keras_bert_zoo.training.devices import peak_of
 from keras_bert_zoo.training.speed import training_flops
@@ -32,10 +37,14 @@ RESULTS = Path(__file__).parent / "results"
 CONTENDERS = {
     "keras_bert_zoo, JAX": {"backend": "jax"},
     "keras_bert_zoo, PyTorch": {"backend": "torch"},
+    "keras_bert_zoo, PyTorch, compiled": {"backend": "torch", "compiled": True},
     "transformers": {"contender": "transformers"},
     "transformers, torch.compile": {"contender": "transformers", "compiled": True},
     "keras_bert_zoo, JAX, no attention dropout": {"backend": "jax", "attention_dropout": 0.0},
     "keras_bert_zoo, PyTorch, no attention dropout": {"backend": "torch", "attention_dropout": 0.0},
+    "keras_bert_zoo, PyTorch, compiled, no attention dropout": {
+        "backend": "torch", "compiled": True, "attention_dropout": 0.0,
+    },
     "transformers, torch.compile, no attention dropout": {
         "contender": "transformers", "compiled": True, "attention_dropout": 0.0,
     },
@@ -82,10 +91,10 @@ def rate(row: dict[str, Any]) -> float:
     return row["batch"] * row["steps"] / statistics.median(row["seconds"])
 
 
-def mfu(row: dict[str, Any], sequences_per_second: float) -> float | None:
+def share(row: dict[str, Any], sequences_per_second: float, peak: float | None) -> str:
+    """Of a peak, what the model's own products take."""
     flops = training_flops(architecture(_work(row)), row["length"], row["predictions"])
-    peak = peak_of(row["device_name"])
-    return sequences_per_second * flops / peak if peak else None
+    return f"{sequences_per_second * flops / peak:.1%}" if peak else "-"
 
 
 def _work(row: dict[str, Any]) -> Work:
@@ -95,10 +104,11 @@ def _work(row: dict[str, Any]) -> Work:
 def table(rows: list[dict[str, Any]]) -> str:
     names = sorted({row["device_name"] for row in rows if row.get("device_name")})
     lines = [
-        f"Device: {', '.join(names) or 'CPU'}. bfloat16, medians over the rounds.",
+        f"Device: {', '.join(names) or 'CPU'}. bfloat16, medians over the rounds. {SIDES}",
         "",
-        "| size | contender | batch | sequences/s (slowest..fastest) | MFU | x transformers | GB | first two, s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| size | contender | batch | sequences/s (slowest..fastest) | real tokens/s | MFU | share of peak "
+        "| x transformers | GB | first two, s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for size in dict.fromkeys(row["n"] for row in rows if row["sweep"] == "table"):
         of_size = [row for row in rows if row["n"] == size]
@@ -109,14 +119,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         for name, found in rates.items():
             failed = next((row["error"] for row in of_size if row["title"] == name and "error" in row), None)
             if not found:
-                lines += [f"| {size} | {name} | | {failed} | | | | |"] if failed else []
+                lines += [f"| {size} | {name} | | {failed} | | | | | | |"] if failed else []
                 continue
             row = next(row for row in of_size if row["title"] == name and "error" not in row)
-            share = mfu(row, statistics.median(found))
-            against = f"{statistics.median(found) / max(peers):.2f}" if peers else "-"
+            median = statistics.median(found)
+            against = f"{median / max(peers):.2f}" if peers else "-"
             lines.append(
-                f"| {size} | {name} | {row['batch']} | {statistics.median(found):.1f} ({min(found):.1f}.."
-                f"{max(found):.1f}) | {'-' if share is None else f'{share:.1%}'} | {against} "
+                f"| {size} | {name} | {row['batch']} | {median:.1f} ({min(found):.1f}..{max(found):.1f}) "
+                f"| {median * row['length']:,.0f} | {share(row, median, peak_of(row['device_name']))} "
+                f"| {share(row, median, row.get('product_peak'))} | {against} "
                 f"| {row['peak_bytes'] / 1e9:.1f} | {row['first']:.0f} |"
             )
     return "\n".join(lines) + "\n"
@@ -151,6 +162,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="report what is there; measure nothing")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if options.device == "gpu" and not options.table and not cards():
+        parser.error("--device gpu needs a card that nvidia-smi lists. Received: a machine without")
     options.out.mkdir(parents=True, exist_ok=True)
     name = f"{options.device}_pretraining{'_quick' if options.quick else ''}"
     results = options.out / f"{name}.jsonl"
@@ -162,9 +175,10 @@ def main() -> None:
                 break
             python = options.peers_python if work.contender == "transformers" else sys.executable
             once(results, work, python, options.limit, **keys)
-    rows = [json.loads(line) for line in results.read_text().splitlines()]
-    text = table(rows)
-    (options.out / f"{name}.md").write_text(text, encoding="utf-8")
+    rows = newest([json.loads(line) for line in results.read_text().splitlines()])
+    facts = about_rows("gpu_pretraining.py", options, rows)
+    text = "\n".join(["# Pre-training on a card", "", *describe(facts), "", table(rows)])
+    write(options.out / f"{name}.md", text, {"about": facts, "rows": rows})
     draw(rows, options.out / f"{name}.svg")
     print(text)
 

@@ -1,30 +1,103 @@
-"""What `import keras_bert_zoo` costs beyond `import keras`: median and spread over fresh processes.
+"""What `import keras_bert_zoo` costs beyond `import keras`, beside keras-hub and transformers, in fresh processes.
 
-KERAS_BACKEND=jax python benchmarks/import_time.py
+    python benchmarks/import_time.py --peers-python PEERS_PYTHON --out OUT
+
+Contenders take turns, on each backend of Keras; transformers' is what it needs for a model, its classes and PyTorch.
+The files are in the system's cache after the first round, which is not counted.
 """
 
+import argparse
+import json
+import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-CODE = """
-import time
+from process import environment
+from reports import about, describe, table, write
+
+KERAS = """
+import json, time
 start = time.perf_counter()
 import keras
 middle = time.perf_counter()
-import keras_bert_zoo
-print(keras.backend.backend(), middle - start, time.perf_counter() - middle)
+import {}
+print(json.dumps({{"before": middle - start, "beyond": time.perf_counter() - middle}}))
 """
+TRANSFORMERS = """
+import json, time
+start = time.perf_counter()
+import torch
+middle = time.perf_counter()
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
+print(json.dumps({"before": middle - start, "beyond": time.perf_counter() - middle}))
+"""
+OURS, PEER = "keras_bert_zoo", "keras-hub"
 
 
-def main(runs: int = 9) -> None:
-    outputs = [
-        subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout.split()
-        for _ in range(runs)
-    ]
-    for name, column in (("import keras", 1), ("import keras_bert_zoo, beyond it", 2)):
-        seconds = sorted(float(output[column]) for output in outputs)
-        print(f"{outputs[0][0]}: {name}: {statistics.median(seconds):.3f} s ({seconds[0]:.3f} to {seconds[-1]:.3f})")
+def run(code: str, python: str, backend: str) -> dict[str, float]:
+    variables = {**os.environ, **environment("cpu"), "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables["PYTHONPATH"] = str(Path(__file__).parents[1])
+    done = subprocess.run([python, "-c", code], env=variables, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def line_up(arguments: argparse.Namespace) -> dict[tuple[str, str], Callable[[], dict[str, float]]]:
+    """By what is imported first and the contender."""
+    peers = arguments.peers_python
+    contenders: dict[tuple[str, str], Callable[[], dict[str, float]]] = {}
+    for backend in arguments.backends.split(","):
+        contenders[f"keras, {backend}", OURS] = partial(run, KERAS.format("keras_bert_zoo"), sys.executable, backend)
+        if peers:
+            contenders[f"keras, {backend}", PEER] = partial(run, KERAS.format("keras_hub"), peers, backend)
+    if peers:
+        contenders["torch", "transformers"] = partial(run, TRANSFORMERS, peers, "torch")
+    return contenders
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers-python")
+    parser.add_argument("--backends", default="tensorflow,torch,jax")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out", type=Path, help="the Markdown file to write; the runs go beside it as JSON")
+    arguments = parser.parse_args()
+    facts = about("import_time.py", arguments)
+    contenders = line_up(arguments)
+    runs: dict[tuple[str, str], list[dict[str, float]]] = {key: [] for key in contenders}
+    left_out: dict[str, str] = {}
+    for turn in range(arguments.rounds + 1):
+        for (first, name), work in contenders.items():
+            if f"{name}, {first}" in left_out:
+                continue
+            try:
+                measured = work()
+            except RuntimeError as error:  # The others are measured without it.
+                left_out[f"{name}, {first}"] = str(error)
+                continue
+            if turn:
+                runs[first, name].append(measured)
+    rows = [["imported first", "s", "then", "s beyond it, median (fastest..slowest)", f"x {OURS}"]]
+    for (first, name), found in runs.items():
+        if not found or f"{name}, {first}" in left_out:
+            continue
+        beyond = [each["beyond"] for each in found]
+        ours = statistics.median(each["beyond"] for each in runs[first, OURS]) if runs.get((first, OURS)) else None
+        median = statistics.median(beyond)
+        before = f"{statistics.median(each['before'] for each in found):.2f}"
+        spread = f"{median:.3f} ({min(beyond):.3f}..{max(beyond):.3f})"
+        rows.append([first, before, name, spread, f"{median / ours:.1f}" if ours else "-"])
+    failures = [f"\nLeft out: {who}: {reason}." for who, reason in left_out.items()]
+    text = "\n".join(["# Import", "", *describe(facts), "", table(rows), *failures]) + "\n"
+    print(text)
+    if arguments.out:
+        raw = [{"first": first, "contender": name, "runs": found} for (first, name), found in runs.items()]
+        write(arguments.out, text, {"about": facts, "results": raw, "left_out": left_out})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ of `--runs` predictions of the dev set from raw strings, after one to warm up. B
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from reports import about, describe, write
 
 import keras_bert_zoo as kbz
 
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    facts = about("int8_score.py", arguments)
 
     folder = Path(os.environ["KBZ_DATA"]) / "glue" / "SST-2"
     train = kbz.data.read_glue("sst2", folder / "train.tsv")
@@ -73,9 +74,9 @@ def main() -> None:
         results["int8"] = measure(model, texts, labels, Path(files) / "int8.keras", arguments.runs)
     float_logits, int8_logits = (result.pop("logits") for result in results.values())
     record = {
+        "about": facts,
         "preset": Path(arguments.preset).name,
         "backend": keras.backend.backend(),
-        "keras": keras.__version__,
         "sentences": arguments.sentences,
         "dev_sentences": len(texts),
         "learning_rate": arguments.learning_rate,
@@ -88,20 +89,20 @@ def main() -> None:
         f"| {name} | {result['dev_accuracy']:.4f} | {result['seconds']:.2f} | {result['file_megabytes']:.1f} |"
         for name, result in results.items()
     )
+    described = "\n".join(describe(facts))
     text = f"""# int8 beside float32 on SST-2
 
-{record["preset"]} after {arguments.sentences:,} sentences, seed {arguments.seed}, on {record["backend"]} and Keras
-{record["keras"]}; {len(texts)} dev sentences, of which {record["same_class"]:.2%} keep their class. Logits differ by at
+{described}
+
+{record["preset"]} after {arguments.sentences:,} sentences, seed {arguments.seed}, on {record["backend"]}; {len(texts)}
+dev sentences, of which {record["same_class"]:.2%} keep their class. Logits differ by at
 most {record["largest_difference_of_logits"]}.
 
 | weights | dev accuracy | predict, s | `.keras`, MB |
 |---|---|---|---|
 {rows}
 """
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    name = f"int8_score_{record['backend']}"
-    (arguments.out / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    (arguments.out / f"{name}.md").write_text(text)
+    write(arguments.out / f"int8_score_{record['backend']}.md", text, record)
     print(text)
 
 

@@ -12,7 +12,11 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from process import environment
+from reports import about, describe, table, write
 
 OURS = """
 import keras_bert_zoo as kbz
@@ -40,22 +44,21 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 print(json.dumps({{"import": middle - start, "load": loaded - middle, "predict": end - loaded, "GiB": peak}}))
 """
 PARTS = ("import", "load", "predict")
+PEER = "transformers"
 
 
 def run(code: str, python: str, backend: str, preset: Path) -> dict[str, float]:
-    environment = {
+    variables = {
         **os.environ,
+        **environment("cpu"),
         "KERAS_BACKEND": backend,
         "PYTHONPATH": str(Path(__file__).parents[1]) if code is OURS else "",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "JAX_PLATFORMS": "cpu",
     }
-    done = subprocess.run(
-        [python, "-c", AROUND.format(code), str(preset)], env=environment, capture_output=True, text=True
-    )
+    command = [python, "-c", AROUND.format(code), str(preset)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(done.stderr[-1000:])
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -65,32 +68,48 @@ def main() -> None:
     parser.add_argument("--peers-python")
     parser.add_argument("--backends", default="tensorflow,torch,jax,openvino")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="the Markdown file to write")
+    parser.add_argument("--out", type=Path, help="the Markdown file to write; the runs go beside it as JSON")
     arguments = parser.parse_args()
+    facts = about("load_time.py", arguments)
     contenders = {f"keras_bert_zoo, {name}": (OURS, sys.executable, name) for name in arguments.backends.split(",")}
     if arguments.peers_python:
-        contenders["transformers"] = (TRANSFORMERS, arguments.peers_python, "torch")
+        contenders[PEER] = (TRANSFORMERS, arguments.peers_python, "torch")
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    left_out: dict[str, str] = {}
     for turn in range(arguments.rounds + 1):
         for name, (code, python, backend) in contenders.items():
-            measured = run(code, python, backend, arguments.preset)
+            if name in left_out:
+                continue
+            try:
+                measured = run(code, python, backend, arguments.preset)
+            except RuntimeError as error:  # The others are measured without it.
+                left_out[name] = str(error)
+                del runs[name]
+                continue
             if turn:
                 runs[name].append(measured)
-    lines = [
-        "| contender | import, s | load, s | first prediction, s | together (fastest..slowest) | GiB |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, rounds in runs.items():
-        medians = [statistics.median(each[part] for each in rounds) for part in PARTS]
-        together = sorted(sum(each[part] for part in PARTS) for each in rounds)
-        cells = [f"{seconds:.2f}" for seconds in medians]
-        cells.append(f"{statistics.median(together):.2f} ({together[0]:.2f}..{together[-1]:.2f})")
-        cells.append(f"{max(each['GiB'] for each in rounds):.2f}")
-        lines.append(f"| {' | '.join([name, *cells])} |")
-    text = "\n".join(lines) + "\n"
+    weights = sum(path.stat().st_size for path in arguments.preset.glob("*.safetensors")) / 1e6
+    failures = [f"\nLeft out: {name}: {reason}." for name, reason in left_out.items()]
+    said = f"{weights:.0f} MB of weights. The last column says how many times as fast the row is, by medians."
+    text = "\n".join(["# Loading", "", *describe(facts), "", said, "", table(rows(runs)), *failures]) + "\n"
     print(text)
     if arguments.out:
-        arguments.out.write_text(text, encoding="utf-8")
+        write(arguments.out, text, {"about": facts, "results": runs, "left_out": left_out})
+
+
+def rows(runs: dict[str, list[dict[str, float]]]) -> Iterator[list[str]]:
+    yield ["contender", *(f"{part}, s" for part in PARTS), "together (fastest..slowest)", "GiB", f"vs {PEER}"]
+    together = {name: sorted(sum(each[part] for part in PARTS) for each in found) for name, found in runs.items()}
+    for name, found in runs.items():
+        medians = [f"{statistics.median(each[part] for each in found):.2f}" for part in PARTS]
+        median, seconds = statistics.median(together[name]), together[name]
+        yield [
+            name,
+            *medians,
+            f"{median:.2f} ({seconds[0]:.2f}..{seconds[-1]:.2f})",
+            f"{max(each['GiB'] for each in found):.2f}",
+            f"{statistics.median(together[PEER]) / median:.2f}" if PEER in together else "-",
+        ]
 
 
 if __name__ == "__main__":

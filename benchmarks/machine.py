@@ -1,9 +1,29 @@
-"""What machine it was, for a report; the standard library alone, as peers' environments run it, too."""
+"""What tells a measurement from another of the same thing; the standard library alone, as peers' environments run it.
 
+`python machine.py` prints the versions in that Python's environment.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import json
 import os
 import platform
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+_FRAMEWORKS = ("keras", "tensorflow", "torch", "jax", "openvino", "onnxruntime")
+_PACKAGES = (*_FRAMEWORKS, "transformers", "keras-hub", "tokenizers")
+
+
+def identity(python: str = sys.executable) -> dict[str, Any]:
+    """Machine, versions in that Python's environment and code: where one is another, so is the measurement."""
+    return {"machine": describe_machine(), "versions": versions(python), "code": code()}
 
 
 def describe_machine() -> str:
@@ -12,8 +32,59 @@ def describe_machine() -> str:
     kib = re.search(r"MemTotal:\s*(\d+)", memory)
     has = ", ".join(f"{flag} {'yes' if f' {flag}' in cpu else 'no'}" for flag in ("avx2", "avx512"))
     gib = f"{int(kib[1]) / 2**20:.0f} GiB" if kib else "memory unknown"
-    return f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores, {has}, {gib}"
+    parts = [model[1] if model else platform.machine(), f"{os.cpu_count()} cores", has, gib, *cards()]
+    return ", ".join(parts)
+
+
+@functools.cache
+def cards() -> tuple[str, ...]:
+    """The names of NVIDIA's cards here."""
+    if not shutil.which("nvidia-smi"):
+        return ()
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return tuple(done.stdout.splitlines()) if done.returncode == 0 else ()
+
+
+@functools.cache
+def versions(python: str = sys.executable) -> dict[str, str]:
+    """Of Python and the packages that compute, in the environment of that interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([python, __file__], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def _versions_here() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+@functools.cache
+def code() -> str:
+    """A digest of the package's code and the contenders'; a commit does not tell what has not been committed."""
+    digest = hashlib.sha256()
+    for path in sorted([*(_HERE.parent / "keras_bert_zoo").rglob("*.py"), *_HERE.glob("*contenders.py")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@functools.cache
+def commit() -> str:
+    """The repository's commit; nothing where git is not there."""
+    if not shutil.which("git"):
+        return ""
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=_HERE, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _read(path: str) -> str:
     return Path(path).read_text(encoding="utf-8") if os.path.exists(path) else ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(_versions_here()))

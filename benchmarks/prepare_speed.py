@@ -2,8 +2,8 @@
 
     python benchmarks/prepare_speed.py --original ORIGINAL --vocab VOCAB --out OUT NOVELS/*.txt
 
-`ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert at eedf571. Both
-were written for TensorFlow 1; this line is all that they need under TensorFlow 2:
+`ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert at eedf571;
+without it only ours is timed. Both were written for TensorFlow 1; this line is all that they need under TensorFlow 2:
 
     sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' create_pretraining_data.py tokenization.py
 
@@ -24,8 +24,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from reports import about, describe, write
 
 BOOKS, DUPLICATES = 12, (1, 10)
+CONTENDERS = ("original", "ours")
 OURS = """
 import sys
 import keras_bert_zoo as kbz
@@ -102,7 +106,7 @@ def table(runs: dict[str, list[dict[str, float]]], words: int) -> str:
     ]
     for duplicates in DUPLICATES:
         rates: dict[str, tuple[float, float]] = {}
-        for contender in ("original", "ours"):
+        for contender in _contenders(runs):
             start_up, all_runs = runs[f"{contender} 0"], runs[f"{contender} {duplicates}"]
             wall, processor = (
                 [each[kind] - statistics.median(start[kind] for start in start_up) for each in all_runs]
@@ -110,27 +114,35 @@ def table(runs: dict[str, list[dict[str, float]]], words: int) -> str:
             )
             seconds, examples = statistics.median(wall), all_runs[0]["examples"]
             rates[contender] = words * duplicates / seconds, examples / seconds
-            times = [rate / peer for rate, peer in zip(rates[contender], rates["original"], strict=True)]
+            peers = rates.get("original")
+            times = (
+                [f"{rate / peer:.1f}" for rate, peer in zip(rates[contender], peers, strict=True)] if peers else "--"
+            )
             lines.append(
                 f"| {duplicates} | {contender} | {seconds:.2f} ({max(wall):.2f}..{min(wall):.2f}) "
-                f"| {statistics.median(processor):.2f} | {examples:,} | {rates[contender][0]:,.0f} | {times[0]:.1f} "
-                f"| {rates[contender][1]:,.0f} | {times[1]:.1f} |"
+                f"| {statistics.median(processor):.2f} | {examples:,} | {rates[contender][0]:,.0f} | {times[0]} "
+                f"| {rates[contender][1]:,.0f} | {times[1]} |"
             )
     start_ups = ", ".join(
         f"{contender} {statistics.median(each['seconds'] for each in runs[f'{contender} 0']):.2f} s"
-        for contender in ("original", "ours")
+        for contender in _contenders(runs)
     )
     return "\n".join([*lines, "", f"Start-up: {start_ups}."]) + "\n"
+
+
+def _contenders(runs: dict[str, Any]) -> list[str]:
+    return [name for name in CONTENDERS if f"{name} 0" in runs]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("novels", nargs="+", type=Path, help=f"text files; the first {BOOKS} in order of their names")
-    parser.add_argument("--original", type=Path, required=True)
+    parser.add_argument("--original", type=Path)
     parser.add_argument("--vocab", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="the Markdown file to write; the runs go beside it as JSON")
     arguments = parser.parse_args()
+    facts = about("prepare_speed.py", arguments)
     arguments.vocab = arguments.vocab.resolve()
     folder = Path(tempfile.mkdtemp())
     try:
@@ -142,17 +154,16 @@ def main() -> None:
         runs: dict[str, list[dict[str, float]]] = {}
         for _ in range(arguments.rounds):
             for duplicates in (0, *DUPLICATES):
-                for contender in ("original", "ours"):
+                for contender in CONTENDERS if arguments.original else CONTENDERS[1:]:
                     measured = run(contender, paths if duplicates else some, duplicates or 1, arguments)
                     runs.setdefault(f"{contender} {duplicates}", []).append(measured)
                     print(contender, duplicates, measured, file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(folder)
-    text = table(runs, words)
+    text = "\n".join(["# Examples from text", "", *describe(facts), "", table(runs, words)])
     print(text)
     if arguments.out:
-        arguments.out.write_text(text, encoding="utf-8")
-        arguments.out.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+        write(arguments.out, text, {"about": facts, "runs": runs})
 
 
 if __name__ == "__main__":

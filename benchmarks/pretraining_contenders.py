@@ -2,15 +2,15 @@
 
     python benchmarks/pretraining_contenders.py '{"contender": "keras_bert_zoo", "batch": 8, "steps": 2}'
 
-prints a line of JSON: seconds of each of `repeats` rounds of `steps` updates, and memory. `Work` has the names. Dropout
-on, AdamW, gradients clipped, one batch of random tokens again and again.
+prints a line of JSON: seconds of each of `repeats` rounds of `steps` updates, memory, and what two large matrices'
+product reaches. `Work` has the names. Dropout on, AdamW, gradients clipped, one batch of random tokens again and again,
+a mask of ones for both. `SIDES` says in what the two differ.
 """
 
 import contextlib
 import dataclasses
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -19,8 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import identity
+from process import device_name, environment, memory, peak
+from reports import now
 
 WORDS = 30522
+SIDES = (
+    "Both compute one batch with dropout, a mask of ones, gradients clipped and AdamW. The masked-LM head is at the "
+    "masked positions alone in keras_bert_zoo and at every position in transformers; keras_bert_zoo computes the "
+    "accuracy of both heads besides."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +53,10 @@ class Work:
     device: str = "cpu"  # Or gpu.
     steps: int = 2
     repeats: int = 3
+
+    @property
+    def framework(self) -> str:
+        return self.backend if self.contender == "keras_bert_zoo" else "torch"
 
 
 def make_batch(size: int, length: int, predictions: int) -> dict[str, np.ndarray]:
@@ -129,6 +141,7 @@ def transformers(work: Work) -> Callable[[int], object]:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01, fused=True)
     arrays = make_batch(work.batch, work.length, work.predictions)
     batch = {name: torch.tensor(array).long().to(device) for name, array in arrays.items()}
+    mask = torch.ones_like(batch["token_ids"])
     labels = torch.full_like(batch["token_ids"], -100).scatter(1, batch["positions"], batch["labels"])
     forward = torch.compile(model) if work.compiled else model
 
@@ -137,6 +150,7 @@ def transformers(work: Work) -> Callable[[int], object]:
             with torch.autocast(device, torch.bfloat16, enabled=work.dtype == "bfloat16"):
                 loss = forward(
                     batch["token_ids"],
+                    attention_mask=mask,
                     token_type_ids=batch["segment_ids"],
                     labels=labels,
                     next_sentence_label=batch["nsp"],
@@ -169,21 +183,14 @@ def architecture(work: Work) -> dict[str, Any]:
 
 def measure(work: Work, python: str, limit: float | None) -> dict[str, Any]:
     """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory or time, say."""
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": work.backend,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    }
+    variables = {**os.environ, "KERAS_BACKEND": work.backend, "TF_CPP_MIN_LOG_LEVEL": "3", **environment(work.device)}
     if work.contender == "keras_bert_zoo":
-        environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+        variables["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
     else:
-        environment.pop("PYTHONPATH", None)
-    if work.device == "cpu":
-        environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+        variables.pop("PYTHONPATH", None)
     command = [python, __file__, json.dumps(dataclasses.asdict(work))]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return {"error": f"nothing within {limit:.0f} s"}
     if done.returncode:
@@ -194,14 +201,17 @@ def measure(work: Work, python: str, limit: float | None) -> dict[str, Any]:
 def once(
     results: Path, work: Work, python: str = sys.executable, limit: float | None = None, **keys: Any
 ) -> dict[str, Any]:
-    """The result of `work` in a file of JSON lines, measured within `limit` seconds and added where it is not there."""
-    wanted = {**keys, **dataclasses.asdict(work)}
+    """The result of `work` in a file of JSON lines, measured within `limit` seconds and added where it is not there.
+
+    Another machine's or card's result is another, and so is one of other versions or other code.
+    """
+    wanted = {**keys, **dataclasses.asdict(work), **identity(python)}
     if results.is_file():
         for line in results.read_text().splitlines():
             row = json.loads(line)
             if "error" not in row and {name: row.get(name) for name in wanted} == wanted:
                 return row
-    row = {**wanted, **measure(work, python, limit)}
+    row = {**wanted, **now(python), **measure(work, python, limit)}
     with results.open("a") as file:
         file.write(json.dumps(row) + "\n")
     said = row.get("error") or f"{min(row['seconds']) / work.steps:.3f} s an update"
@@ -209,35 +219,24 @@ def once(
     return row
 
 
-def _memory(work: Work) -> int:
-    """The most bytes so far: of the process, or on its GPU."""
-    if work.device == "cpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if work.contender == "keras_bert_zoo" and work.backend == "jax":
-        import jax
+def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each sweep those of the machine, the code and the contender's versions that are last: others are no peers."""
+    last = {row["sweep"]: row for row in rows}
+    own = {(row["sweep"], row.get("contender")): row for row in rows}
 
-        return int(jax.devices()[0].memory_stats()["peak_bytes_in_use"])
-    import torch
+    def is_peer(row: dict[str, Any]) -> bool:
+        beside, before = last[row["sweep"]], own[row["sweep"], row.get("contender")]
+        same = (row.get(name) == beside.get(name) for name in ("machine", "code"))
+        return all(same) and row.get("versions") == before.get("versions")
 
-    return torch.cuda.max_memory_allocated()
-
-
-def _device_name(work: Work) -> str:
-    if work.device == "cpu":
-        return ""
-    if work.contender == "keras_bert_zoo" and work.backend == "jax":
-        import jax
-
-        return jax.devices()[0].device_kind
-    import torch
-
-    return torch.cuda.get_device_name()
+    return [row for row in rows if is_peer(row)]
 
 
 def main() -> None:
     work = Work(**json.loads(sys.argv[1]))
+    card = device_name(work.framework, work.device)
     train = CONTENDERS[work.contender](work)
-    before = _memory(work)
+    before = memory(work.framework, work.device)
     start = time.perf_counter()
     train(2)
     first = time.perf_counter() - start
@@ -246,8 +245,9 @@ def main() -> None:
         start = time.perf_counter()
         train(work.steps)
         seconds.append(time.perf_counter() - start)
-    answer = {"seconds": seconds, "first": first, "built_bytes": before, "peak_bytes": _memory(work)}
-    print(json.dumps({**answer, "device_name": _device_name(work)}))
+    took = memory(work.framework, work.device)
+    answer = {"seconds": seconds, "first": first, "built_bytes": before, "peak_bytes": took, "device_name": card}
+    print(json.dumps({**answer, "product_peak": peak(work.framework, work.dtype, work.device)}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 `PEERS_PYTHON` is the Python of an environment with torch and transformers. Each contender runs in a process of its own,
 and they take turns; float32, and bfloat16 as mixed precision or autocast; dropout on, AdamW, gradients clipped, one
-batch of random tokens again and again. Sizes that are not measured keep the rows that `OUT` has of them.
+batch of random tokens again and again. What `OUT` has of this machine, these versions and this code is not measured
+again, so the command may be interrupted; what it has of others goes.
 """
 
 import argparse
@@ -20,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from allocator import ALLOCATOR
-from machine import describe_machine
-from pretraining_contenders import CONTENDERS, Work
+from machine import identity
+from pretraining_contenders import CONTENDERS, SIDES, Work, architecture
+from process import environment, memory, peak
+from reports import about, describe, write
 from worker import Worker, serve, take_turns
 
 _TINY = {"layers": 2, "width": 128, "heads": 2}
@@ -36,40 +39,59 @@ PEER = "transformers"
 
 
 def prepare(contender: str, name: str, dtype: str) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
-    """Warm up; an order is a round, and its answer sequences a second."""
-    size = SIZES[name]
-    train = CONTENDERS[contender](Work(**size, dtype=dtype))
+    """Warm up; an order is a round, and its answer sequences a second and memory."""
+    work = Work(contender, os.environ["KERAS_BACKEND"], **SIZES[name], dtype=dtype)
+    train = CONTENDERS[contender](work)
     train(2)
 
     def one_round(_: str) -> dict[str, float]:
         start = time.perf_counter()
-        train(size["steps"])
-        return {"rate": size["batch"] * size["steps"] / (time.perf_counter() - start)}
+        train(work.steps)
+        seconds = time.perf_counter() - start
+        return {"rate": work.batch * work.steps / seconds, "memory": memory(work.framework)}
 
-    return {}, one_round
+    return {"peak": peak(work.framework, dtype)}, one_round
 
 
 def start(title: str, python: str, backend: str, name: str, dtype: str) -> Worker:
-    environment = {
+    variables = {
         **os.environ,
         **ALLOCATOR,
         "KERAS_BACKEND": backend,
         "PYTHONPATH": str(Path(__file__).parents[1]),
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "JAX_PLATFORMS": "cpu",
+        **environment("cpu"),
     }
     contender = title.split(",")[0]
-    return Worker(title, [python, __file__, "--serve", contender, "--sizes", name, "--dtypes", dtype], environment)
+    return Worker(title, [python, __file__, "--serve", contender, "--sizes", name, "--dtypes", dtype], variables)
 
 
-def measure(name: str, dtype: str, arguments: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Sequences a second of each contender, one number a round; and who failed, and why."""
+def line_up(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
+    """Of each contender the Python and Keras' backend."""
     contenders = {f"keras_bert_zoo, {backend}": (sys.executable, backend) for backend in arguments.backends.split(",")}
     if arguments.peers_python:
         contenders[PEER] = (arguments.peers_python, "torch")
-    starts = {title: partial(start, title, *each, name, dtype) for title, each in contenders.items()}
-    _, rates, left_out = take_turns(starts, arguments.rounds, lambda worker: worker.ask()["rate"])
-    return rates, {f"{title}, {name}, {dtype}": reason for title, reason in left_out.items()}
+    return contenders
+
+
+def measure(name: str, dtype: str, arguments: argparse.Namespace, raw: dict[str, Any]) -> None:
+    """Adds each contender's sequences a second, one number a round, its process' figures, and who failed, and why."""
+    starts = {title: partial(start, title, *each, name, dtype) for title, each in line_up(arguments).items()}
+    said, turns, left_out = take_turns(starts, arguments.rounds, Worker.ask)
+    if not turns:
+        sys.exit(f"Nobody could be measured at {name} in {dtype}: {left_out}")
+    key = f"{name}, {dtype}"
+    raw[key] = {title: [turn["rate"] for turn in found] for title, found in turns.items()}
+    raw["processes"][key] = {
+        title: {**said[title], "memory": max(turn["memory"] for turn in found)} for title, found in turns.items()
+    }
+    raw["left_out"] = {who: why for who, why in raw["left_out"].items() if not who.endswith(f", {key}")}
+    raw["left_out"] |= {f"{title}, {key}": reason for title, reason in left_out.items()}
+
+
+def known(results: Path | None) -> dict[str, Any]:
+    """What is in the results of this machine, these versions and this code."""
+    raw = json.loads(results.read_text(encoding="utf-8")) if results and results.is_file() else {}
+    return raw if identity().items() <= raw.get("about", {}).items() else {"processes": {}, "left_out": {}}
 
 
 def main() -> None:
@@ -85,39 +107,45 @@ def main() -> None:
     if arguments.serve:
         serve(lambda: prepare(arguments.serve, arguments.sizes[0], arguments.dtypes[0]))
         return
-    results = arguments.out and arguments.out.with_suffix(".json")
-    raw: dict[str, Any] = json.loads(results.read_text()) if results and results.is_file() else {}
-    raw |= {"machine": describe_machine(), "left_out": {}}
+    raw = known(arguments.out and arguments.out.with_suffix(".json"))
     for name, dtype in itertools.product(arguments.sizes, arguments.dtypes):
-        found, left_out = measure(name, dtype, arguments)
-        if not found:
-            sys.exit(f"Nobody could be measured at {name} in {dtype}: {left_out}")
-        raw[f"{name}, {dtype}"] = found
-        raw["left_out"] |= left_out
+        found = raw.get(f"{name}, {dtype}", {})
+        if all(len(found.get(title, ())) >= arguments.rounds for title in line_up(arguments)):
+            continue
+        raw["about"] = about("pretraining_step.py", arguments, between=" ")
+        measure(name, dtype, arguments, raw)
         if arguments.out:  # After each: what has been measured is not lost to a later one.
-            arguments.out.write_text(report(raw), encoding="utf-8")
-            results.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+            write(arguments.out, report(raw), raw)
     print(report(raw))
 
 
 def report(raw: dict[str, Any]) -> str:
+    from keras_bert_zoo.training.speed import training_flops  # Not for the peers' processes, which have no Keras.
+
     lines = [
         "# A step of pre-training",
         "",
-        raw["machine"],
+        *describe(raw["about"]),
         "",
-        "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | vs transformers |",
-        "|---|---|---|---|---|",
+        f"{SIDES} Nothing is padded. Share of peak: the model's own products, of what the same framework reaches in "
+        "the same process with two large matrices in that precision.",
+        "",
+        "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | real tokens/s "
+        "| share of peak | GiB | vs transformers |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, dtype in itertools.product(SIZES, DTYPES):
-        found = raw.get(f"{name}, {dtype}", {})
+        key, work = f"{name}, {dtype}", Work(**SIZES[name])
+        found = raw.get(key, {})
+        flops = training_flops(architecture(work), work.length, work.predictions)
         peer = statistics.median(found[PEER]) if PEER in found else None
         for title, rates in found.items():
-            median = statistics.median(rates)
+            median, process = statistics.median(rates), raw["processes"][key][title]
             ratio = f"{median / peer:.2f}" if peer else "-"
             lines.append(
-                f"| {name}, {SIZES[name]['batch']} | {dtype} | {title} "
-                f"| {median:.1f} ({min(rates):.1f}..{max(rates):.1f}) | {ratio} |"
+                f"| {name}, {work.batch} | {dtype} | {title} | {median:.1f} ({min(rates):.1f}..{max(rates):.1f}) "
+                f"| {median * work.length:.0f} | {median * flops / process['peak']:.0%} "
+                f"| {process['memory'] / 2**30:.1f} | {ratio} |"
             )
     failures = [f"\nLeft out: {who}: {reason}." for who, reason in raw["left_out"].items()]
     return "\n".join([*lines, *failures]) + "\n"

@@ -3,11 +3,12 @@
     python benchmarks/scaling.py --backend tensorflow --vocab VOCAB NOVELS/*.txt
     python benchmarks/scaling.py --backend tensorflow --table
 
-Each measurement is a process of its own, and what is in `results/scaling_<backend>.jsonl` is not measured again: the
-command may be interrupted. The first line measures, then both fit a law by least squares to each sweep, draw
-`results/scaling_<backend>.svg` and print the laws. Without novels the corpus is left out. `--only length batch` takes
-some sweeps, `--quick` tiny sizes, to see that it runs. Memory is PyTorch's, whatever the backend: XLA on a CPU does not
-save any by rematerialisation. Needs the extras `plot`, and for replicas TensorFlow. Measure on an idle machine.
+Each measurement is a process of its own, and what is in `results/scaling_<backend>.jsonl` of this machine, these
+versions and this code is not measured again: the command may be interrupted. The first line measures, then both fit a
+law by least squares to each sweep, draw `results/scaling_<backend>.svg` and print the laws. Without novels the corpus
+is left out. `--only length batch` takes some sweeps, `--quick` tiny sizes, to see that it runs. Memory is PyTorch's,
+whatever the backend: XLA on a CPU does not save any by rematerialisation. Needs the extras `plot`, and for replicas
+TensorFlow. Measure on an idle machine.
 """
 
 import argparse
@@ -23,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pretraining_contenders import Work, once
+from machine import identity
+from pretraining_contenders import Work, newest, once
+from reports import about_rows, describe, now, write
 
 RESULTS = Path(__file__).parent / "results"
 PREPARE = """
@@ -150,7 +153,8 @@ def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterat
     for count in counts:
         taken = paths[:count]
         size = sum(path.stat().st_size for path in taken) / 1e6
-        row = next((row for row in known if row.get("sweep") == "corpus" and row["n"] == size), None)
+        wanted = {"sweep": "corpus", "n": size, **identity()}
+        row = next((row for row in known if {name: row.get(name) for name in wanted} == wanted), None)
         if row is None:
             with tempfile.TemporaryDirectory() as folder:
                 program = Path(folder) / "prepare.py"
@@ -158,7 +162,7 @@ def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterat
                 environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
                 command = [sys.executable, str(program), str(vocab), f"{folder}/data", *map(str, taken)]
                 done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-            row = {"sweep": "corpus", "n": size, **json.loads(done.stdout.splitlines()[-1])}
+            row = {**wanted, **now(), **json.loads(done.stdout.splitlines()[-1])}
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"corpus of {size:.1f} MB: {row['seconds'][0]:.2f} s", file=sys.stderr, flush=True)
@@ -182,7 +186,7 @@ def main() -> None:
     results = options.out / f"{name}.jsonl"
     measured: dict[str, list[tuple[float, dict[str, Any]]]] = {}
     if options.table:
-        for row in map(json.loads, results.read_text().splitlines()):
+        for row in newest([json.loads(line) for line in results.read_text().splitlines()]):
             measured.setdefault(row["sweep"], []).append((row["n"], row))
     else:
         for sweep, works in sweeps(options.quick, options.backend).items():
@@ -190,11 +194,14 @@ def main() -> None:
                 measured[sweep] = [(n, once(results, work, sweep=sweep, n=n)) for n, work in works]
         if options.files and (not options.only or "corpus" in options.only):
             measured["corpus"] = list(corpus(options.files, options.vocab, results, options.quick))
-    text = report(measured, options.out / f"{name}.svg")
+    rows = [row for found in measured.values() for _, row in found]
+    facts = about_rows("scaling.py", options, rows)
+    laws = report(measured, options.out / f"{name}.svg")
+    text = "\n".join(["# Cost, and the laws that fit it", "", *describe(facts), "", laws])
     hosts = [row["host_tokens_per_second"] for _, row in measured.get("corpus", ())]
     if hosts:
         text += f"\nA host's process makes {statistics.median(hosts):,.0f} tokens a second of batches, masks drawn.\n"
-    (options.out / f"{name}.md").write_text(text, encoding="utf-8")
+    write(options.out / f"{name}.md", text, {"about": facts, "rows": rows})
     print(text)
 
 

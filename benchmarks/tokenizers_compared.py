@@ -12,6 +12,8 @@ import statistics
 import time
 from pathlib import Path
 
+from reports import about, describe, table, write
+
 import keras_bert_zoo as kbz
 from tests.corpora import VOCABULARIES, glue_texts, vocabulary
 from tests.tokenizer_engines import ENGINES, mismatches
@@ -64,40 +66,36 @@ def speed_table(data, rounds=7):
             times[name].append(time.perf_counter() - start)
     rates = {name: [len(texts) / seconds for seconds in measured[1:]] for name, measured in times.items()}
     base = statistics.median(next(iter(rates.values())))
-    rows = [["engine on SST-2", "texts/s, median (slowest..fastest)", "ratio"]]
+    rows = [["engine on SST-2", "texts/s, median (slowest..fastest)", "vs `tokenizers`"]]
     for name, measured in rates.items():
         median = statistics.median(measured)
         rows.append([name, f"{median:,.0f} ({min(measured):,.0f}..{max(measured):,.0f})", f"{median / base:.1f}"])
-    return rows
-
-
-def markdown(rows):
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+    return rows, rates
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write")
+    parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write, with JSON beside it")
     parser.add_argument("--speed-only", action="store_true", help="leave the mismatches out, which take minutes")
     arguments = parser.parse_args()
     data = Path(os.environ["KBZ_DATA"])
-    parts = [
-        "# The tokenizer's two engines",
-        "Command: `KBZ_DATA=DATA python benchmarks/tokenizers_compared.py --out OUT`",
-    ]
-    parts += ["## Speed", f"{os.cpu_count()} cores; SST-2, uncased.", markdown(speed_table(data))]
+    facts = about("tokenizers_compared.py", arguments)
+    speeds, rates = speed_table(data)
+    parts = ["# The tokenizer's two engines", "\n".join(describe(facts))]
+    parts += ["## Speed", "SST-2, uncased; all cores.", table(speeds)]
+    raw = {"about": facts, "texts_per_second": rates}
     if not arguments.speed_only:
         rows, examples = mismatch_table(data)
+        raw["mismatches"] = rows
         parts += [
             "## Texts that differ from transformers' `BertTokenizer`",
             "`original` is the algorithm of google-research/bert, written anew in `tests/original_tokenizer.py`.",
-            markdown(rows),
+            table(rows),
             *(["Of each the first three:", "\n".join(examples)] if examples else []),
         ]
     text = "\n\n".join(parts) + "\n"
     print(text)
-    arguments.out.write_text(text, "utf-8")
+    write(arguments.out, text, raw)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 """The estimate of pre-training, beside published runs, counted weights and bytes, and a step worked by hand."""
 
+import json
+import statistics
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining import estimate
+from keras_bert_zoo.pretraining.estimate import table as estimate_table
 from keras_bert_zoo.training import cost
 from keras_bert_zoo.training.devices import DEVICES, Device
 from tests.helpers import TINY
@@ -58,6 +63,13 @@ def test_flops_of_a_sequence(preset, phase, flops):
 )
 def test_published_runs_of_bert_large(device, devices, schedule, minutes):
     assert estimate("bert_large", device, devices, schedule).seconds / 60 == pytest.approx(minutes, rel=0.1)
+
+
+def test_the_cpu_s_share_is_that_of_the_measured_step():
+    results = Path(__file__).parents[1] / "benchmarks" / "results" / "pretraining_step.json"
+    rates = json.loads(results.read_text())["base, 128/20, float32"]["keras_bert_zoo, torch"]
+    seconds = estimate("bert_base", "cpu", schedule=[(128, 20, 8, 1)]).steps[0].compute
+    assert 8 / seconds == pytest.approx(statistics.median(rates), rel=0.05)
 
 
 # --- By hand
@@ -113,6 +125,26 @@ def test_rematerialisation_computes_a_forward_pass_more():
 @pytest.mark.parametrize("schedule, bounds", [("paper", ["compute", "compute", "network"]), ("lamb", ["compute"] * 3)])
 def test_small_batches_wait_for_the_network(schedule, bounds):
     assert [estimate("bert_large", "a100", n, schedule).bound for n in (1, 8, 128)] == bounds
+
+
+def test_devices_beyond_the_batch_stand_idle():
+    """The paper's batch of 256 on 1,024: what 256 take, of an example each."""
+    all_work, most_idle = (estimate("bert_base", "a100", devices) for devices in (256, 1024))
+    assert most_idle.devices == 1024
+    assert most_idle.steps == all_work.steps
+    assert most_idle.seconds == all_work.seconds
+    step = most_idle.steps[0]
+    assert (step.devices, step.share) == (256, 1)
+    assert step.sent == pytest.approx(2 * 255 / 256 * 4 * 110_106_428)
+    assert step.compute == pytest.approx(6.99e10 / (312e12 * 0.45), rel=5e-3)
+    rows = estimate_table([all_work, most_idle]).splitlines()[2:4]
+    assert [row.split(" | ")[0] for row in rows] == ["| 256", "| 1,024 (768 idle)"]
+    assert rows[0].split(" | ")[1:] == rows[1].split(" | ")[1:]
+
+
+def test_a_phase_of_larger_batches_wakes_them():
+    run = estimate("bert_tiny", "a100", 512, [(128, 20, 256, 1), (128, 20, 1024, 1)])
+    assert [(step.devices, step.share) for step in run.steps] == [(256, 1), (512, 2)]
 
 
 # --- Counted
@@ -181,11 +213,12 @@ def test_table_on_the_console(capsys):
     "arguments, message",
     [
         ({"device": "a1000"}, "`device` must be one of .*h100.* Received: device='a1000'"),
+        ({"device": "h200"}, "`efficiency` must be given .* Received: device='h200'"),
         ({"device": "tpu_v4"}, "`efficiency` must be given .* Received: device='tpu_v4'"),
         ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
         ({"efficiency": 45}, "`efficiency` must be a share of the peak, at most 1. Received: efficiency=45"),
         ({"devices": 0}, "`devices` must be a positive integer"),
-        ({"devices": 3}, "`devices` must divide each batch. Received: devices=3, a batch of 256"),
+        ({"devices": 3}, "`devices` must divide each batch, or be more. Received: devices=3, a batch of 256"),
         ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),
         ({"schedule": []}, "`schedule` must have a phase"),
         ({"schedule": [(513, 20, 8, 1)]}, "A phase must have at most 512 tokens"),

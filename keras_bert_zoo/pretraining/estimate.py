@@ -25,7 +25,7 @@ class Estimate:
     """Pre-training on a number of devices.
 
     Attributes:
-        devices: So many.
+        devices: So many; those beyond the examples of a batch stand idle.
         parameters: Weights of the model with the heads of pre-training.
         steps: A `StepCost` for each phase of the schedule: FLOPs, bytes on a device, bytes sent, seconds of each part.
         flops: Of the whole run.
@@ -53,7 +53,8 @@ def estimate(
 ) -> Estimate:
     """Estimate what pre-training takes.
 
-    Every device works on its part of each batch, in smaller parts where memory ends. A step is the time of its matrix
+    Every device works on its part of each batch, in smaller parts where memory ends; devices beyond the examples of a
+    batch have none and stand idle. A step is the time of its matrix
     products at a measured share of the device's peak, of the update at the bandwidth of its memory, and of a ring's
     all-reduce of the float32 gradients at that of the links, one after the other. The share was measured with full
     devices: with a few examples on each it is lower, and latencies are left out, so that where `bound` is not
@@ -64,7 +65,7 @@ def estimate(
         model: A preset's name or directory, or `BertBackbone.architecture`.
         device: `"h200"`, `"h100"`, `"a100"`, `"v100"`, `"l4"`, `"t4"`, `"tpu_v3"`, `"tpu_v4"`, `"tpu_v5e"`,
             `"tpu_v5p"`, `"tpu_v6e"` (chips), or `"cpu"`, two cores with AVX-512 in float32.
-        devices: Number of devices; divides each batch.
+        devices: Number of devices; divides each batch, or is more than it has examples.
         schedule: `"paper"`, 256 sequences a step for 900,000 steps at length 128 and 100,000 at 512 (Devlin et al.
             2019, A.2), `"lamb"`, 7,038 steps of 65,536 and 1,561 of 32,768 (You et al. 2019), or phases of your own,
             each `(sequence_length, predictions, batch_size, steps)`.
@@ -98,7 +99,7 @@ def estimate(
     architecture = {"attention_dropout": 0.1, "num_segments": 2, **architecture, "pooler": True}
     phases = _phases(schedule, devices, architecture["max_sequence_length"])
     steps = tuple(
-        step_cost(architecture, length, predictions, batch, kind, devices, efficiency, rematerialise)
+        step_cost(architecture, length, predictions, batch, kind, min(devices, batch), efficiency, rematerialise)
         for length, predictions, batch, _ in phases
     )
     counts = [count for *_, count in phases]
@@ -124,15 +125,20 @@ def _phases(schedule: str | Sequence[Phase], devices: int, longest: int) -> Sequ
         check_positive_int(sequence_length=length, predictions=predictions, batch_size=batch, steps=steps)
         if predictions > length or length > longest:
             raise ValueError(f"A phase must have at most {longest} tokens, and fewer predictions. Received: {phase}")
-        if batch % devices:
-            raise ValueError(f"`devices` must divide each batch. Received: devices={devices}, a batch of {batch}")
+        if devices < batch and batch % devices:
+            raise ValueError(
+                f"`devices` must divide each batch, or be more. Received: devices={devices}, a batch of {batch}"
+            )
     if not schedule:
         raise ValueError("`schedule` must have a phase. Received: none")
     return schedule
 
 
 def table(estimates: Iterable[Estimate]) -> str:
-    """Markdown: a row for each estimate, the parts of a step those of its first phase, and what is short first."""
+    """Markdown: a row for each estimate, the parts of a step those of its first phase, and what is short first.
+
+    A row says, too, how many of its devices have no example of that phase's batch.
+    """
     lines = [
         "| devices | examples on each, at once | GB on each | GB sent a step | compute | update | all-reduce | host "
         "| step, s | run, hours | longest |",
@@ -144,8 +150,9 @@ def table(estimates: Iterable[Estimate]) -> str:
         shares = " | ".join(
             f"{part / step.seconds:.0%}" for part in (step.compute, step.memory, step.network, step.host)
         )
+        idle = f" ({each.devices - step.devices:,} idle)" if each.devices > step.devices else ""
         lines.append(
-            f"| {each.devices:,} | {step.share:,}, {step.examples:,} | {each.bytes / 1e9:.1f} "
+            f"| {each.devices:,}{idle} | {step.share:,}, {step.examples:,} | {each.bytes / 1e9:.1f} "
             f"| {step.sent / 1e9:.2f} | {shares} | {step.seconds:.3g} | {each.seconds / 3600:,.1f} | {each.bound} |"
         )
         if first is None and each.bound != "compute":

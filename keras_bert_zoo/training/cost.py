@@ -62,6 +62,7 @@ class StepCost:
         flops: Of the whole batch; what rematerialisation computes again is not counted.
         weights: Bytes of weights, gradients, moments and the weights' copy in half precision, on each device.
         activations: Bytes that are kept of the examples that are worked on at once, on each device.
+        devices: Those that work on it.
         share: Examples of a batch that each device has.
         examples: Those that it works on at once, so that they fit into its memory.
         sent: Bytes that each device sends.
@@ -74,6 +75,7 @@ class StepCost:
     flops: float
     weights: float
     activations: float
+    devices: int
     share: int
     examples: int
     sent: float
@@ -128,6 +130,7 @@ def step_cost(
         flops=flops,
         weights=weights,
         activations=examples * each,
+        devices=devices,
         share=share,
         examples=examples,
         sent=all_reduce_bytes(architecture, devices),

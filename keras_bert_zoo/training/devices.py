@@ -41,12 +41,12 @@ class Device:
 #
 # What was measured: BERT-large at length 128 in NVIDIA's DeepLearningExamples, 580 sequences/s on an A100 (PyTorch)
 # and 206 on a V100 (TensorFlow 2 with XLA); 844 on an H100 in MLPerf at up to 512, where half is padding that is
-# skipped (Krell et al. 2021); the H200 has the H100's cores. 81.4 hours of the paper's schedule at a batch of 512 on
-# 16 chips of TPU v3 (You et al. 2019, table 1). MiniLM in float32 on two cores with AVX-512, whose matrix products
-# reach 1.8e11 FLOP/s, trains 2,498 tokens/s (benchmarks/results/finetune_speed_mrpc.md); its memory's and its
+# skipped (Krell et al. 2021). 81.4 hours of the paper's schedule at a batch of 512 on 16 chips of TPU v3 (You et al.
+# 2019, table 1). On two cores with AVX-512, whose matrix products reach 1.8e11 FLOP/s, our BERT base on PyTorch in
+# float32 trains 1.83 sequences/s at length 128 (benchmarks/results/pretraining_step.json); their memory's and their
 # network's bandwidth, 10 Gb/s, are guesses.
 DEVICES = {
-    "h200": Device(989e12, 141e9, 4.8e12, 450e9, 8, 50e9, 8, 0.42, "H200"),
+    "h200": Device(989e12, 141e9, 4.8e12, 450e9, 8, 50e9, 8, driver="H200"),
     "h100": Device(989e12, 80e9, 3.35e12, 450e9, 8, 50e9, 8, 0.42, "H100"),
     "a100": Device(312e12, 80e9, 2.039e12, 300e9, 8, 25e9, 8, 0.45, "A100"),
     "v100": Device(125e12, 32e9, 0.9e12, 150e9, 8, 6.25e9, 8, 0.40, "V100"),
@@ -58,11 +58,16 @@ DEVICES = {
     "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5 lite"),
     "tpu_v5p": Device(459e12, 95e9, 2.765e12, 600e9, 8960, 6.25e9, 4, driver="TPU v5p"),
     "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 6.25e9, 8, driver="TPU v6 lite"),
-    "cpu": Device(1.8e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.90, precision=4),
+    "cpu": Device(1.8e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.71, precision=4),
 }
+
+# NVIDIA's data sheets of boards with the names of others, fewer cores or less power.
+_OTHER_BOARDS = {"H200 NVL": 835e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "V100-PCIE": 112e12}
 
 
 def peak_of(name: str) -> float | None:
     """FLOP/s in half precision of the accelerator that its driver names so; None where it is not known."""
-    known = (each for each in DEVICES.values() if each.driver and re.search(rf"\b{re.escape(each.driver)}\b", name))
-    return next((each.peak for each in known), None)
+    peaks = _OTHER_BOARDS | {each.driver: each.peak for each in DEVICES.values() if each.driver}
+    known = (peak for driver, peak in peaks.items() if re.search(rf"\b{re.escape(driver)}\b", name))
+    # A part of a card (MIG) has the card's name before its own.
+    return None if re.search(r"\bMIG\b", name) else next(known, None)

@@ -1,0 +1,132 @@
+"""What a contender's process says of itself: its framework's threads, peak and device, and the memory it took."""
+
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def timed(work: Callable[..., object], *data: Any) -> dict[str, float]:
+    cpu, wall = time.process_time(), time.perf_counter()
+    work(*data)
+    return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+
+
+def threads(framework: str) -> str:
+    if framework == "torch":
+        import torch
+
+        return f"torch {torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between"
+    if framework == "tensorflow":
+        import tensorflow as tf
+
+        threading = tf.config.threading
+        within, between = threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()
+        return f"tensorflow {within} in an operation, {between} between (0: one a core)"
+    if framework == "onnxruntime":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        within, between = options.intra_op_num_threads, options.inter_op_num_threads
+        return f"onnxruntime {within} in an operation, {between} between (0: one a core)"
+    return f"{framework} as it chooses"
+
+
+def device_name(framework: str, device: str) -> str:
+    """The card that the framework computes on, nothing for `"cpu"`.
+
+    Raises:
+        RuntimeError: It has none, and would compute elsewhere.
+    """
+    if device == "cpu":
+        return ""
+    if framework == "torch":
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name()
+    elif framework == "jax":
+        import jax
+
+        if jax.default_backend() == "gpu":
+            return jax.devices()[0].device_kind
+    elif framework == "tensorflow":
+        import tensorflow as tf
+
+        for card in tf.config.list_physical_devices("GPU"):
+            return tf.config.experimental.get_device_details(card)["device_name"]
+    raise RuntimeError(f"{framework} must see a GPU. Received: an environment in which it has none")
+
+
+def peak(framework: str, dtype: str, device: str = "cpu") -> float:
+    """FLOP/s of the framework's own product of two large matrices, the fastest of some.
+
+    To be asked before a card's memory is in question, or after: on a card the matrices take 0.2 to 0.4 GB.
+    """
+    size = 2048 if device == "cpu" else 4096 if dtype == "float32" else 8192
+    work = _product(framework, dtype, device, size)
+    work()
+    return 2 * size**3 / min(timed(work)["seconds"] for _ in range(8))
+
+
+def _product(framework: str, dtype: str, device: str, size: int) -> Callable[[], Any]:
+    if framework == "torch":
+        import torch
+
+        matrix = torch.ones((size, size), dtype=getattr(torch, dtype), device="cuda" if device == "gpu" else "cpu")
+        wait = torch.cuda.synchronize if device == "gpu" else lambda: None
+        return lambda: (matrix @ matrix, wait())
+    if framework == "jax":
+        import jax
+
+        array = jax.numpy.ones((size, size), dtype)
+        product = jax.jit(jax.numpy.matmul)
+        return lambda: product(array, array).block_until_ready()
+    if framework == "tensorflow":
+        import tensorflow as tf
+
+        tensor = tf.ones((size, size), dtype)
+        return lambda: tf.matmul(tensor, tensor)[0, 0].numpy()  # Waits for it, and brings one number.
+    import numpy as np
+
+    values = np.ones((size, size), "float32")
+    if framework == "openvino":
+        import openvino
+        from openvino import opset13
+
+        given = opset13.parameter((size, size), np.float32)
+        graph = openvino.Model([opset13.matmul(given, given, False, False)], [given])
+        compiled = openvino.compile_model(graph, "CPU")  # In bfloat16 where the processor can.
+        return lambda: compiled(values)
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (size, size)) for name in "xy")
+    one = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "product", [x], [y])
+    model = helper.make_model(one, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, {"x": values})
+
+
+def memory(framework: str, device: str = "cpu") -> int:
+    """The most bytes so far: of the process, or of what its framework took of the card."""
+    if device == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if framework == "torch":
+        import torch
+
+        return torch.cuda.max_memory_allocated()
+    if framework == "jax":
+        import jax
+
+        return int(jax.devices()[0].memory_stats()["peak_bytes_in_use"])
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
+def environment(device: str) -> dict[str, str]:
+    """Variables under which all frameworks take that device, and of a card no more memory than they use."""
+    if device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}

@@ -1,0 +1,92 @@
+"""What all reports have: the facts that a reader needs to judge the numbers, a table, and two files of one name."""
+
+import argparse
+import datetime
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from machine import commit, identity, versions
+
+
+def about(script: str, args: argparse.Namespace, between: str = ",") -> dict[str, Any]:
+    """Facts of a run that begins now; `args.peers_python`, where there is one, says where the peers' versions are."""
+    peers = getattr(args, "peers_python", None)
+    beside = {"peers": versions(peers)} if peers else {}
+    return {"command": describe_command(script, args, between), **now(), **beside}
+
+
+def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Facts of rows that were measured before, each with its own; what old ones do not tell is unknown."""
+    found = {row.get("contender") == "transformers": row.get("versions", {}) for row in rows}
+    facts = {name: rows[-1].get(name, "unknown") for name in ("date", "machine", "commit", "code")}
+    beside = {"peers": found[True]} if found.get(True) else {}
+    return {"command": describe_command(script, args, " "), **facts, "versions": found.get(False, {}), **beside}
+
+
+def now(python: str = sys.executable) -> dict[str, Any]:
+    """What a measurement that is made now, by that Python, is of."""
+    date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    return {"date": date, "commit": commit(), **identity(python)}
+
+
+def describe_command(script: str, args: argparse.Namespace, between: str = ",") -> str:
+    """The command with every option spelt out, and placeholders where a path of this machine would stand.
+
+    `between` is what the script wants between the values of an option.
+    """
+    words = ["KBZ_DATA=DATA"] if "KBZ_DATA" in os.environ else []
+    words.append(f"python benchmarks/{script}")
+    for name, value in vars(args).items():
+        if value is None or value is False or value == [] or name == "serve":
+            continue
+        option, values = f"--{name.replace('_', '-')}", value if isinstance(value, list) else [value]
+        if isinstance(value, list) and isinstance(values[0], Path):
+            words.append(f"{name.upper()}/*")  # Files have no option.
+        elif isinstance(value, Path) or name in ("peers_python", "preset"):
+            words.append(f"{option} {name.upper()}")
+        else:
+            words.append(option if value is True else f"{option} {between.join(shlex.quote(str(v)) for v in values)}")
+    return " ".join(words)
+
+
+def describe(facts: dict[str, Any]) -> list[str]:
+    """Lines of Markdown."""
+
+    def spelt(found: dict[str, str]) -> str:
+        return ", ".join(f"{package} {version}" for package, version in found.items() if version != "none")
+
+    lines = [f"- Command: `{facts['command']}`", f"- Date: {facts['date']}", f"- Machine: {facts['machine']}"]
+    lines.append(f"- keras_bert_zoo with: {spelt(facts['versions'])}")
+    lines += [f"- Peers with: {spelt(facts['peers'])}"] if "peers" in facts else []
+    at = f", commit {facts['commit']}" if facts["commit"] else ""
+    return [*lines, f"- Code: {facts['code']}{at}"]
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Markdown of rows, their head first."""
+    head, *body = rows
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body))
+
+
+def write(out: Path, text: str, raw: dict[str, Any]) -> None:
+    """`out`, a file of Markdown, and its numbers beside it as JSON, each at once or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    numbers = json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
+    for path, content in ((out, text), (out.with_suffix(".json"), numbers)):
+        unfinished = path.with_name(f"{path.name}.part")
+        unfinished.write_text(content, encoding="utf-8")
+        unfinished.replace(path)
+
+
+def is_current(out: Path) -> bool:
+    """Whether the report `out` is there, of this machine, these versions and this code."""
+    path = out.with_suffix(".json")
+    if not (out.is_file() and path.is_file()):
+        return False
+    facts = json.loads(path.read_text(encoding="utf-8")).get("about", {})
+    return identity().items() <= facts.items()

@@ -1,0 +1,93 @@
+"""What benchmarks take as measured, and what they say beside the numbers; none of them is run."""
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Imports a script as it is when it runs: from its own folder."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    names = {path.stem for path in BENCHMARKS.glob("*.py")}
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in names & (set(sys.modules) - before):
+        del sys.modules[name]
+
+
+def test_a_row_of_another_machine_or_code_is_not_taken_as_measured(script, monkeypatch, tmp_path):
+    contenders, machine = script("pretraining_contenders"), script("machine")
+    measured = []
+
+    def measure(work, python, limit):
+        measured.append(work)
+        return {"seconds": [1.0], "device_name": ""}
+
+    monkeypatch.setattr(contenders, "measure", measure)
+    results, work = tmp_path / "rows.jsonl", contenders.Work()
+    row = contenders.once(results, work, sweep="length", n=64)
+    assert contenders.once(results, work, sweep="length", n=64) == row
+    assert len(measured) == 1
+    assert row["machine"] == machine.describe_machine()
+    assert row["versions"]["Python"] == ".".join(map(str, sys.version_info[:3]))
+    monkeypatch.setattr(machine, "cards", lambda: ("NVIDIA H200",))
+    assert contenders.once(results, work, sweep="length", n=64)["machine"].endswith("NVIDIA H200")
+    monkeypatch.setattr(machine, "code", lambda: "other")
+    assert contenders.once(results, work, sweep="length", n=64)["code"] == "other"
+    assert len(measured) == 3
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert contenders.newest(rows) == rows[-1:]
+
+
+def test_rows_that_do_not_tell_their_machine_are_read(script):
+    rows = [{"sweep": "length", "n": n, "seconds": [1.0]} for n in (64, 128)]
+    assert script("pretraining_contenders").newest(rows) == rows
+    facts = script("reports").about_rows("scaling.py", argparse.Namespace(), rows)
+    assert "- Machine: unknown" in script("reports").describe(facts)
+
+
+def test_a_report_is_current_on_its_machine_alone(script, monkeypatch, tmp_path):
+    reports, out = script("reports"), tmp_path / "report.md"
+    assert not reports.is_current(out)
+    reports.write(out, "# A report\n", {"about": reports.about("some.py", argparse.Namespace())})
+    assert reports.is_current(out)
+    monkeypatch.setattr(reports, "identity", lambda: {"machine": "another"})
+    assert not reports.is_current(out)
+
+
+def test_commands_are_told_without_paths(script, monkeypatch):
+    monkeypatch.delenv("KBZ_DATA", raising=False)
+    paths = {"novels": [Path("/tmp/a"), Path("/tmp/b")], "preset": "/home/me/minilm", "out": Path("/tmp/out")}
+    args = argparse.Namespace(**paths, tasks=["a", "b c"], quick=True, log=None)
+    told = script("reports").describe_command("some.py", args, between=" ")
+    assert told == "python benchmarks/some.py NOVELS/* --preset PRESET --out OUT --tasks a 'b c' --quick"
+
+
+def test_unequal_tokens_stand_in_the_report(script):
+    results = [
+        {"task": "mrpc", "name": name, "tokens": tokens} for name, tokens in (("ours", 1000), ("a peer", 900))
+    ] + [{"task": "sst2", "name": name, "tokens": 1000} for name in ("ours", "a peer")]
+    assert list(script("finetune_speed_report").unequal_tokens(results)) == [
+        "The contenders do not see the same tokens of mrpc: ours 1,000, a peer 900."
+    ]
+
+
+def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
+    everything = script("everything")
+    args = argparse.Namespace(preset=Path("P"), peers_python="python", novels=[Path("n.txt")], original=None)
+    wanted = everything.reports(args, Path("B"), tmp_path)
+    for size in ("minilm", "base"):
+        assert {f"{size}_{task}_{dtype}" for task in ("mrpc", "sst2", "squad") for dtype in everything.DTYPES} <= {
+            *wanted
+        }
+    scripts = {command[0] for _, command in wanted.values()}
+    assert all((BENCHMARKS / name).is_file() for name in scripts)
+    assert {"prepare_speed.py", "scaling.py", "int8_score.py", "pretraining_step.py", "import_time.py"} <= scripts
+    assert "--runtimes" in wanted["base_8x128_float32"][1]
