@@ -212,7 +212,7 @@ def small_pretrainer(**options):
 @pytest.fixture
 def accelerator(monkeypatch):
     """What is traced on this CPU is what a TPU runs, without a CPU's spellings."""
-    for module in ("activations", "attention", "dropout"):
+    for module in ("activations", "dropout", "fused_attention"):
         monkeypatch.setattr(f"keras_bert_zoo.layers.{module}.on_cpu", lambda tensor: False)
 
 
