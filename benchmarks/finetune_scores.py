@@ -29,6 +29,7 @@ HERE = Path(__file__).parent
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "best_exact", "best_f1")
 PEER = "transformers"
 RANDOM_BATCHES = ", random batches"
+NORMAL_HEADS = ", normal heads"
 RESULTS = HERE / "results" / "finetune_scores.jsonl"
 
 
@@ -44,6 +45,8 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         name += ", bfloat16"
     if arguments.random_batches:
         name += RANDOM_BATCHES
+    if arguments.normal_heads and contender != PEER:
+        name += NORMAL_HEADS
     run = {
         "task": task + FRESH if arguments.random else task,
         "contender": name,
@@ -65,6 +68,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         "seed": seed,
         "random": arguments.random,
         "random_batches": arguments.random_batches,
+        "normal_heads": arguments.normal_heads,
         "learning_rate": arguments.learning_rate,
         "limit": arguments.limit,
         "results": str(arguments.results),
@@ -99,7 +103,8 @@ def table(records: list[dict]) -> Iterator[str]:
         if contender.startswith(PEER):
             continue
         backend, *options = contender.removeprefix("keras_bert_zoo, ").split(", ")
-        theirs = runs.get((task, ", ".join([PEER, *options]), *rest), {})
+        alike = (option for option in options if f", {option}" != NORMAL_HEADS)  # As theirs always are.
+        theirs = runs.get((task, ", ".join([PEER, *alike]), *rest), {})
         for metric in (name for name in METRICS if any(name in record for record in ours.values())):
             values, peers = ([record[metric] for _, record in sorted(own.items())] for own in (ours, theirs))
             seeds = ", ".join(map(str, sorted(ours)))
@@ -155,6 +160,7 @@ def main() -> None:
     parser.add_argument("--random", action="store_true", help="start from fresh weights of the preset's architecture")
     parser.add_argument("--bfloat16", action="store_true", help="train in mixed precision; PyTorch is fast in it")
     parser.add_argument("--random-batches", action="store_true", help="draw them whatever the lengths")
+    parser.add_argument("--normal-heads", action="store_true", help="fill our fresh heads as transformers does")
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE, help="the peak (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)  # Examples, to see that a task works.

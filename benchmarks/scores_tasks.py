@@ -117,8 +117,8 @@ def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple
     Args:
         finetune: Takes the task's name, training and dev examples and the job, of which it needs the preset, the seed,
             whether weights shall be fresh (`random`), the peak of the learning rate, whether to compute in mixed
-            precision (`bfloat16`) and whether batches shall be of any lengths (`random_batches`); gives predictions
-            and what it measured.
+            precision (`bfloat16`), whether batches shall be of any lengths (`random_batches`) and whether fresh heads
+            shall be those of transformers (`normal_heads`); gives predictions and what it measured.
         packages: Whose versions are worth keeping.
     """
     job = json.loads(sys.argv[1])
