@@ -61,16 +61,15 @@ def _in_jax(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> Any:
     import jax
 
     attend = jax.nn.dot_product_attention
+    batch, length = query.shape[:2]
     if on_cpu(query):
         if query.dtype == "float16":  # XLA has no float16 product with a float32 sum there.
             query, key, value = (tensor.astype("float32") for tensor in (query, key, value))
-        return attend(query, key, value, mask=mask, is_causal=causal)
-    batch, length = query.shape[:2]
-    if length % 2 == 0:  # With a mask cuDNN has no gradient of an odd length, and says so too late to go on.
+    elif length % 2 == 0:  # With a mask cuDNN has no gradient of an odd length, and says so too late to go on.
         # Its flash attention wants the mask of each pair.
         pairs = None if mask is None else jax.numpy.broadcast_to(mask, (batch, 1, length, length))
         try:
             return attend(query, key, value, mask=pairs, is_causal=causal, implementation="cudnn")
         except (NotImplementedError, RuntimeError, ValueError):
-            pass  # Of float32, of wide heads, of TPUs and older cards it has none.
+            pass  # Of float32, of wide heads, of TPUs and older cards it has none: JAX raises one of these.
     return attend(query, key, value, mask=mask, is_causal=causal)

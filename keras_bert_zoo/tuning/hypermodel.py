@@ -148,7 +148,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
             if not math.isfinite(scores["loss"]):
                 _keep_numbers_only(folder, hp)
                 raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {scores['loss']}")
-            if _is_best(at.tuner.oracle.objective, scores, done.scores()):
+            if _is_best(objective, scores, done.scores()):
                 trained.save_to_preset(folder / PRESET)
             done.add(seed, time.perf_counter() - start, scores)
         summary = done.summary()
