@@ -7,16 +7,13 @@ The files are in the system's cache after the first round, which is not counted.
 """
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from process import environment
+from fresh import run, take_fresh_turns
 from reports import about, describe, table, write
 
 KERAS = """
@@ -36,15 +33,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 print(json.dumps({"before": middle - start, "beyond": time.perf_counter() - middle}))
 """
 OURS, PEER = "keras_bert_zoo", "keras-hub"
-
-
-def run(code: str, python: str, backend: str) -> dict[str, float]:
-    variables = {**os.environ, **environment("cpu"), "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    variables["PYTHONPATH"] = str(Path(__file__).parents[1])
-    done = subprocess.run([python, "-c", code], env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def line_up(arguments: argparse.Namespace) -> dict[tuple[str, str], Callable[[], dict[str, float]]]:
@@ -68,36 +56,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the Markdown file to write; the runs go beside it as JSON")
     arguments = parser.parse_args()
     facts = about("import_time.py", arguments)
-    contenders = line_up(arguments)
-    runs: dict[tuple[str, str], list[dict[str, float]]] = {key: [] for key in contenders}
-    left_out: dict[str, str] = {}
-    for turn in range(arguments.rounds + 1):
-        for (first, name), work in contenders.items():
-            if f"{name}, {first}" in left_out:
-                continue
-            try:
-                measured = work()
-            except RuntimeError as error:  # The others are measured without it.
-                left_out[f"{name}, {first}"] = str(error)
-                continue
-            if turn:
-                runs[first, name].append(measured)
+    runs, left_out = take_fresh_turns(line_up(arguments), arguments.rounds)
     rows = [["imported first", "s", "then", "s beyond it, median (fastest..slowest)", f"x {OURS}"]]
     for (first, name), found in runs.items():
-        if not found or f"{name}, {first}" in left_out:
-            continue
         beyond = [each["beyond"] for each in found]
         ours = statistics.median(each["beyond"] for each in runs[first, OURS]) if runs.get((first, OURS)) else None
         median = statistics.median(beyond)
         before = f"{statistics.median(each['before'] for each in found):.2f}"
         spread = f"{median:.3f} ({min(beyond):.3f}..{max(beyond):.3f})"
         rows.append([first, before, name, spread, f"{median / ours:.1f}" if ours else "-"])
-    failures = [f"\nLeft out: {who}: {reason}." for who, reason in left_out.items()]
+    failed = {f"{name}, {first}": reason for (first, name), reason in left_out.items()}
+    failures = [f"\nLeft out: {who}: {reason}." for who, reason in failed.items()]
     text = "\n".join(["# Import", "", *describe(facts), "", table(rows), *failures]) + "\n"
     print(text)
     if arguments.out:
         raw = [{"first": first, "contender": name, "runs": found} for (first, name), found in runs.items()]
-        write(arguments.out, text, {"about": facts, "results": raw, "left_out": left_out})
+        write(arguments.out, text, {"about": facts, "results": raw, "left_out": failed})
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ a process of its own; contenders take turns. The files are in the system's cache
 """
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from process import environment
+from fresh import run, take_fresh_turns
 from reports import about, describe, table, write
 
 OURS = """
@@ -47,21 +45,6 @@ PARTS = ("import", "load", "predict")
 PEER = "transformers"
 
 
-def run(code: str, python: str, backend: str, preset: Path) -> dict[str, float]:
-    variables = {
-        **os.environ,
-        **environment("cpu"),
-        "KERAS_BACKEND": backend,
-        "PYTHONPATH": str(Path(__file__).parents[1]) if code is OURS else "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
-    command = [python, "-c", AROUND.format(code), str(preset)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", type=Path, required=True)
@@ -71,23 +54,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the Markdown file to write; the runs go beside it as JSON")
     arguments = parser.parse_args()
     facts = about("load_time.py", arguments)
-    contenders = {f"keras_bert_zoo, {name}": (OURS, sys.executable, name) for name in arguments.backends.split(",")}
+    programs = {f"keras_bert_zoo, {name}": (OURS, sys.executable, name) for name in arguments.backends.split(",")}
     if arguments.peers_python:
-        contenders[PEER] = (TRANSFORMERS, arguments.peers_python, "torch")
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-    left_out: dict[str, str] = {}
-    for turn in range(arguments.rounds + 1):
-        for name, (code, python, backend) in contenders.items():
-            if name in left_out:
-                continue
-            try:
-                measured = run(code, python, backend, arguments.preset)
-            except RuntimeError as error:  # The others are measured without it.
-                left_out[name] = str(error)
-                del runs[name]
-                continue
-            if turn:
-                runs[name].append(measured)
+        programs[PEER] = (TRANSFORMERS, arguments.peers_python, "torch")
+    contenders = {
+        name: partial(run, AROUND.format(code), python, backend, str(arguments.preset))
+        for name, (code, python, backend) in programs.items()
+    }
+    runs, left_out = take_fresh_turns(contenders, arguments.rounds)
     weights = sum(path.stat().st_size for path in arguments.preset.glob("*.safetensors")) / 1e6
     failures = [f"\nLeft out: {name}: {reason}." for name, reason in left_out.items()]
     said = f"{weights:.0f} MB of weights. The last column says how many times as fast the row is, by medians."

@@ -49,7 +49,7 @@ TASKS = {
     "mrpc": Task(),
     "conll": Task(2, 256, train=slice(0, None, 2)),
     "squad": Task(2, 256, train=slice(0, None, 4), dev=slice(0, None, 5)),
-    "squad2": Task(2, 256, train=slice(0, None, 2), dev=slice(0, None, 4)),
+    "squad2": Task(3, 256, dev=slice(0, None, 4)),
     "dream": Task(2, train=slice(0, None, 6), dev=slice(0, None, 4)),
 }
 

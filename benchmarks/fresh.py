@@ -1,0 +1,53 @@
+"""Programs that take turns, a process of its own for each run: what it takes to start is what is measured.
+
+`worker.py` has the processes that are warm before they are timed.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from process import environment
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def run(code: str, python: str, backend: str, *arguments: str) -> dict[str, Any]:
+    """What the program says on its last line, as JSON, on a CPU.
+
+    Raises:
+        RuntimeError: It failed, with the last line of its stderr.
+    """
+    variables = {
+        **os.environ,
+        **environment("cpu"),
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    done = subprocess.run([python, "-c", code, *arguments], env=variables, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def take_fresh_turns(
+    contenders: Mapping[Key, Callable[[], dict[str, Any]]], rounds: int
+) -> tuple[dict[Key, list[dict[str, Any]]], dict[Key, str]]:
+    """What each contender gave in each round but the first, and why some are left out: the first fills the cache."""
+    runs: dict[Key, list[dict[str, Any]]] = {name: [] for name in contenders}
+    left_out: dict[Key, str] = {}
+    for turn in range(rounds + 1):
+        for name in list(runs):
+            try:
+                measured = contenders[name]()
+            except RuntimeError as error:  # The others are measured without it.
+                left_out[name] = str(error)
+                del runs[name]
+                continue
+            if turn:
+                runs[name].append(measured)
+    return runs, left_out
