@@ -28,7 +28,8 @@ class Format(NamedTuple):
 
 
 # Keras exports from JAX through TensorFlow, where each axis gets a size of its own; a model whose inputs share theirs
-# is then refused. Its ONNX of JAX needs jax2onnx, and its LiteRT of PyTorch litert-torch, which nothing else here does.
+# is then refused. Its ONNX of JAX needs jax2onnx, whose `arange` (0.17) loses a symbolic length. Its LiteRT of PyTorch
+# needs litert-torch, which (0.10) fixes the batch and, by xdsl, wants an older typing-extensions than Jupyter does.
 FORMATS = {
     "tf_saved_model": Format((), {"tensorflow": ("tensorflow",), "jax": ("tensorflow",)}),
     "onnx": Format((".onnx",), {"tensorflow": ("onnx", "tf2onnx"), "torch": ("onnx", "onnxscript")}),

@@ -14,7 +14,7 @@ import pytest
 import keras_bert_zoo as kbz
 from tests import optimizer_oracles as oracles
 from tests.helpers import TINY, WORDS, numpy, slow_on
-from tests.tiny_pretraining import CLIPPED, assert_same, train, write_data
+from tests.tiny_pretraining import CLIPPED, assert_same, train, write_data, write_tfrecords
 from tests.tiny_pretraining import run as train_on_one
 
 BACKEND = keras.backend.backend()
@@ -325,6 +325,41 @@ def test_two_workers_pretrain_like_one_device(tmp_path):
     for x, y in zip(one.weights, two.weights, strict=True):
         np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=x.path)
     assert json.loads((tmp_path / "two" / "run.json").read_text())["strategy"] == "multi_worker"
+
+
+RECORDS = """
+import json, sys
+from tests.tiny_pretraining import run
+data, start, out, strategy = sys.argv[2:]
+run(data, start, out, json.loads(strategy))
+print("{}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's strategies")
+def test_runs_from_tfrecords_on_devices_and_workers(tmp_path):
+    """On two devices, and on two workers that are broken off and taken up, with accumulation: the weights of one."""
+    data, begin = write_tfrecords(tmp_path), str(tmp_path / "start")
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    kbz.BertPretrainer(kbz.BertBackbone(**TINY), preprocessor).save_to_preset(begin)
+    for devices, name, strategy in ((1, "one", "null"), (2, "devices", '"mirrored"')):
+        run(RECORDS, devices, data, begin, tmp_path / name, strategy)
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0)), second.bind(("127.0.0.1", 0))
+        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]}
+    script = RECORDS.replace("run(data", "run(data, start, out, json.loads(strategy), stop=True)\nrun(data")
+    workers = [
+        start(script, 1, data, begin, tmp_path / "workers", '"multi_worker"',
+              TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}))
+        for index in range(2)
+    ]  # fmt: skip
+    assert list(map(result, workers)) == [{}, {}]
+    expected = kbz.BertPretrainer.from_preset(tmp_path / "one" / "preset").weights
+    for name in ("devices", "workers"):
+        found = kbz.BertPretrainer.from_preset(tmp_path / name / "preset").weights
+        for x, y in zip(expected, found, strict=True):
+            np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=f"{name} {x.path}")
 
 
 def test_several_devices_take_the_step_of_the_oracle():

@@ -1,12 +1,16 @@
 """TFRecords in the original's format, written and read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
-from keras_bert_zoo.pretraining import PretrainingBatches, prepare, read_records, write_records
-from tests.helpers import TINY
+from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain, read_records, records, write_records
+from keras_bert_zoo.pretraining.record_batches import RecordBatches
+from keras_bert_zoo.training.runs import SaveState
+from tests.helpers import TINY, WORDS, numpy
 from tests.pretraining_run_test import TEXT
 
 tf = pytest.importorskip("tensorflow")
@@ -90,8 +94,6 @@ def test_workers_share_the_batches(data, tmp_path, monkeypatch):
     """Three files, the last one longer, for two workers, as a strategy divides them."""
     from tensorflow.python.distribute import input_ops
 
-    from keras_bert_zoo.pretraining import records
-
     count = PretrainingBatches(data, 1).examples
     monkeypatch.setattr(records, "_EXAMPLES_A_FILE", count // 3)
     write_records(data, tmp_path / "records", verbose=False)
@@ -115,6 +117,120 @@ def test_ids_of_a_larger_vocabulary(data, tmp_path):
         model.fit(records, steps_per_epoch=2, verbose=0)
 
 
+@pytest.fixture
+def many(data, tmp_path, monkeypatch):
+    """A pattern of four files, the last one shorter, and the number of examples."""
+    count = PretrainingBatches(data, 1).examples
+    monkeypatch.setattr(records, "_EXAMPLES_A_FILE", count // 3 - 1)
+    write_records(data, tmp_path / "records", verbose=False)
+    assert len(list((tmp_path / "records").iterdir())) == 4
+    return str(tmp_path / "records" / "*.tfrecord"), count
+
+
+def rows(batch):
+    """What each example is known by."""
+    inputs = batch[0]
+    return [(a.tobytes(), b.tobytes()) for a, b in zip(inputs["token_ids"], inputs["mask_positions"], strict=True)]
+
+
+def test_a_stream_goes_on_from_any_batch(many, data, tokenizer):
+    """Through the end of a pass, of which each holds every example once, in an order of its own."""
+    pattern, count = many
+    batches = RecordBatches(pattern, tokenizer, batch_size=4, seed=3, gradient_accumulation_steps=2)
+    arrays = PretrainingBatches(data, 1)
+    assert (batches.examples, batches.sequence_length, batches.pairs) == (count, 16, True)
+    assert batches.mean_length == pytest.approx(arrays.mean_length)
+    predictions = arrays.take(np.arange(count))[2]["mlm"] > 0
+    assert batches.mean_predictions == pytest.approx(predictions.sum() / count)
+    number = 2 * count // 4 // 2 * 2
+    whole = list(batches.start_at(0).take(number).as_numpy_iterator())
+    for start in (2, count // 4 // 2 * 2, count // 4 // 2 * 2 + 2):
+        for expected, batch in zip(whole[start:], batches.start_at(start).take(6).as_numpy_iterator(), strict=False):
+            assert rows(batch) == rows(expected)
+    examples = [row for batch in whole for row in rows(batch)]
+    passes = examples[:count], examples[count : 2 * count]
+    everything = sorted(rows(arrays.take(np.arange(count))))
+    assert sorted(passes[0]) == everything
+    assert passes[0][: len(passes[1])] != passes[1]
+    assert not set(passes[1]) - set(everything)
+    assert rows(next(RecordBatches(pattern, tokenizer, 4, seed=4).start_at(0).as_numpy_iterator())) != examples[:4]
+
+
+def test_the_parts_of_an_update_have_the_weights_of_all(many, tokenizer):
+    pattern, _ = many
+    whole = next(RecordBatches(pattern, tokenizer, 8).start_at(0).as_numpy_iterator())
+    parts = list(RecordBatches(pattern, tokenizer, 2, 0, 4).start_at(0).take(4).as_numpy_iterator())
+    for place, values in enumerate(whole):
+        for name, array in values.items():
+            np.testing.assert_array_equal(np.concatenate([part[place][name] for part in parts]), array, err_msg=name)
+    assert whole[2]["mlm"].mean() == pytest.approx(1.0)
+
+
+@pytest.fixture
+def run(many, data):
+    vocab = str(data / "vocab.txt")
+    return Run(many[0], "bert_tiny", architecture=SMALL, steps=6, batch_size=8, save_every=2, vocab=vocab)
+
+
+SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
+
+
+def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path, monkeypatch):
+    whole = pretrain(run, tmp_path / "whole", verbose=0)
+    save = SaveState.on_epoch_end
+
+    def stop(self, epoch, logs=None):
+        save(self, epoch, logs)
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SaveState, "on_epoch_end", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(run, tmp_path / "stopped", verbose=0)
+    resumed = pretrain(run, tmp_path / "stopped", verbose=0)
+    assert int(resumed.optimizer.iterations) == int(whole.optimizer.iterations) == 6
+    for weight, expected in zip(resumed.weights, whole.weights, strict=True):
+        np.testing.assert_array_equal(numpy(weight), numpy(expected), err_msg=weight.path)
+    rows = (tmp_path / "stopped" / "log.csv").read_text().splitlines()
+    assert len(rows) == 4
+    assert "tokens_per_second" in rows[0]
+    with tf.io.TFRecordWriter(str(tmp_path / "records" / "one-more.tfrecord")) as writer:
+        writer.write(next(iter(tf.data.TFRecordDataset(sorted(map(str, (tmp_path / "records").iterdir()))))).numpy())
+    with pytest.raises(ValueError, match="must be those it began with"):
+        pretrain(run, tmp_path / "stopped", verbose=0)
+
+
+def test_a_run_from_records_at_the_console(run, tmp_path, capsys):
+    """Held-out records, an accumulated update, and a preset with the vocabulary that was given."""
+    command = ["pretrain", "--data", run.data, "--vocab", run.vocab, "--validation", run.data, "--steps", "2"]
+    command += ["--batch-size", "8", "--gradient-accumulation-steps", "2", "--save-every", "1"]
+    command += ["--architecture", str(SMALL).replace("'", '"'), "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    assert "weights" in capsys.readouterr().out
+    header, *values = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    assert "val_mlm_loss" in header
+    assert len(values) == 2
+    model = kbz.BertPretrainer.from_preset(tmp_path / "run" / "preset")
+    assert list(model.preprocessor.tokenizer.vocabulary) == WORDS
+
+
+def test_a_run_that_records_do_not_allow(run, data, tmp_path):
+    for changes, words in (
+        ({"masking": {"mask": 1.0}}, "`masking` must be None for TFRecords"),
+        ({"vocab": None, "cased": True}, "`cased` needs `vocab`"),
+        ({"architecture": {**SMALL, "causal": True}}, "`data` must be made by `prepare` for a causal backbone"),
+        ({"data": str(tmp_path / "*.none")}, "`data` must be TFRecord files"),
+        ({"data": str(data)}, "`data` must be TFRecord files"),
+        ({"validation": str(data)}, "`validation` must be TFRecord files"),
+        ({"batch_size": 10_000}, "`batch_size` must be at most the number of examples"),
+    ):
+        with pytest.raises(ValueError) as error:
+            pretrain(replace(run, **changes), tmp_path / "run")
+        assert words in str(error.value)
+        assert not (tmp_path / "run").exists()
+
+
 def test_from_the_console(data, tmp_path, capsys):
     assert cli.main(["records", "--data", str(data), "--out", str(tmp_path / "console")]) == 0
     assert f"{PretrainingBatches(data, 1).examples:,} examples" in capsys.readouterr().out
@@ -124,8 +240,6 @@ def test_from_the_console(data, tmp_path, capsys):
 
 
 def test_nothing_of_a_set_is_there_before_all_of_it(data, tmp_path, monkeypatch):
-    from keras_bert_zoo.pretraining import records
-
     monkeypatch.setattr(records, "_EXAMPLES_A_FILE", 10)
     make = records._examples
 

@@ -1,10 +1,13 @@
 """Pre-training that takes a second, for runs on many devices and in many processes."""
 
+import os
+import shutil
+
 import keras
 import numpy as np
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
+from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain, records, write_records
 from keras_bert_zoo.pretraining import run as runs
 from tests.helpers import TINY, WORDS, numpy
 
@@ -19,6 +22,17 @@ def write_data(folder):
     (folder / "text").write_text("\n\n".join("\n".join(lines[i : i + 6]) for i in range(0, 240, 6)))
     prepare([folder / "text"], folder / "data", kbz.BertTokenizer(WORDS), sequence_length=16, verbose=False)
     return str(folder / "data")
+
+
+def write_tfrecords(folder):
+    """The same examples with fixed masks in two files, the vocabulary beside them; the pattern of the files."""
+    write_data(folder)
+    tokenizer = kbz.BertTokenizer(WORDS)
+    prepare([folder / "text"], folder / "fixed", tokenizer, sequence_length=16, fix_masks=True, verbose=False)
+    records._EXAMPLES_A_FILE = 40
+    write_records(folder / "fixed", folder / "records", verbose=False)
+    shutil.copy(folder / "fixed" / "vocab.txt", folder / "records")
+    return str(folder / "records" / "*.tfrecord")
 
 
 def train(data, strategy=None, learning_rate=1e-3, **optimizer):
@@ -60,6 +74,9 @@ def run(data, start, out, strategy=None, stop=False):
     runs.SaveState.on_epoch_end = save_and_stop if stop else save
     try:
         options = {"steps": 4, "batch_size": 8, "learning_rate": 1e-2, "save_every": 2, "dropout": 0.0}
+        if not os.path.isdir(data):
+            vocab = os.path.join(os.path.dirname(data), "vocab.txt")
+            options |= {"vocab": vocab, "gradient_accumulation_steps": 2, "learning_rate": 1e-3}
         pretrain(Run(data, start, strategy=strategy, **options), out, verbose=0)
     except KeyboardInterrupt:
         assert stop

@@ -66,6 +66,10 @@ On every GPU of this machine, a batch split among them:
 
   keras-bert-zoo pretrain --data data --preset bert_base --batch-size 256 --strategy mirrored --out base
 
+From TFRecords, those of google-research/bert's create_pretraining_data.py for one, with TensorFlow:
+
+  keras-bert-zoo pretrain --data "records/*.tfrecord" --vocab vocab.txt --preset bert_base --out base
+
 A run writes its configuration, from which another can be started:
 
   keras-bert-zoo pretrain --config run/run.json --out again
@@ -207,7 +211,7 @@ def _add_pretrain(commands: Any) -> None:
     parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
     add_options(
         parser,
-        ("data", str, "data set that `prepare` made"),
+        ("data", str, "data set that `prepare` made, or with --vocab a quoted pattern of TFRecord files"),
         ("preset", str, "name of an architecture, or directory of weights to start from (bert_tiny)"),
         ("architecture", json_object, "JSON: arguments of BertBackbone in place of the named preset's"),
         ("masking", json_object, "JSON: fields of Masking in place of the data set's"),
@@ -225,6 +229,8 @@ def _add_pretrain(commands: Any) -> None:
         ("validation", str, "data set to evaluate each time a state is saved"),
         ("strategy", str, "mirrored, multi_worker, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
     )
+    parser.add_argument("--vocab", help="the vocab.txt of TFRecords")
+    parser.add_argument("--cased", action="store_true", default=None, help="that vocabulary keeps case and accents")
     parser.add_argument("--out", required=True, help="directory of the run")
 
 

@@ -1,6 +1,7 @@
 """Batches of pre-training examples from a data set on disk, on every backend."""
 
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,6 +124,11 @@ class PretrainingBatches(keras.utils.PyDataset):
         if self.next_token:
             return self.mean_length - 1
         return min(self.masking.max_predictions, self.masking.rate * self.mean_length)
+
+    @property
+    def digest(self) -> str:
+        """Of the data set's description."""
+        return sha256((self._folder / DESCRIPTION).read_bytes()).hexdigest()
 
     def _order(self, number: int) -> np.ndarray:
         """The examples in the order of a pass."""

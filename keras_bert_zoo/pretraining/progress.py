@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
+from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.training.distribution import device_count
 from keras_bert_zoo.training.speed import peak_flops, training_flops
 
@@ -25,7 +26,7 @@ class Speed(keras.callbacks.Callback):
 
     async_safe = True  # See `StopAtNaN`.
 
-    def __init__(self, model: keras.Model, batches: PretrainingBatches) -> None:
+    def __init__(self, model: keras.Model, batches: PretrainingBatches | RecordBatches) -> None:
         super().__init__()
         length = batches.mean_length
         flops = training_flops(model.backbone.architecture, length, batches.mean_predictions)

@@ -2,9 +2,8 @@
 
 import os
 from dataclasses import KW_ONLY, asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 
@@ -14,9 +13,10 @@ from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, 
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
-from keras_bert_zoo.pretraining.prepare import DESCRIPTION
 from keras_bert_zoo.pretraining.progress import Speed, scalars
+from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.text.masking import Masking
+from keras_bert_zoo.text.tokenizer import BertTokenizer
 from keras_bert_zoo.training import AdamW, Lamb, WarmupPolynomialDecay, distribute
 from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
 from keras_bert_zoo.training.runs import (
@@ -39,7 +39,8 @@ class Run:
     """Everything that decides what a run computes; `run.json` in its directory.
 
     Attributes:
-        data: A data set that `prepare` made. With pairs a `BertPretrainer` is trained, without a `BertMaskedLM`.
+        data: A data set that `prepare` made, or one pattern of TFRecord files, such as `"gs://bucket/*.tfrecord"`, as
+            `read_records` takes them. With pairs a `BertPretrainer` is trained, without a `BertMaskedLM`.
         preset: What to train: a name (`"bert_tiny"`), whose architecture is taken, or a directory or `hf://` address,
             whose weights are; its vocabulary must be that of the data set.
         architecture: Arguments of `BertBackbone` in place of the named preset's, such as `{"num_layers": 4}`. With
@@ -63,8 +64,10 @@ class Run:
         dropout: Of sub-layers and attention while pre-training; None takes the preset's own. The preset that is written
             keeps its own, for fine-tuning. Few passes over the text learn more without any (Geiping and Goldstein 2022,
             section 4.3).
-        validation: A second data set, evaluated with the same masks after each epoch of the log.
+        validation: A second data set of the same kind, evaluated with the same masks after each epoch of the log.
         strategy: What `keras_bert_zoo.distribute` takes, to train on many devices; each batch is split among them.
+        vocab: The `vocab.txt` of TFRecords, which do not hold one; None where `prepare` made the data.
+        cased: Whether that vocabulary keeps case and accents.
     """
 
     data: str
@@ -85,9 +88,11 @@ class Run:
     dropout: float | None = None
     validation: str | None = None
     strategy: str | None = None
+    vocab: str | None = None
+    cased: bool = False
 
     def __post_init__(self) -> None:
-        spell_paths(self, "data", "preset", "validation")
+        spell_paths(self, "data", "preset", "validation", "vocab")
         check_types(self)
         check_seed(seed=self.seed)
         check_positive_int(
@@ -108,6 +113,12 @@ class Run:
             check_rate(dropout=self.dropout)
         if self.masking is not None:
             Masking.check_fields(self.masking)
+            if self.vocab is not None:
+                raise ValueError(
+                    f"`masking` must be None for TFRecords, which are masked. Received: masking={self.masking}"
+                )
+        if self.cased and self.vocab is None:
+            raise ValueError("`cased` needs `vocab`: data that `prepare` made know it. Received: cased=True")
         if _DECIDED_ELSEWHERE & set(self.architecture or ()):
             raise ValueError(
                 f"`architecture` must be a dict without {sorted(_DECIDED_ELSEWHERE)}, which follow from the data set "
@@ -156,9 +167,8 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
     parts = run.gradient_accumulation_steps
-    together = {"epoch_batches": run.save_every * parts, "gradient_accumulation_steps": parts}
-    batches = _batches(run, run.data, backbone.get("causal", False), **together)
-    validation = None if run.validation is None else _held_out(run.validation, run, batches)
+    open_data = _open_arrays if run.vocab is None else _open_records
+    batches, validation = open_data(run, backbone.get("causal", False))
     model = _build(run, batches, backbone)
     model.check_batches(batches, "data")
     if validation is not None:
@@ -174,8 +184,7 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     if is_chief():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
-    data = sha256((Path(run.data) / DESCRIPTION).read_bytes()).hexdigest()
-    state = State(model, folder / STATE, data)
+    state = State(model, folder / STATE, batches.digest)
     done = state.restore()
     if differs_among_workers(done):
         raise ValueError(f"`out` must be a directory that all workers see. Received: out={str(folder)!r}")
@@ -184,16 +193,37 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
         keep_rows(folder / LOG, done)
         log = keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0)
         callbacks += [log, *scalars(folder / BOARD, run.save_every)]
-    callbacks.append(SaveState(state))  # Behind the log: a row too many is cut, one too few would be lost.
-    model.fit(
-        batches,
-        epochs=run.steps // run.save_every,
-        initial_epoch=done,
-        validation_data=validation,
-        verbose=verbose,
-        callbacks=callbacks,
-    )
+    stream = isinstance(batches, RecordBatches)
+    callbacks.append(SaveState(state, stream))  # Behind the log: a row too many is cut, one too few would be lost.
+    data: dict[str, Any] = {"x": batches, "validation_data": validation}
+    if stream:
+        steps = run.save_every * parts
+        held_out = None if validation is None else validation.in_order()
+        data = {"x": batches.start_at(done * steps), "validation_data": held_out, "steps_per_epoch": steps}
+    epochs = run.steps // run.save_every
+    model.fit(**data, epochs=epochs, initial_epoch=done, verbose=verbose, callbacks=callbacks)
     return model, own
+
+
+def _open_arrays(run: Run, causal: bool) -> tuple[PretrainingBatches, PretrainingBatches | None]:
+    """What `prepare` made: to train on, and held out."""
+    parts = run.gradient_accumulation_steps
+    together = {"epoch_batches": run.save_every * parts, "gradient_accumulation_steps": parts}
+    batches = _batches(run, run.data, causal, **together)
+    return batches, None if run.validation is None else _held_out(run.validation, run, batches)
+
+
+def _open_records(run: Run, causal: bool) -> tuple[RecordBatches, RecordBatches | None]:
+    """TFRecords: to train on, and held out."""
+    if causal:
+        raise ValueError(f"`data` must be made by `prepare` for a causal backbone. Received: data={run.data!r}")
+    tokenizer = BertTokenizer(cast(str, run.vocab), lowercase=not run.cased)
+    parts = run.gradient_accumulation_steps
+    size = run.batch_size // parts
+    batches = RecordBatches(run.data, tokenizer, size, run.seed, parts)
+    return batches, None if run.validation is None else RecordBatches(
+        run.validation, tokenizer, size, name="validation"
+    )
 
 
 def _batches(run: Run, path: str, next_token: bool, **options: Any) -> PretrainingBatches:
@@ -220,7 +250,7 @@ def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBa
     return held_out
 
 
-def _build(run: Run, batches: PretrainingBatches, backbone: dict[str, Any]) -> BertMaskedLM:
+def _build(run: Run, batches: PretrainingBatches | RecordBatches, backbone: dict[str, Any]) -> BertMaskedLM:
     task = BertPretrainer if batches.next_sentence else BertMaskedLM
     tokenizer = batches.tokenizer
     preprocessor = BertPreprocessor(tokenizer, batches.sequence_length)

@@ -141,12 +141,28 @@ class State:
 
 
 class SaveState(keras.callbacks.Callback):
-    def __init__(self, state: State) -> None:
+    """Saves the state after each epoch, and takes PyTorch's generator back from it.
+
+    Args:
+        state: The state.
+        stream: Whether the data are opened once in a run, and not once an epoch: PyTorch's loader draws from the
+            generator then, which an unbroken run has done before the state.
+    """
+
+    def __init__(self, state: State, stream: bool = False) -> None:
         super().__init__()
         self._state = state
+        self._stream = stream
+        self._opened = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._state.restore_generator()
+        if not self._stream:
+            self._state.restore_generator()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._stream and not self._opened:
+            self._opened = True
+            self._state.restore_generator()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._state.save(epoch + 1)
