@@ -1,11 +1,12 @@
-"""What int8 costs a classifier of SST-2, and what it saves: dev accuracy, seconds, bytes.
+"""What int8 costs a classifier of SST-2, and what it saves: dev accuracy, seconds, bytes; in Keras and in ONNX Runtime.
 
     KBZ_DATA=DATA KERAS_BACKEND=torch python benchmarks/int8_score.py --preset PRESET
 
 `PRESET` is any preset, `DATA` holds `glue/SST-2`. Fine-tunes on the first `--sentences` of the training set, one epoch,
-batch 32, peak 5e-5, 10 % warm-up; then the same weights in float32 and after `quantize("int8")`. Seconds are the median
-of `--runs` predictions of the dev set from raw strings, after one to warm up. Both models are loaded again from their
-`.keras` files, and must give the very same logits. Results: `results/int8_score_<backend>.json` and `.md`.
+batch 32, peak 5e-5, 10 % warm-up; then the same weights predict the dev set from raw strings, in float32 and int8: in
+Keras, after `quantize("int8")`, and exported to ONNX, after ONNX Runtime's own `quantize_dynamic`. They take turns;
+seconds are the median of `--runs` after one that does not count. Keras' models are those that come back from their
+`.keras` files. Results: `results/int8_score_<backend>.json` and `.md`.
 """
 
 import argparse
@@ -14,33 +15,66 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-from reports import about, describe, write
+from reports import about, describe, table, write
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.text.batching import LengthSortedBatches
 
 RESULTS = Path(__file__).parent / "results"
+FLOAT, INT8, FLOAT_ONNX, INT8_ONNX = "float32", "int8", "float32, ONNX Runtime", "int8, ONNX Runtime"
 
 
-def measure(model: Any, texts: list[str], labels: list[int], file: Path, runs: int) -> dict[str, Any]:
-    seconds = []
-    for _ in range(runs + 1):
-        start = time.perf_counter()
-        logits = model.predict(texts, verbose=0)
-        seconds.append(time.perf_counter() - start)
+def finetune(arguments: argparse.Namespace, train: Any) -> Any:
+    keras.utils.set_random_seed(arguments.seed)
+    model = kbz.BertTextClassifier.from_preset(arguments.preset, num_classes=2, sequence_length=128)
+    model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(arguments.learning_rate)))
+    model.fit(train.x[: arguments.sentences], train.y[: arguments.sentences], batch_size=32, epochs=1, verbose=2)
+    model.compile()  # Without the optimizer's moments, which would be two thirds of the file.
+    return model
+
+
+def in_keras(model: Any, file: Path, texts: list[str]) -> Callable[[], np.ndarray]:
     model.save(file)
     loaded = keras.models.load_model(file)
-    assert np.array_equal(loaded.predict(texts, verbose=0), logits), "the file gives other logits"
-    return {
-        "dev_accuracy": round(float((logits.argmax(-1) == np.array(labels)).mean()), 4),
-        "seconds": round(statistics.median(seconds[1:]), 2),
-        "file_megabytes": round(file.stat().st_size / 1e6, 1),
-        "logits": logits,
-    }
+    expected = model.predict(texts, verbose=0)
+    assert np.array_equal(loaded.predict(texts, verbose=0), expected), "the file gives other logits"
+    return lambda: loaded.predict(texts, verbose=0)
+
+
+def in_onnx_runtime(preprocessor: Any, file: Path, texts: list[str]) -> Callable[[], np.ndarray]:
+    """On the batches that `predict` makes."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+
+    def predict() -> np.ndarray:
+        batches = LengthSortedBatches(preprocessor.pack(texts), batch_size=32)
+        return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
+
+    return predict
+
+
+def line_up(model: Any, folder: Path, texts: list[str]) -> dict[str, tuple[Callable[[], np.ndarray], Path]]:
+    """What predicts, and its file."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    files = {FLOAT: "float32.keras", INT8: "int8.keras", FLOAT_ONNX: "float32.onnx", INT8_ONNX: "int8.onnx"}
+    paths = {name: folder / file for name, file in files.items()}
+    model.export(paths[FLOAT_ONNX], format="onnx")
+    quantize_dynamic(paths[FLOAT_ONNX], paths[INT8_ONNX])
+    predict = {name: in_onnx_runtime(model.preprocessor, paths[name], texts) for name in (FLOAT_ONNX, INT8_ONNX)}
+    predict[FLOAT] = in_keras(model, paths[FLOAT], texts)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Layer .* does not have a `quantize` method")
+        model.quantize("int8")
+    predict[INT8] = in_keras(model, paths[INT8], texts)
+    return {name: (predict[name], path) for name, path in paths.items()}
 
 
 def main() -> None:
@@ -50,59 +84,48 @@ def main() -> None:
     parser.add_argument("--dev", type=int, help="only the first of the dev set")
     parser.add_argument("--learning-rate", type=float, default=5e-5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     facts = about("int8_score.py", arguments)
 
     folder = Path(os.environ["KBZ_DATA"]) / "glue" / "SST-2"
-    train = kbz.data.read_glue("sst2", folder / "train.tsv")
     dev = kbz.data.read_glue("sst2", folder / "dev.tsv")
-    texts, labels = dev.x[: arguments.dev], dev.y[: arguments.dev]
-    keras.utils.set_random_seed(arguments.seed)
-    model = kbz.BertTextClassifier.from_preset(arguments.preset, num_classes=2, sequence_length=128)
-    model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(arguments.learning_rate)))
-    model.fit(train.x[: arguments.sentences], train.y[: arguments.sentences], batch_size=32, epochs=1, verbose=2)
-    model.compile()  # Without the optimizer's moments, which would be two thirds of the file.
-
-    results = {}
+    texts, labels = dev.x[: arguments.dev], np.array(dev.y[: arguments.dev])
+    model = finetune(arguments, kbz.data.read_glue("sst2", folder / "train.tsv"))
+    seconds: dict[str, list[float]] = {}
+    logits = {}
     with tempfile.TemporaryDirectory() as files:
-        results["float32"] = measure(model, texts, labels, Path(files) / "float32.keras", arguments.runs)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Layer .* does not have a `quantize` method")
-            model.quantize("int8")
-        results["int8"] = measure(model, texts, labels, Path(files) / "int8.keras", arguments.runs)
-    float_logits, int8_logits = (result.pop("logits") for result in results.values())
-    record = {
-        "about": facts,
-        "preset": Path(arguments.preset).name,
-        "backend": keras.backend.backend(),
-        "sentences": arguments.sentences,
-        "dev_sentences": len(texts),
-        "learning_rate": arguments.learning_rate,
-        "seed": arguments.seed,
-        **results,
-        "same_class": round(float((float_logits.argmax(-1) == int8_logits.argmax(-1)).mean()), 4),
-        "largest_difference_of_logits": round(float(np.abs(float_logits - int8_logits).max()), 4),
+        contenders = line_up(model, Path(files), texts)
+        megabytes = {name: round(path.stat().st_size / 1e6, 1) for name, (_, path) in contenders.items()}
+        for turn in range(arguments.runs + 1):
+            for name, (predict, _) in contenders.items():
+                start = time.perf_counter()
+                logits[name] = predict()
+                if turn:
+                    seconds.setdefault(name, []).append(round(time.perf_counter() - start, 3))
+    results = {
+        name: {
+            "dev_accuracy": round(float((logits[name].argmax(-1) == labels).mean()), 4),
+            "same_class": round(float((logits[name].argmax(-1) == logits[FLOAT].argmax(-1)).mean()), 4),
+            "largest_difference_of_logits": round(float(np.abs(logits[name] - logits[FLOAT]).max()), 4),
+            "seconds": seconds[name],
+            "file_megabytes": megabytes[name],
+        }
+        for name in contenders
     }
-    rows = "\n".join(
-        f"| {name} | {result['dev_accuracy']:.4f} | {result['seconds']:.2f} | {result['file_megabytes']:.1f} |"
-        for name, result in results.items()
-    )
-    described = "\n".join(describe(facts))
-    text = f"""# int8 beside float32 on SST-2
-
-{described}
-
-{record["preset"]} after {arguments.sentences:,} sentences, seed {arguments.seed}, on {record["backend"]}; {len(texts)}
-dev sentences, of which {record["same_class"]:.2%} keep their class. Logits differ by at
-most {record["largest_difference_of_logits"]}.
-
-| weights | dev accuracy | predict, s | `.keras`, MB |
-|---|---|---|---|
-{rows}
-"""
-    write(arguments.out / f"int8_score_{record['backend']}.md", text, record)
+    backend = keras.backend.backend()
+    rows = [
+        ["weights", "dev accuracy", "same class", "logits differ by", "predict, s, median (fastest..slowest)", "MB"]
+    ]
+    for name, found in results.items():
+        spread = f"{statistics.median(seconds[name]):.2f} ({min(seconds[name]):.2f}..{max(seconds[name]):.2f})"
+        apart = f"{found['same_class']:.2%}", f"{found['largest_difference_of_logits']:.4f}"
+        rows.append([name, f"{found['dev_accuracy']:.4f}", *apart, spread, f"{found['file_megabytes']:.1f}"])
+    of = f"{Path(arguments.preset).name} after {arguments.sentences:,} sentences, seed {arguments.seed}, on {backend};"
+    of += f" {len(texts)} dev sentences. Class and logits beside float32's."
+    text = "\n".join(["# int8 beside float32 on SST-2", "", *describe(facts), "", of, "", table(rows)]) + "\n"
+    write(arguments.out / f"int8_score_{backend}.md", text, {"about": facts, "results": results})
     print(text)
 
 
