@@ -2,12 +2,22 @@
 
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
-from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain, read_records, records, write_records
+from keras_bert_zoo.pretraining import (
+    PretrainingBatches,
+    Run,
+    prepare,
+    pretrain,
+    read_records,
+    record_files,
+    records,
+    write_records,
+)
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.training.runs import SaveState
 from tests.helpers import TINY, WORDS, numpy
@@ -127,14 +137,16 @@ def many(data, tmp_path, monkeypatch):
     return str(tmp_path / "records" / "*.tfrecord"), count
 
 
-def rows(batch):
-    """What each example is known by."""
+def known_by(batch):
+    """What tells each example from the others."""
     inputs = batch[0]
     return [(a.tobytes(), b.tobytes()) for a, b in zip(inputs["token_ids"], inputs["mask_positions"], strict=True)]
 
 
-def test_a_stream_goes_on_from_any_batch(many, data, tokenizer):
+def test_a_stream_goes_on_from_any_batch(many, data, tokenizer, monkeypatch):
     """Through the end of a pass, of which each holds every example once, in an order of its own."""
+    monkeypatch.setattr(record_files, "_SHUFFLED_TOGETHER", 10)  # Of some 130.
+    monkeypatch.setattr(record_files, "_FILES_AT_ONCE", 2)
     pattern, count = many
     batches = RecordBatches(pattern, tokenizer, batch_size=4, seed=3, gradient_accumulation_steps=2)
     arrays = PretrainingBatches(data, 1)
@@ -146,14 +158,14 @@ def test_a_stream_goes_on_from_any_batch(many, data, tokenizer):
     whole = list(batches.start_at(0).take(number).as_numpy_iterator())
     for start in (2, count // 4 // 2 * 2, count // 4 // 2 * 2 + 2):
         for expected, batch in zip(whole[start:], batches.start_at(start).take(6).as_numpy_iterator(), strict=False):
-            assert rows(batch) == rows(expected)
-    examples = [row for batch in whole for row in rows(batch)]
+            assert known_by(batch) == known_by(expected)
+    examples = [row for batch in whole for row in known_by(batch)]
     passes = examples[:count], examples[count : 2 * count]
-    everything = sorted(rows(arrays.take(np.arange(count))))
+    everything = sorted(known_by(arrays.take(np.arange(count))))
     assert sorted(passes[0]) == everything
     assert passes[0][: len(passes[1])] != passes[1]
     assert not set(passes[1]) - set(everything)
-    assert rows(next(RecordBatches(pattern, tokenizer, 4, seed=4).start_at(0).as_numpy_iterator())) != examples[:4]
+    assert known_by(next(RecordBatches(pattern, tokenizer, 4, seed=4).start_at(0).as_numpy_iterator())) != examples[:4]
 
 
 def test_the_parts_of_an_update_have_the_weights_of_all(many, tokenizer):
@@ -166,13 +178,14 @@ def test_the_parts_of_an_update_have_the_weights_of_all(many, tokenizer):
     assert whole[2]["mlm"].mean() == pytest.approx(1.0)
 
 
+SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
+
+
 @pytest.fixture
 def run(many, data):
     vocab = str(data / "vocab.txt")
-    return Run(many[0], "bert_tiny", architecture=SMALL, steps=6, batch_size=8, save_every=2, vocab=vocab)
-
-
-SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
+    options = {"steps": 6, "batch_size": 8, "save_every": 2, "vocab": vocab, "validation": many[0]}
+    return Run(many[0], "bert_tiny", architecture=SMALL, **options)
 
 
 def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path, monkeypatch):
@@ -192,13 +205,26 @@ def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path, monkeypatch)
     assert int(resumed.optimizer.iterations) == int(whole.optimizer.iterations) == 6
     for weight, expected in zip(resumed.weights, whole.weights, strict=True):
         np.testing.assert_array_equal(numpy(weight), numpy(expected), err_msg=weight.path)
-    rows = (tmp_path / "stopped" / "log.csv").read_text().splitlines()
-    assert len(rows) == 4
-    assert "tokens_per_second" in rows[0]
+    log = (tmp_path / "stopped" / "log.csv").read_text().splitlines()
+    assert len(log) == 4
+    assert "tokens_per_second" in log[0]
     with tf.io.TFRecordWriter(str(tmp_path / "records" / "one-more.tfrecord")) as writer:
         writer.write(next(iter(tf.data.TFRecordDataset(sorted(map(str, (tmp_path / "records").iterdir()))))).numpy())
     with pytest.raises(ValueError, match="must be those it began with"):
         pretrain(run, tmp_path / "stopped", verbose=0)
+
+
+def test_what_is_not_looked_at_first_stops_training(many, data, tmp_path):
+    """A target and a position behind the first examples."""
+    batch = next(read_records(many[0], 8).as_numpy_iterator())
+    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
+    for place, name, words in ((0, "mask_positions", "`mask_positions` must be in"), (1, "mlm", "`mlm` must be in")):
+        wrong = keras.tree.map_structure(np.copy, batch)
+        wrong[place][name][3, 1] = 10_000
+        with pytest.raises(Exception, match=words):
+            model.evaluate(tf.data.Dataset.from_tensors(wrong), verbose=0)
+    assert np.isfinite(model.evaluate(tf.data.Dataset.from_tensors(batch), verbose=0, return_dict=True)["loss"])
+    assert model.predict(tf.data.Dataset.from_tensors(batch[0]), verbose=0)["nsp"].shape == (8, 2)
 
 
 def test_a_run_from_records_at_the_console(run, tmp_path, capsys):
@@ -216,14 +242,20 @@ def test_a_run_from_records_at_the_console(run, tmp_path, capsys):
 
 
 def test_a_run_that_records_do_not_allow(run, data, tmp_path):
+    kbz.write_vocabulary(tmp_path / "short.txt", WORDS[:10])
+    kbz.write_vocabulary(tmp_path / "turned.txt", ["[PAD]", "[UNK]", "[SEP]", "[MASK]", "[CLS]", *WORDS[5:]])
     for changes, words in (
         ({"masking": {"mask": 1.0}}, "`masking` must be None for TFRecords"),
-        ({"vocab": None, "cased": True}, "`cased` needs `vocab`"),
+        ({"data": str(data), "vocab": None, "cased": True}, "`cased` needs `vocab`"),
         ({"architecture": {**SMALL, "causal": True}}, "`data` must be made by `prepare` for a causal backbone"),
         ({"data": str(tmp_path / "*.none")}, "`data` must be TFRecord files"),
         ({"data": str(data)}, "`data` must be TFRecord files"),
         ({"validation": str(data)}, "`validation` must be TFRecord files"),
-        ({"batch_size": 10_000}, "`batch_size` must be at most the number of examples"),
+        ({"batch_size": 10_000}, "`batch_size` must be at most the number of examples of `data`"),
+        ({"vocab": None}, "`vocab` must be given for TFRecords"),
+        ({"steps_per_execution": 4}, "`steps_per_execution` must"),
+        ({"vocab": str(tmp_path / "short.txt")}, "`data` must have token ids in [0, 10), those of `vocab`"),
+        ({"vocab": str(tmp_path / "turned.txt")}, "`data` must begin each example with [CLS], 4 in `vocab`"),
     ):
         with pytest.raises(ValueError) as error:
             pretrain(replace(run, **changes), tmp_path / "run")
@@ -264,12 +296,26 @@ def test_bad_records(data, tmp_path, tokenizer):
     with tf.io.TFRecordWriter(str(tmp_path / "other")) as writer:
         writer.write(tf.train.Example().SerializeToString())
     prepare([tmp_path / "text"], tmp_path / "dynamic", tokenizer, sequence_length=16, verbose=False)
+    prepare([tmp_path / "text"], tmp_path / "long", tokenizer, sequence_length=24, fix_masks=True, verbose=False)
+    for name in ("data", "long"):
+        write_records(tmp_path / name, tmp_path / f"{name} records", verbose=False)
+    good, longer = (tmp_path / f"{name} records" / "shard-00000-of-00001.tfrecord" for name in ("data", "long"))
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "cut").write_bytes(good.read_bytes()[:-10])
+    assert len(list(read_records([tmp_path / "empty", good], 8))) == len(list(read_records([good], 8)))
     for run, words in (
         (lambda: read_records([tmp_path / "gone"], 8), "`paths` must be TFRecord files"),
         (lambda: read_records(str(tmp_path / "*.none"), 8), "`paths` must be TFRecord files"),
         (lambda: read_records([tmp_path / "broken"], 8), "broken must be a TFRecord file (DataLossError)"),
         (lambda: read_records([tmp_path / "other"], 8), "other must hold the features of BERT's pre-training"),
         (lambda: read_records([tmp_path / "other"], 0), "`batch_size` must be"),
+        (lambda: read_records([tmp_path / "empty"], 8), "`paths` must be TFRecord files with examples"),
+        (lambda: read_records([good, tmp_path / "broken"], 8), "broken must be a TFRecord file (DataLossError)"),
+        (
+            lambda: read_records([good, longer], 8),
+            "shard-00000-of-00001.tfrecord must have the features and lengths of",
+        ),
+        (lambda: RecordBatches(str(tmp_path / "cut"), tokenizer, 8), "cut must be a whole TFRecord file"),
         (lambda: write_records(tmp_path / "dynamic", tmp_path / "out"), "`data` must have fixed masks"),
         (lambda: write_records(data, tmp_path), "`out` must be a new or empty directory"),
     ):

@@ -5,6 +5,7 @@ import shutil
 
 import keras
 import numpy as np
+import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain, records, write_records
@@ -29,8 +30,9 @@ def write_tfrecords(folder):
     write_data(folder)
     tokenizer = kbz.BertTokenizer(WORDS)
     prepare([folder / "text"], folder / "fixed", tokenizer, sequence_length=16, fix_masks=True, verbose=False)
-    records._EXAMPLES_A_FILE = 40
-    write_records(folder / "fixed", folder / "records", verbose=False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(records, "_EXAMPLES_A_FILE", 40)
+        write_records(folder / "fixed", folder / "records", verbose=False)
     shutil.copy(folder / "fixed" / "vocab.txt", folder / "records")
     return str(folder / "records" / "*.tfrecord")
 

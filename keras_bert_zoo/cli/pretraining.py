@@ -228,8 +228,8 @@ def _add_pretrain(commands: Any) -> None:
         ("dropout", float, "while pre-training; the preset keeps its own (the preset's)"),
         ("validation", str, "data set to evaluate each time a state is saved"),
         ("strategy", str, "mirrored, multi_worker, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
+        ("vocab", str, "the vocab.txt of TFRecords"),
     )
-    parser.add_argument("--vocab", help="the vocab.txt of TFRecords")
     parser.add_argument("--cased", action="store_true", default=None, help="that vocabulary keeps case and accents")
     parser.add_argument("--out", required=True, help="directory of the run")
 

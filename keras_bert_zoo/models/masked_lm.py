@@ -10,7 +10,7 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
-from keras_bert_zoo.models.streaming import check_ids, check_ready, is_tf_dataset
+from keras_bert_zoo.models.streaming import check_pretraining, check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
@@ -119,7 +119,7 @@ class BertMaskedLM(Task):
             self.check_batches(x)
         if is_tf_dataset(x):
             check_ready(x, "PretrainingBatches")
-            x = check_ids(x, self.backbone.architecture["vocabulary_size"])
+            x = check_pretraining(x, self.backbone.architecture["vocabulary_size"])
         return self._fed(x)
 
     def check_batches(self, x: Any, name: str = "x") -> None:

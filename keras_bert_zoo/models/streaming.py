@@ -20,17 +20,25 @@ def check_ready(dataset: Any, raw: str) -> None:
         raise ValueError(f"`x` must be a data set of ready arrays, or {raw} at hand. Received: element_spec={spec}")
 
 
-def check_ids(dataset: Any, vocabulary_size: int) -> Any:
-    """A `tf.data.Dataset` of ready batches that stops where one has an id which no token has.
+def check_pretraining(dataset: Any, vocabulary_size: int) -> Any:
+    """A `tf.data.Dataset` of ready batches that stops where one has an id or a position which is none.
 
     In TensorFlow's own operations, as hosts may make it that this program's Python does not reach.
     """
     import tensorflow as tf
 
     def check(inputs: dict[str, Any], *rest: Any) -> tuple[Any, ...]:
-        ids = inputs["token_ids"]
-        words = f"`token_ids` must be in [0, {vocabulary_size}), the vocabulary of the model. Received: others"
-        tf.debugging.Assert(tf.reduce_all((ids >= 0) & (ids < vocabulary_size)), [words])
+        length = tf.shape(inputs["token_ids"])[1]
+        tokens = vocabulary_size, f"{vocabulary_size}), the vocabulary of the model"
+        ids = {
+            "token_ids": (inputs["token_ids"], *tokens),
+            "mask_positions": (inputs["mask_positions"], length, "length)"),
+        }
+        if rest:
+            ids["mlm"] = (rest[0]["mlm"], *tokens)
+        for name, (values, stop, words) in ids.items():
+            inside = tf.reduce_all((values >= 0) & (values < tf.cast(stop, values.dtype)))
+            tf.debugging.Assert(inside, [f"`{name}` must be in [0, {words}. Received: others"])
         return (inputs, *rest)
 
     return dataset.map(check)

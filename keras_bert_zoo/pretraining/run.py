@@ -1,9 +1,10 @@
 """A pre-training run that may be killed at any time and started again."""
 
 import os
+from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import keras
 
@@ -57,7 +58,8 @@ class Run:
         warmup: Share of the steps spent warming up.
         optimizer: `"adamw"` or `"lamb"`.
         steps_per_execution: Batches, of which accumulation takes several for an update, between two returns to Python,
-            which on an accelerator hides the host's work; not on PyTorch.
+            which on an accelerator hides the host's work; not on PyTorch. From TFRecords it divides those of
+            `save_every`.
         save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`.
         seed: Where chance comes from.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
@@ -117,6 +119,14 @@ class Run:
                 raise ValueError(
                     f"`masking` must be None for TFRecords, which are masked. Received: masking={self.masking}"
                 )
+        if self.vocab is None and self.data.endswith(".tfrecord"):
+            raise ValueError(f"`vocab` must be given for TFRecords. Received: data={self.data!r}, vocab=None")
+        epoch_batches = self.save_every * self.gradient_accumulation_steps
+        if self.vocab is not None and epoch_batches % self.steps_per_execution:  # A stream has no end to stop at.
+            raise ValueError(
+                "`steps_per_execution` must divide the batches between two states for TFRecords. Received: "
+                f"steps_per_execution={self.steps_per_execution}, of {epoch_batches}"
+            )
         if self.cased and self.vocab is None:
             raise ValueError("`cased` needs `vocab`: data that `prepare` made know it. Received: cased=True")
         if _DECIDED_ELSEWHERE & set(self.architecture or ()):
@@ -167,8 +177,8 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
     parts = run.gradient_accumulation_steps
-    open_data = _open_arrays if run.vocab is None else _open_records
-    batches, validation = open_data(run, backbone.get("causal", False))
+    data = (_open_arrays if run.vocab is None else _open_records)(run, backbone.get("causal", False))
+    batches, validation = data.batches, data.validation
     model = _build(run, batches, backbone)
     model.check_batches(batches, "data")
     if validation is not None:
@@ -193,37 +203,55 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
         keep_rows(folder / LOG, done)
         log = keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0)
         callbacks += [log, *scalars(folder / BOARD, run.save_every)]
-    stream = isinstance(batches, RecordBatches)
-    callbacks.append(SaveState(state, stream))  # Behind the log: a row too many is cut, one too few would be lost.
-    data: dict[str, Any] = {"x": batches, "validation_data": validation}
-    if stream:
-        steps = run.save_every * parts
-        held_out = None if validation is None else validation.in_order()
-        data = {"x": batches.start_at(done * steps), "validation_data": held_out, "steps_per_epoch": steps}
+    callbacks.append(SaveState(state, data.stream))  # Behind the log: a row too many is cut, one too few would be lost.
     epochs = run.steps // run.save_every
-    model.fit(**data, epochs=epochs, initial_epoch=done, verbose=verbose, callbacks=callbacks)
+    model.fit(**data.feed(done), epochs=epochs, initial_epoch=done, verbose=verbose, callbacks=callbacks)
     return model, own
 
 
-def _open_arrays(run: Run, causal: bool) -> tuple[PretrainingBatches, PretrainingBatches | None]:
-    """What `prepare` made: to train on, and held out."""
+class _Data(NamedTuple):
+    """What a run learns from.
+
+    Attributes:
+        batches: What is known of the data to train on.
+        validation: The same of those held out.
+        feed: From the epochs that are done to the data, as arguments of `fit`.
+        stream: Whether `fit` opens them once, and not once an epoch.
+    """
+
+    batches: PretrainingBatches | RecordBatches
+    validation: PretrainingBatches | RecordBatches | None
+    feed: Callable[[int], dict[str, Any]]
+    stream: bool
+
+
+def _open_arrays(run: Run, causal: bool) -> _Data:
+    """What `prepare` made."""
     parts = run.gradient_accumulation_steps
     together = {"epoch_batches": run.save_every * parts, "gradient_accumulation_steps": parts}
     batches = _batches(run, run.data, causal, **together)
-    return batches, None if run.validation is None else _held_out(run.validation, run, batches)
+    validation = None if run.validation is None else _held_out(run.validation, run, batches)
+    return _Data(batches, validation, lambda done: {"x": batches, "validation_data": validation}, stream=False)
 
 
-def _open_records(run: Run, causal: bool) -> tuple[RecordBatches, RecordBatches | None]:
-    """TFRecords: to train on, and held out."""
+def _open_records(run: Run, causal: bool) -> _Data:
+    """TFRecords."""
     if causal:
         raise ValueError(f"`data` must be made by `prepare` for a causal backbone. Received: data={run.data!r}")
     tokenizer = BertTokenizer(cast(str, run.vocab), lowercase=not run.cased)
     parts = run.gradient_accumulation_steps
-    size = run.batch_size // parts
+    size, epoch_batches = run.batch_size // parts, run.save_every * parts
     batches = RecordBatches(run.data, tokenizer, size, run.seed, parts)
-    return batches, None if run.validation is None else RecordBatches(
-        run.validation, tokenizer, size, name="validation"
-    )
+    validation = None
+    if run.validation is not None:
+        validation = RecordBatches(run.validation, tokenizer, size, name="validation")
+
+    def feed(done: int) -> dict[str, Any]:
+        held_out = None if validation is None else validation.in_order()
+        x = batches.start_at(done * epoch_batches)
+        return {"x": x, "steps_per_epoch": epoch_batches, "validation_data": held_out}
+
+    return _Data(batches, validation, feed, stream=True)
 
 
 def _batches(run: Run, path: str, next_token: bool, **options: Any) -> PretrainingBatches:

@@ -1,0 +1,148 @@
+"""TFRecord files of pre-training examples as `tf.data` reads them: in which order, in which batches."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bert_zoo.pretraining.records import IDS, INPUTS, LABELS, WEIGHTS, import_tensorflow
+from keras_bert_zoo.text.tf_dataset import untuned
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_SHUFFLED_TOGETHER = 10_000
+_FILES_AT_ONCE = 8
+
+
+class RecordFiles:
+    """TFRecord files, all with the features and lengths that the first record of each says.
+
+    Args:
+        paths: Files, or one pattern; files without a record are left out.
+        name: The argument that errors name.
+    """
+
+    def __init__(self, paths: Paths, name: str = "paths") -> None:
+        self._tf = tf = import_tensorflow()
+        if isinstance(paths, (str, os.PathLike)):
+            files = sorted(tf.io.gfile.glob(os.fspath(paths)))
+        else:
+            files = [os.fspath(path) for path in paths]
+        missing = [path for path in files if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path)]
+        if not files or missing:
+            raise ValueError(f"`{name}` must be TFRecord files. Received: {missing or paths!r}")
+        found = {path: features for path in files if (features := _features(tf, path)) is not None}
+        if not found:
+            raise ValueError(f"`{name}` must be TFRecord files with examples. Received: {paths!r}, which hold none")
+        self.files = list(found)
+        self._names, self._spec = found[self.files[0]]
+        for path, (_, spec) in found.items():
+            if spec != self._spec:
+                one, other = (os.path.basename(file) for file in (self.files[0], path))
+                here, there = ({name: each.shape[0] for name, each in of.items()} for of in (spec, self._spec))
+                raise ValueError(f"{other} must have the features and lengths of {one}, {there}. Received: {here}")
+
+    def in_order(self) -> Any:
+        """One pass over the records, a file after another."""
+        return self._tf.data.TFRecordDataset(self.files)
+
+    def shuffled(self, seed: int, first_pass: int = 0, skipped: int = 0) -> Any:
+        """Pass after pass without end, each in an order of its own, which is the same wherever one starts.
+
+        Args:
+            seed: Where the order comes from.
+            first_pass: Passes to leave out.
+            skipped: Records of the next pass to leave out, which are read for it.
+        """
+        tf = self._tf
+        # Not `Dataset.shuffle`, whose seed may be no tensor, and whose order depends on TensorFlow's own seed, too.
+        shuffle, fold_in = tf.random.experimental.stateless_shuffle, tf.random.experimental.stateless_fold_in
+
+        def one_pass(number: Any) -> Any:
+            chance = fold_in(tf.constant([seed, 0], "int64"), number)
+            files = tf.data.Dataset.from_tensor_slices(shuffle(tf.constant(self.files), chance))
+            records = files.interleave(tf.data.TFRecordDataset, cycle_length=min(_FILES_AT_ONCE, len(self.files)))
+            # Blocks that begin elsewhere in each pass, so that not always the same examples are shuffled together.
+            first = tf.random.stateless_uniform([], chance, 1, _SHUFFLED_TOGETHER + 1, "int64")
+            blocks = records.take(first).batch(_SHUFFLED_TOGETHER)
+            blocks = blocks.concatenate(records.skip(first).batch(_SHUFFLED_TOGETHER)).enumerate(1)
+            blocks = blocks.map(lambda block, together: shuffle(together, fold_in(chance, block))).prefetch(1)
+            return blocks.unbatch().skip(tf.where(number == first_pass, tf.constant(skipped, "int64"), 0))
+
+        return tf.data.Dataset.range(first_pass, np.iinfo("int64").max).flat_map(one_pass)
+
+    def batch(self, records: Any, batch_size: int, next_sentence: bool, parts: int = 1) -> Any:
+        """Of records the batches, each in so many parts, which have the weights of the whole."""
+        tf = self._tf
+
+        def parse(records: Any) -> Any:
+            parsed = tf.io.parse_example(records, self._spec)
+            inputs = {ours: tf.cast(parsed[theirs], "int32") for ours, theirs in self._names.items()}
+            size = tf.cast(tf.size(parsed[WEIGHTS]), "float32")
+            total = tf.maximum(tf.reduce_sum(parsed[WEIGHTS]), 1.0)
+            targets = {"mlm": tf.cast(parsed[IDS], "int32")}
+            weights = {"mlm": parsed[WEIGHTS] * (size / total)}
+            if next_sentence:
+                targets["nsp"] = tf.cast(parsed[LABELS][:, 0], "int32")
+                weights["nsp"] = tf.ones(batch_size)
+            return inputs, targets, weights
+
+        def divide(*batch: Any) -> Any:
+            return tf.nest.map_structure(
+                lambda tensor: tf.reshape(tensor, [parts, batch_size // parts, *tensor.shape[1:]]), batch
+            )
+
+        workers = max(1, min(16, os.cpu_count() or 1) // parts)  # Each holds all parts of a batch.
+        dataset = records.batch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=workers)
+        if parts > 1:
+            dataset = dataset.map(divide).unbatch()
+        # Left to itself TensorFlow gives each worker files, and of fewer files than there are workers, or of files that
+        # are not equally long, some examples twice and others never. So each reads all and takes its share of batches.
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+        return untuned(dataset.prefetch(2)).with_options(options)
+
+    def without_end(self, batches: Any) -> Any:
+        """Batches of shuffled records that say so: else workers ask each other in each step whether there is one."""
+        return batches.apply(self._tf.data.experimental.assert_cardinality(self._tf.data.INFINITE_CARDINALITY))
+
+    def count(self) -> int:
+        """The number of records, which are read for it."""
+        tf = self._tf
+        count = 0
+        for path in self.files:
+            try:
+                count += int(tf.data.TFRecordDataset(path).reduce(np.int64(0), lambda count, _: count + 1))
+            except tf.errors.DataLossError as error:
+                raise ValueError(f"{os.path.basename(path)} must be a whole TFRecord file ({error.message})") from None
+        return count
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file."""
+        return {path: self._tf.io.gfile.stat(path).length for path in self.files}
+
+
+def _features(tf: Any, path: str) -> tuple[dict[str, str], dict[str, Any]] | None:
+    """Our inputs' names in the file and what its records hold, read off the first one; None where there is none."""
+    from google.protobuf.message import DecodeError
+
+    file = os.path.basename(path)
+    try:
+        record = next(iter(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator()), None)
+        if record is None:
+            return None
+        features = tf.train.Example.FromString(record).features.feature
+    except (tf.errors.DataLossError, DecodeError, ValueError) as error:
+        raise ValueError(f"{file} must be a TFRecord file ({type(error).__name__})") from None
+    names = {ours: next((name for name in theirs if name in features), "") for ours, theirs in INPUTS.items()}
+    expected = [*names.values(), IDS, WEIGHTS, LABELS]
+    if "" in names.values() or not set(expected) <= set(features):
+        raise ValueError(f"{file} must hold the features of BERT's pre-training. Received: {sorted(features)}")
+    return names, {
+        name: tf.io.FixedLenFeature(
+            [len(features[name].float_list.value or features[name].int64_list.value)],
+            "float32" if name == WEIGHTS else "int64",
+        )
+        for name in expected
+    }
