@@ -121,19 +121,19 @@ def table(records: list[dict]) -> Iterator[str]:
 
 def gains(records: list[dict]) -> Iterator[str]:
     """A line for each score of each task: from the preset's weights, and from fresh ones at their own best peak."""
-    yield "| task, score | from | peak | seeds | dev scores, mean ± standard deviation |"
-    yield "|---|---|---|---|---|"
-    runs: dict[tuple[str, float, float], list[dict]] = {}
+    yield "| task, score | from | trained by | peak | seeds | dev scores, mean ± standard deviation |"
+    yield "|---|---|---|---|---|---|"
+    runs: dict[tuple[str, float, str, float], list[dict]] = {}
     for record in records:
-        key = record["task"].removesuffix(FRESH), record.get("initializer_range", 0.0), record["learning_rate"]
-        runs.setdefault(key, []).append(record)
-    for (task, deviation, peak), own in sorted(runs.items()):
+        task, deviation = record["task"].removesuffix(FRESH), record.get("initializer_range", 0.0)
+        runs.setdefault((task, deviation, record["contender"], record["learning_rate"]), []).append(record)
+    for (task, deviation, contender, peak), own in sorted(runs.items()):
         metric = next(name for name in METRICS if name in own[0])
         own.sort(key=lambda record: record["seed"])
         seeds = ", ".join(str(record["seed"]) for record in own)
         scores = summary([record[metric] for record in own])
         start = f"fresh weights of {deviation}" if deviation else "the preset"
-        yield f"| {task}, {metric} | {start} | {peak:g} | {seeds} | {scores} |"
+        yield f"| {task}, {metric} | {start} | {contender} | {peak:g} | {seeds} | {scores} |"
 
 
 def summary(values: list[float]) -> str:
