@@ -209,6 +209,12 @@ def test_a_killed_run_ends_with_the_same_weights(start, tmp_path, monkeypatch):
     before = (tmp_path / "killed" / "log.csv").stat().st_mtime_ns
     assert finetune(run, tmp_path / "killed") == killed
     assert (tmp_path / "killed" / "log.csv").stat().st_mtime_ns == before
+    (tmp_path / "killed" / "results.json").unlink()  # As if it were not done, and its data were others since.
+    path = tmp_path / "MRPC" / "train.tsv"
+    *rows, _ = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(rows))
+    with pytest.raises(ValueError, match="killed must be those it began with"):
+        finetune(run, tmp_path / "killed", verbose=0)
 
 
 def tilted(model, head, values):

@@ -43,8 +43,8 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
         What `results.json` holds.
 
     Raises:
-        ValueError: Something in a file is not as expected, with the file and the line; `out` holds another run; or the
-            loss became NaN, with the step and the last state.
+        ValueError: Something in a file is not as expected, with the file and the line; `out` holds another run, or one
+            that began with other training data; or the loss became NaN, with the step and the last state.
 
     Example:
 
@@ -66,7 +66,7 @@ def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
     keras.utils.set_random_seed(run.seed)
     model = run.build(train)
     model.optimizer.build(model.trainable_variables)
-    state = State(model, folder / STATE)
+    state = State(model, folder / STATE, train.digest())
     done = state.restore()
     score = Score(run, dev)
     if done < run.epochs:  # type: ignore[operator]

@@ -67,7 +67,7 @@ class State:
         data: What tells the run's data from other data in its place.
     """
 
-    def __init__(self, model: keras.Model, path: Path, data: str = "") -> None:
+    def __init__(self, model: keras.Model, path: Path, data: str) -> None:
         self.path = path
         self._model = model
         self._data = data
