@@ -180,26 +180,29 @@ def _exported(program: str, preset: str, task: Task) -> Any:
         return onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
 
 
-def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
-    """Our export to ONNX in ONNX Runtime, fed with our batches of similar length."""
+def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_size: int) -> Any:
+    """Logits of our export on the batches that `predict` makes."""
     import numpy as np
 
+    from keras_bert_zoo.text.batching import LengthSortedBatches
+
+    batches = LengthSortedBatches(preprocessor.pack(x), batch_size=batch_size)
+    return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
+
+
+def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
+    """Our export to ONNX in ONNX Runtime, fed with our batches of similar length."""
     from keras_bert_zoo import BertPreprocessor, BertTokenizer
     from keras_bert_zoo.presets import load_preset
-    from keras_bert_zoo.text.batching import LengthSortedBatches
 
     session = _exported(_EXPORT_OURS, preset, task)
     checkpoint = load_preset(preset, load_weights=False)
     tokenizer = BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
     preprocessor = BertPreprocessor(tokenizer, task.sequence_length)
 
-    def predict(x: Texts) -> Any:
-        batches = LengthSortedBatches(preprocessor.pack(x), batch_size=task.batch_size)
-        return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
-
     return Contender(
         train=None,
-        predict=predict,
+        predict=lambda x: predict_in_onnx_runtime(session, preprocessor, x, task.batch_size),
         count_tokens=lambda x: int(preprocessor.pack(x).lengths.sum()),
         compiles=False,
     )

@@ -21,10 +21,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from contenders import predict_in_onnx_runtime
 from reports import about, describe, table, write
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.text.batching import LengthSortedBatches
 
 RESULTS = Path(__file__).parent / "results"
 FLOAT, INT8, FLOAT_ONNX, INT8_ONNX = "float32", "int8", "float32, ONNX Runtime", "int8, ONNX Runtime"
@@ -48,16 +48,10 @@ def in_keras(model: Any, file: Path, texts: list[str]) -> Callable[[], np.ndarra
 
 
 def in_onnx_runtime(preprocessor: Any, file: Path, texts: list[str]) -> Callable[[], np.ndarray]:
-    """On the batches that `predict` makes."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-
-    def predict() -> np.ndarray:
-        batches = LengthSortedBatches(preprocessor.pack(texts), batch_size=32)
-        return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
-
-    return predict
+    return lambda: predict_in_onnx_runtime(session, preprocessor, texts, batch_size=32)
 
 
 def line_up(model: Any, folder: Path, texts: list[str]) -> dict[str, tuple[Callable[[], np.ndarray], Path]]:

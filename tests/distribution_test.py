@@ -283,6 +283,19 @@ def test_several_devices_pretrain_like_one(devices, tmp_path):
         assert_same(one, other)
 
 
+def two_workers(script, *arguments):
+    """What each prints of two processes that train together; a script's last argument is the number of its own."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0)), second.bind(("127.0.0.1", 0))
+        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]}
+    workers = [
+        start(script, 1, *arguments, index,
+              TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}))
+        for index in range(2)
+    ]  # fmt: skip
+    return list(map(result, workers))
+
+
 WORKER = """
 import json, sys
 import keras
@@ -310,15 +323,7 @@ def test_two_workers_pretrain_like_one_device(tmp_path):
         begin
     )
     train_on_one(data, begin, tmp_path / "one")
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0)), second.bind(("127.0.0.1", 0))
-        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]}
-    workers = [
-        start(WORKER, 1, data, begin, tmp_path / "two", index,
-              TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}))
-        for index in range(2)
-    ]  # fmt: skip
-    for results in map(result, workers):
+    for results in two_workers(WORKER, data, begin, tmp_path / "two"):
         for one, both in zip(expected, results, strict=True):
             assert_same(one, both)
     one, two = (kbz.BertPretrainer.from_preset(tmp_path / name / "preset") for name in ("one", "two"))
@@ -330,7 +335,7 @@ def test_two_workers_pretrain_like_one_device(tmp_path):
 RECORDS = """
 import json, sys
 from tests.tiny_pretraining import run
-data, start, out, strategy = sys.argv[2:]
+data, start, out, strategy = sys.argv[2:6]
 run(data, start, out, json.loads(strategy))
 print("{}")
 """
@@ -345,16 +350,8 @@ def test_runs_from_tfrecords_on_devices_and_workers(tmp_path):
     kbz.BertPretrainer(kbz.BertBackbone(**TINY), preprocessor).save_to_preset(begin)
     for devices, name, strategy in ((1, "one", "null"), (2, "devices", '"mirrored"')):
         run(RECORDS, devices, data, begin, tmp_path / name, strategy)
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0)), second.bind(("127.0.0.1", 0))
-        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]}
     script = RECORDS.replace("run(data", "run(data, start, out, json.loads(strategy), stop=True)\nrun(data")
-    workers = [
-        start(script, 1, data, begin, tmp_path / "workers", '"multi_worker"',
-              TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}))
-        for index in range(2)
-    ]  # fmt: skip
-    assert list(map(result, workers)) == [{}, {}]
+    assert two_workers(script, data, begin, tmp_path / "workers", '"multi_worker"') == [{}, {}]
     expected = kbz.BertPretrainer.from_preset(tmp_path / "one" / "preset").weights
     for name in ("devices", "workers"):
         found = kbz.BertPretrainer.from_preset(tmp_path / name / "preset").weights

@@ -15,7 +15,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag, read_texts
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
-from keras_bert_zoo.training import runs
+from tests.helpers import broken_off
 
 SENTENCES = [
     "a good film",
@@ -172,22 +172,14 @@ def check_scores(results, task, folder, out):
         assert results["scores"][name] == pytest.approx(value, abs=1e-6), name
 
 
-def test_a_killed_run_ends_with_the_same_weights(start, tmp_path, monkeypatch):
+def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
     """Dropout is on. The run is broken off after an epoch, and then once more, with the next one logged, not saved."""
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
     run = Run("mrpc", start, data=str(tmp_path), **{**OPTIONS, "epochs": 2})
     whole = finetune(run, tmp_path / "whole", verbose=0)
-    save = runs.SaveState.on_epoch_end
-
-    def save_and_stop(*arguments):
-        save(*arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(runs.SaveState, "on_epoch_end", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(run, tmp_path / "killed", verbose=0)
+    with broken_off():
+        finetune(run, tmp_path / "killed", verbose=0)
     assert not (tmp_path / "killed" / "preset").exists()
     with (tmp_path / "killed" / "log.csv").open("a") as log:
         log.write("1,0,0,0,0,0\n")

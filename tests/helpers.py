@@ -2,10 +2,13 @@
 
 import copy
 import importlib.util
+from contextlib import contextmanager
 
 import keras
 import numpy as np
 import pytest
+
+from keras_bert_zoo.training.runs import SaveState
 
 TINY = {
     "vocabulary_size": 40,
@@ -31,6 +34,22 @@ def slow_on(*backends):
 def left_to_torch():
     """Whether a test that knows no backend is left to PyTorch's pass: once is enough."""
     return keras.backend.backend() != "torch" and importlib.util.find_spec("torch") is not None
+
+
+@contextmanager
+def broken_off(after=0):
+    """The run within is broken off, as by Ctrl+C, once its state of this epoch is saved."""
+    save = SaveState.on_epoch_end
+
+    def save_and_stop(self, epoch, logs=None):
+        save(self, epoch, logs)
+        if epoch == after:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SaveState, "on_epoch_end", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def numpy(tensor):

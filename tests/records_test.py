@@ -19,8 +19,7 @@ from keras_bert_zoo.pretraining import (
     write_records,
 )
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
-from keras_bert_zoo.training.runs import SaveState
-from tests.helpers import TINY, WORDS, numpy
+from tests.helpers import TINY, WORDS, broken_off, numpy
 from tests.pretraining_run_test import TEXT
 
 tf = pytest.importorskip("tensorflow")
@@ -188,21 +187,12 @@ def run(many, data):
     return Run(many[0], "bert_tiny", architecture=SMALL, **options)
 
 
-def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path, monkeypatch):
+def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
     if keras.backend.backend() != "torch":
         run = replace(run, steps_per_execution=2)
     whole = pretrain(run, tmp_path / "whole", verbose=0)
-    save = SaveState.on_epoch_end
-
-    def stop(self, epoch, logs=None):
-        save(self, epoch, logs)
-        if epoch == 1:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SaveState, "on_epoch_end", stop)
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(run, tmp_path / "stopped", verbose=0)
+    with broken_off(after=1):
+        pretrain(run, tmp_path / "stopped", verbose=0)
     resumed = pretrain(run, tmp_path / "stopped", verbose=0)
     assert int(resumed.optimizer.iterations) == int(whole.optimizer.iterations) == 6
     for weight, expected in zip(resumed.weights, whole.weights, strict=True):

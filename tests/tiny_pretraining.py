@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -9,8 +10,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain, records, write_records
-from keras_bert_zoo.pretraining import run as runs
-from tests.helpers import TINY, WORDS, numpy
+from tests.helpers import TINY, WORDS, broken_off, numpy
 
 # AdamW's step does not know the gradient's size; this one's does, and so the norm at which it is clipped.
 CLIPPED = {"learning_rate": 0.3, "epsilon": 1.0, "global_clipnorm": 0.5, "gradient_accumulation_steps": 2}
@@ -67,20 +67,9 @@ def assert_same(one, other):
 
 def run(data, start, out, strategy=None, stop=False):
     """A run of 4 steps, or what is left of it; with `stop` it breaks off in the middle."""
-    save = runs.SaveState.on_epoch_end
-
-    def save_and_stop(*arguments):
-        save(*arguments)
-        raise KeyboardInterrupt
-
-    runs.SaveState.on_epoch_end = save_and_stop if stop else save
-    try:
-        options = {"steps": 4, "batch_size": 8, "learning_rate": 1e-2, "save_every": 2, "dropout": 0.0}
-        if not os.path.isdir(data):
-            vocab = os.path.join(os.path.dirname(data), "vocab.txt")
-            options |= {"vocab": vocab, "gradient_accumulation_steps": 2, "learning_rate": 1e-3}
+    options = {"steps": 4, "batch_size": 8, "learning_rate": 1e-2, "save_every": 2, "dropout": 0.0}
+    if not os.path.isdir(data):
+        vocab = os.path.join(os.path.dirname(data), "vocab.txt")
+        options |= {"vocab": vocab, "gradient_accumulation_steps": 2, "learning_rate": 1e-3}
+    with broken_off() if stop else nullcontext():
         pretrain(Run(data, start, strategy=strategy, **options), out, verbose=0)
-    except KeyboardInterrupt:
-        assert stop
-    finally:
-        runs.SaveState.on_epoch_end = save

@@ -7,7 +7,6 @@ from typing import Any
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS
 from keras_bert_zoo.pretraining.record_files import Paths, RecordFiles
-from keras_bert_zoo.pretraining.records import import_tensorflow
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 _LOOKED_AT = 1_000
@@ -35,9 +34,8 @@ def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None,
     """
     check_positive_int(batch_size=batch_size)
     files = RecordFiles(paths)
-    if shuffle_seed is None:
-        return files.batch(files.in_order(), batch_size, next_sentence)
-    return files.without_end(files.batch(files.shuffled(shuffle_seed), batch_size, next_sentence))
+    records = files.in_order() if shuffle_seed is None else files.shuffled(shuffle_seed)
+    return files.batch(records, batch_size, next_sentence)
 
 
 class RecordBatches:
@@ -87,18 +85,16 @@ class RecordBatches:
     @property
     def digest(self) -> str:
         """Of the files' names and sizes, and of the tokenizer."""
-        return sha256(json.dumps([self._files.sizes(), self.tokenizer.get_config()]).encode()).hexdigest()
+        return sha256(json.dumps([self._files.sizes, self.tokenizer.get_config()]).encode()).hexdigest()
 
     def start_at(self, batch: int) -> Any:
         """A `tf.data.Dataset` without end, shuffled anew for each pass; `batch` starts an update."""
         records = self._files.shuffled(self._seed, *divmod(batch * self.batch_size, self.examples))
-        size = self.batch_size * self._parts
-        return self._files.without_end(self._files.batch(records, size, self.next_sentence, self._parts))
+        return self._files.batch(records, self.batch_size * self._parts, self.next_sentence, self._parts)
 
     def in_order(self) -> Any:
-        """One pass of known length, to evaluate: Keras warns of another one's end."""
-        count = import_tensorflow().data.experimental.assert_cardinality(self.examples // self.batch_size)
-        return self._files.batch(self._files.in_order(), self.batch_size, self.next_sentence).apply(count)
+        """One pass, to evaluate."""
+        return self._files.batch(self._files.in_order(self.examples), self.batch_size, self.next_sentence)
 
 
 def _check(name: str, tokenizer: BertTokenizer, inputs: dict[str, Any], targets: dict[str, Any]) -> None:

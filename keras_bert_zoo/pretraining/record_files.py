@@ -29,7 +29,8 @@ class RecordFiles:
             files = sorted(tf.io.gfile.glob(os.fspath(paths)))
         else:
             files = [os.fspath(path) for path in paths]
-        missing = [path for path in files if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path)]
+        self.sizes = {path: _bytes(tf, path) for path in files}
+        missing = [path for path, size in self.sizes.items() if size is None]
         if not files or missing:
             raise ValueError(f"`{name}` must be TFRecord files. Received: {missing or paths!r}")
         found = {path: features for path in files if (features := _features(tf, path)) is not None}
@@ -43,9 +44,14 @@ class RecordFiles:
                 here, there = ({name: each.shape[0] for name, each in of.items()} for of in (spec, self._spec))
                 raise ValueError(f"{other} must have the features and lengths of {one}, {there}. Received: {here}")
 
-    def in_order(self) -> Any:
-        """One pass over the records, a file after another."""
-        return self._tf.data.TFRecordDataset(self.files)
+    def in_order(self, count: int | None = None) -> Any:
+        """One pass over the records, a file after another.
+
+        Args:
+            count: How many there are, where that is known: Keras warns of the end of others.
+        """
+        records = self._tf.data.TFRecordDataset(self.files)
+        return records if count is None else self._of_length(records, count)
 
     def shuffled(self, seed: int, first_pass: int = 0, skipped: int = 0) -> Any:
         """Pass after pass without end, each in an order of its own, which is the same wherever one starts.
@@ -70,7 +76,9 @@ class RecordFiles:
             blocks = blocks.map(lambda block, together: shuffle(together, fold_in(chance, block))).prefetch(1)
             return blocks.unbatch().skip(tf.where(number == first_pass, tf.constant(skipped, "int64"), 0))
 
-        return tf.data.Dataset.range(first_pass, np.iinfo("int64").max).flat_map(one_pass)
+        passes = tf.data.Dataset.range(first_pass, np.iinfo("int64").max)
+        # Said, as workers ask each other in each step whether there is a batch where it is not known.
+        return self._of_length(passes.flat_map(one_pass), tf.data.INFINITE_CARDINALITY)
 
     def batch(self, records: Any, batch_size: int, next_sentence: bool, parts: int = 1) -> Any:
         """Of records the batches, each in so many parts, which have the weights of the whole."""
@@ -103,10 +111,6 @@ class RecordFiles:
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
         return untuned(dataset.prefetch(2)).with_options(options)
 
-    def without_end(self, batches: Any) -> Any:
-        """Batches of shuffled records that say so: else workers ask each other in each step whether there is one."""
-        return batches.apply(self._tf.data.experimental.assert_cardinality(self._tf.data.INFINITE_CARDINALITY))
-
     def count(self) -> int:
         """The number of records, which are read for it."""
         tf = self._tf
@@ -118,9 +122,17 @@ class RecordFiles:
                 raise ValueError(f"{os.path.basename(path)} must be a whole TFRecord file ({error.message})") from None
         return count
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file."""
-        return {path: self._tf.io.gfile.stat(path).length for path in self.files}
+    def _of_length(self, records: Any, count: int) -> Any:
+        return records.apply(self._tf.data.experimental.assert_cardinality(count))
+
+
+def _bytes(tf: Any, path: str) -> int | None:
+    """The size of a file; None where there is none."""
+    try:
+        found = tf.io.gfile.stat(path)
+    except tf.errors.NotFoundError:
+        return None
+    return None if found.is_directory else int(found.length)
 
 
 def _features(tf: Any, path: str) -> tuple[dict[str, str], dict[str, Any]] | None:

@@ -115,20 +115,7 @@ class Run:
             check_rate(dropout=self.dropout)
         if self.masking is not None:
             Masking.check_fields(self.masking)
-            if self.vocab is not None:
-                raise ValueError(
-                    f"`masking` must be None for TFRecords, which are masked. Received: masking={self.masking}"
-                )
-        if self.vocab is None and self.data.endswith(".tfrecord"):
-            raise ValueError(f"`vocab` must be given for TFRecords. Received: data={self.data!r}, vocab=None")
-        epoch_batches = self.save_every * self.gradient_accumulation_steps
-        if self.vocab is not None and epoch_batches % self.steps_per_execution:  # A stream has no end to stop at.
-            raise ValueError(
-                "`steps_per_execution` must divide the batches between two states for TFRecords. Received: "
-                f"steps_per_execution={self.steps_per_execution}, of {epoch_batches}"
-            )
-        if self.cased and self.vocab is None:
-            raise ValueError("`cased` needs `vocab`: data that `prepare` made know it. Received: cased=True")
+        self._check_records()
         if _DECIDED_ELSEWHERE & set(self.architecture or ()):
             raise ValueError(
                 f"`architecture` must be a dict without {sorted(_DECIDED_ELSEWHERE)}, which follow from the data set "
@@ -145,6 +132,25 @@ class Run:
             )
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"`optimizer` must be one of {sorted(OPTIMIZERS)}. Received: optimizer={self.optimizer!r}")
+
+    def _check_records(self) -> None:
+        """Refuse what TFRecords do not allow, or what only they have."""
+        if self.vocab is None:
+            if self.data.endswith(".tfrecord"):
+                raise ValueError(f"`vocab` must be given for TFRecords. Received: data={self.data!r}, vocab=None")
+            if self.cased:
+                raise ValueError("`cased` needs `vocab`: data that `prepare` made know it. Received: cased=True")
+            return
+        if self.masking is not None:
+            raise ValueError(
+                f"`masking` must be None for TFRecords, which are masked. Received: masking={self.masking}"
+            )
+        epoch_batches = self.save_every * self.gradient_accumulation_steps
+        if epoch_batches % self.steps_per_execution:  # A stream has no end to stop at.
+            raise ValueError(
+                "`steps_per_execution` must divide the batches between two states for TFRecords. Received: "
+                f"steps_per_execution={self.steps_per_execution}, of {epoch_batches}"
+            )
 
 
 def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> BertMaskedLM:
