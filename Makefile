@@ -21,7 +21,7 @@ TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensiv
 # One thread each: PyTorch's would spin against those of the other process.
 RUN_TESTS = OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: quickstart test test-all test-beam test-only-jax test-only-torch docs lint clean
+.PHONY: quickstart notebooks test test-all test-beam test-only-jax test-only-torch docs lint clean
 
 # Fine-tune and evaluate a text classifier. DATA=dir (train.tsv, dev.tsv) and PRESET=name-or-dir take real ones.
 quickstart: $(VENV)/.$(BACKEND)

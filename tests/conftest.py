@@ -43,9 +43,9 @@ def start(tmp_path):
 
 @pytest.fixture(scope="session")
 def data():
-    """The folder of the shared data."""
+    """The folder of real data."""
     if "KBZ_DATA" not in os.environ:
-        pytest.skip("KBZ_DATA does not name the folder of the shared data")
+        pytest.skip("KBZ_DATA does not name the folder of real data")
     return Path(os.environ["KBZ_DATA"])
 
 

@@ -1,4 +1,4 @@
-"""Every text of the shared data, corpus by corpus."""
+"""Every text of the real data, corpus by corpus."""
 
 import csv
 import io

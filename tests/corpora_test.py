@@ -1,4 +1,4 @@
-"""Both engines of the tokenizer, and the original algorithm, give the ids of transformers on all of the shared data."""
+"""Both engines of the tokenizer, and the original algorithm, give the ids of transformers on all of the real data."""
 
 import keras
 import pytest

@@ -1,4 +1,4 @@
-"""Readers of the official files: every row of the shared data, tiny files for the rest, and what is refused."""
+"""Readers of the official files: every row of the real data, tiny files for the rest, and what is refused."""
 
 import json
 import logging

@@ -73,6 +73,7 @@ def toys(tmp_path_factory):
     for part in ("train", "dev"):
         official.mrpc(folder / "glue_data", part)
         official.squad2(folder, part)
+    official.mrpc(folder / "glue_data", "test", header="index\t#1 ID\t#2 ID\t#1 String\t#2 String")
     sentences = "\n".join(f"{text.capitalize()}, and so {other}." for text in GIVEN["texts"] for other in WORDS[5:])
     for name in ("books", "novels", "held_out"):
         (folder / name).mkdir()

@@ -413,7 +413,7 @@ def test_endings_in_capitals_are_endings(start, tmp_path):
 
 
 def test_recipes_find_and_read_their_files(data):
-    """On the shared data: as many examples as the files have, classes by their names."""
+    """On real data: as many examples as the files have, classes by their names."""
     for task, part, size in (("cola", "dev", 1043), ("sst2", "dev", 872), ("stsb", "dev", 1500), ("rte", "train", 100)):
         read = Run(task, "bert_base", data=str(data), limit=100).read(part)
         assert read.size == size

@@ -1,4 +1,4 @@
-"""Every tokenizer there is over the shared data: transformers', both of our engines, the original algorithm."""
+"""Every tokenizer there is over the real data: transformers', both of our engines, the original algorithm."""
 
 from collections import Counter
 
