@@ -27,6 +27,7 @@ def run(code: str, python: str, backend: str, *arguments: str) -> dict[str, Any]
         "KERAS_BACKEND": backend,
         "PYTHONPATH": str(Path(__file__).parents[1]),
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONDONTWRITEBYTECODE": "",  # The first run compiles what `pip` compiles of an installed package.
     }
     done = subprocess.run([python, "-c", code, *arguments], env=variables, capture_output=True, text=True)
     if done.returncode:
