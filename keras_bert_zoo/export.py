@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -70,8 +71,9 @@ def check_format(path: str | os.PathLike[str], format: str) -> Path:
     suffixes, needs = FORMATS[format]
     if suffixes and Path(path).suffix != suffixes[0]:
         raise ValueError(f'`filepath` must end with {suffixes[0]} for format="{format}". Received: {str(path)!r}')
-    if suffixes and Path(path).is_dir():
-        raise ValueError(f'`filepath` must be a file for format="{format}". Received: {str(path)!r}, a directory')
+    if suffixes and Path(path).exists() and not Path(path).is_file():
+        received = "a directory" if Path(path).is_dir() else "a pipe or a device"
+        raise ValueError(f'`filepath` must be a file for format="{format}". Received: {str(path)!r}, {received}')
     backend = keras.backend.backend()
     if backend not in needs:
         raise ValueError(
@@ -132,9 +134,11 @@ def write_model(
         return
     writers = {"onnx": _write_onnx, "openvino": _write_openvino, "litert": _write_litert, "torch": _write_torch}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as files:
-        beside, *_ = [files.enter_context(replacing(path.with_suffix(end))) for end in FORMATS[format].suffixes]
-        writers[format](model, beside, axes, longest, options)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, ExitStack() as files:
+        writers[format](model, Path(folder) / path.name, axes, longest, options)
+        # Large weights of ONNX are in a file of their own, which the model names. What is entered first goes last.
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
+            shutil.move(file, files.enter_context(replacing(path.with_name(file.name))))
 
 
 def _write_saved_model(

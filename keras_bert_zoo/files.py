@@ -6,7 +6,7 @@ import reprlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,14 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to: in the end it takes the place of `path`, and after an error nothing is left."""
-    beside = path.with_name(f".{path.stem}.part{path.suffix}")  # Some writers ask for their suffix.
+    if path.exists() and not path.is_file():
+        received = "a directory" if path.is_dir() else "a pipe or a device"
+        raise ValueError(f"{path} must be a regular file, or a new one. Received: {received}")
+    target = Path(os.path.realpath(path))  # A link stays one.
+    beside = target.with_name(f".{target.stem}.part{path.suffix}")  # Some writers ask for their suffix.
     try:
         yield beside
-        os.replace(beside, path)
+        os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -90,13 +94,15 @@ def write_directory(
 ) -> None:
     """Fill a directory beside `path`, then rename it into place; an error on the way leaves `path` as it was.
 
+    The current directory stays, and its files are exchanged.
+
     Args:
         path: The directory to make. It may exist if it is empty or holds `marker`; other files in it are kept.
         marker: Name of the file that tells our own directories from others.
         owned: Names of files that `write` makes at times; what is left of them from before goes.
         write: Called with the directory to fill.
     """
-    target = Path(path)
+    target = Path(path).resolve()  # A link stays one, and `.` has a parent.
     if target.exists() and not target.is_dir():
         raise ValueError(f"`path` must be a directory. Received: path={str(path)!r}, a file")
     if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
@@ -104,10 +110,16 @@ def write_directory(
             f"`path` must be a new or empty directory, or one with a {marker}. Received: path={str(path)!r}"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as beside:
+    # To rename the directory that we and the shell are in would leave both in a deleted one.
+    stays = target.exists() and target.samefile(".")
+    with tempfile.TemporaryDirectory(dir=target if stays else target.parent, prefix=f".{target.name}.") as beside:
         new, old = Path(beside) / "new", Path(beside) / "old"
         new.mkdir()
         write(new)
+        if stays:
+            old.mkdir()
+            _exchange(target, new, old, owned)
+            return
         if not target.exists():
             new.rename(target)
             return
@@ -120,3 +132,15 @@ def write_directory(
         except BaseException:
             old.rename(target)
             raise
+
+
+def _exchange(target: Path, new: Path, old: Path, owned: tuple[str, ...]) -> None:
+    """Move what is new into `target`, and what it replaces to `old`; an error on the way brings all back."""
+    names = [path.name for path in new.iterdir()]
+    moves = [(target / name, old / name) for name in {*names, *owned} if (target / name).exists()]
+    moves += [(new / name, target / name) for name in names]
+    with ExitStack() as undo:
+        for source, goal in moves:
+            source.rename(goal)
+            undo.callback(goal.rename, source)
+        undo.pop_all()

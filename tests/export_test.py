@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -162,6 +163,37 @@ def test_loops_over_tokens(build, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's exporter has weights of more than 1.5 GiB in a second file")
+def test_large_weights_have_a_file_of_their_own(tmp_path, monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    monkeypatch.setattr("torch.onnx._internal.exporter._onnx_program._LARGE_MODEL_THRESHOLD", 0)
+    model, path = with_text(kbz.BertTextClassifier, num_classes=3), tmp_path / "model.onnx"
+    replace, failures, order = os.replace, [OSError("disk gone")], []
+
+    def record(source, target):
+        if Path(target).parent == tmp_path:
+            if failures:
+                raise failures.pop()
+            order.append(Path(target).name)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", record)
+    with pytest.raises(OSError, match="disk gone"):
+        model.export(path, "onnx")
+    assert not list(tmp_path.iterdir())
+    model.export(path, "onnx")
+    assert order == ["model.onnx.data", "model.onnx"]  # The model never without its weights.
+    assert {file.name for file in tmp_path.iterdir()} == set(order)
+    tensors = onnx.load(path, load_external_data=False).graph.initializer
+    places = {field.value for tensor in tensors for field in tensor.external_data if field.key == "location"}
+    assert places == {"model.onnx.data"}
+    inputs = inputs_of(model, 3, 9)
+    outputs = runtime("onnx", path)(inputs)
+    np.testing.assert_allclose(outputs["output_0"], numpy(model(inputs)), atol=TOLERANCE, rtol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [name for name in HERE if name.values[0] in ("tf_saved_model", "torch", "onnx")])
 def test_quantized_and_half(format, tmp_path):
     """Quantized: the numbers of Keras' own int8 model. In bfloat16 as near as its eight bits are."""
@@ -255,6 +287,10 @@ def test_refusals(classifier, tmp_path, monkeypatch):
         assert "`filepath` must end with .pt2" in refused(classifier, "model.pt", "torch")
         bilstm = tiny(kbz.BertTextClassifier, num_classes=3, pooling="bilstm")
         assert "has no loop over tokens here" in refused(bilstm, path, name)
+        os.mkfifo(tmp_path / path)
+        with pytest.raises(ValueError, match=r"`filepath` must be a file .* a pipe or a device"):
+            classifier.export(tmp_path / path, name)
+        (tmp_path / path).unlink()
     else:
         pytest.importorskip("tensorflow_text")
         follows = with_text(kbz.BertNextSentencePredictor)

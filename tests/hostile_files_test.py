@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.checkpoints import pytorch, tensorflow1
+from keras_bert_zoo.checkpoints import bundle, bundle_writer, pytorch, tensorflow1
 from tests import layouts
 from tests.helpers import WORDS, left_to_torch, numpy, random_inputs, randomise
 
@@ -97,6 +97,24 @@ def entry(shape, start, end, kind="F32"):
 def test_safetensors_that_lie(preset, content):
     (preset / "model.safetensors").write_bytes(content)
     refused("model.safetensors must be a safetensors file (", preset)
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E8M0", "F4", "I32", "C64"])
+def test_weights_that_numpy_has_no_type_for(preset, kind):
+    path = preset / "model.safetensors"
+    size = struct.unpack("<Q", path.read_bytes()[:8])[0]
+    header, data = json.loads(path.read_bytes()[8 : 8 + size]), path.read_bytes()[8 + size :]
+    old = header["embeddings.word_embeddings.weight"]
+    values = math.prod(old["shape"])
+    end = len(data) + {"F4": values // 2, "I32": values * 4, "C64": values * 8}.get(kind, values)
+    header["embeddings.word_embeddings.weight"] = entry(old["shape"], len(data), end, kind)
+    header["unused"] = entry([values], *old["data_offsets"])  # Every byte belongs to a tensor.
+    path.write_bytes(safetensors_bytes(header, data.ljust(end, b"\0")))
+    refused(
+        "Weights must be of one of the kinds float16, bfloat16, float32, float64. Received: "
+        f"embeddings.word_embeddings.weight of {kind}",
+        preset,
+    )
 
 
 def test_weights_that_are_no_floats(preset):
@@ -184,6 +202,13 @@ def test_files_larger_than_anybody_means_are_not_read(preset, name):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * MIB
+
+
+@pytest.mark.parametrize("value", [float("-inf"), float("inf"), float("nan"), 1e30, -1e300])
+def test_a_longest_input_that_is_no_length_is_none(classifier_preset, value):
+    edit(classifier_preset / "preset.json", sequence_length=None)
+    edit(classifier_preset / "tokenizer_config.json", model_max_length=value)
+    assert kbz.BertTextClassifier.from_preset(classifier_preset).preprocessor.sequence_length == 16
 
 
 # --- The vocabulary
@@ -558,6 +583,27 @@ def test_broken_tensorflow1_checkpoints(tensorflow1_preset):
     refused("beyond bert_model.ckpt.data-00000-of-00001", tensorflow1_preset)
     data.unlink()
     refused("beyond bert_model.ckpt.data-00000-of-00001", tensorflow1_preset)
+
+
+def index_of(order):
+    """An index of two blocks, listed in this order."""
+    blocks, handles = b"", []
+    for entries in ({b"": bundle_writer._field(1, 1)}, {b"a": b""}):
+        blocks, handle = bundle_writer._append(blocks, entries)
+        handles.append(handle)
+    blocks, handle = bundle_writer._append(blocks, {b"%04d" % i: handles[n] for i, n in enumerate(order)})
+    return blocks + (handle + handle).ljust(bundle.FOOTER - len(bundle.MAGIC), b"\0") + bundle.MAGIC
+
+
+def test_no_block_of_an_index_is_read_twice(tmp_path):
+    (tmp_path / "model.data-00000-of-00001").write_bytes(b"1")
+    for order in ([0, 1], [0, 0], [0, 1] * 1000, [1, 0]):
+        (tmp_path / "model.index").write_bytes(index_of(order))
+        if order == [0, 1]:
+            assert set(bundle.read(tmp_path / "model")) == {"a"}
+            continue
+        with pytest.raises(ValueError, match=r"the index of a TensorFlow checkpoint\. Received: blocks that overlap"):
+            bundle.read(tmp_path / "model")
 
 
 def test_whatever_of_an_index_is_flipped_is_read_or_refused(tensorflow1_preset):

@@ -3,12 +3,14 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.presets import presets
+from keras_bert_zoo.pretraining import run
 from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
 
 PARAMETERS = {
@@ -299,6 +301,28 @@ def test_bad_presets(backbone, tmp_path, monkeypatch):
     assert kbz.BertBackbone.from_preset(tmp_path / "preset", load_weights=False).architecture == backbone.architecture
     (tmp_path / "preset" / "config.json").write_text("[1]")
     refused("config.json must hold a JSON object", tmp_path / "preset", load_weights=False)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "bert_tiny_en_uncased"])
+def test_a_directory_of_a_known_name(name, backbone, tokenizer, tmp_path, monkeypatch):
+    """It counts where it holds a preset, and not where it is that of a run that was killed."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (name, "mine"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "run.json").write_text("{}")
+    named = kbz.BertBackbone.from_preset(name, load_weights=False)
+    assert named.architecture["hidden_dim"] == 128
+    data = SimpleNamespace(next_sentence=False, tokenizer=tokenizer, sequence_length=16)
+    fresh = run._build(run.Run("data", name), data, named.architecture)  # A pre-training run asks the same.
+    assert fresh.backbone.architecture["hidden_dim"] == 128
+    for folder in (f"./{name}", tmp_path / name, "mine"):
+        with pytest.raises(ValueError, match=r"`preset` must be a directory with a config\.json or"):
+            kbz.BertBackbone.from_preset(folder)
+    (tmp_path / name / "run.json").unlink()
+    backbone.save_to_preset(name)
+    assert kbz.BertBackbone.from_preset(name).architecture == backbone.architecture
+    with pytest.raises(ValueError, match="`architecture` must be None for a preset whose weights are taken"):
+        run._build(run.Run("data", name, architecture={}), data, {})
 
 
 def test_offline_says_what_was_tried(tmp_path, monkeypatch):

@@ -92,7 +92,13 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise _BundleError("a file without the footer")
     footer = data[-FOOTER:]
     _, position = _varint(footer, _varint(footer, 0)[1])  # The first handle leads to filters, which we do not use.
+    end = 0
     for _, handle in _block(data, footer[position:]):
+        # Blocks lie one behind another; else a small file could have one parsed thousands of times.
+        offset, place = _varint(handle, 0)
+        if offset < end:
+            raise _BundleError("blocks that overlap")
+        end = offset + _varint(handle, place)[0]
         yield from _block(data, handle)
 
 

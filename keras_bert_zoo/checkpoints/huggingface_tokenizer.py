@@ -67,7 +67,7 @@ def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] |
         options[ours] = typed(path, config, theirs, bool, default)
     length = typed(path, config, "model_max_length", float, None)
     # transformers writes 1e30 where it knows no limit.
-    return vocabulary, options, int(length) if length is not None and length < 1e9 else None
+    return vocabulary, options, int(length) if length is not None and abs(length) < 1e9 else None
 
 
 def read_tokens(directory: Path) -> list[str] | None:

@@ -4,12 +4,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from keras_bert_zoo.checkpoints import pytorch
 from keras_bert_zoo.checkpoints.checkpoint import Tensor
+from keras_bert_zoo.checkpoints.tensors import check_kind
 from keras_bert_zoo.files import read_json, typed
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
+# safetensors' names of the floats that we take; NumPy has no type for some of the others.
+_KINDS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _PLAIN_NAME = re.compile(r"\w[\w.-]{0,200}")
 
 
@@ -32,14 +37,19 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
     try:
         handle = safetensors.safe_open(path, framework="numpy")
-        shapes = {name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()}  # noqa: SIM118
+        slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path} must be a safetensors file ({error})") from None
 
     def reader(name: str) -> Tensor:
-        return Tensor(shapes[name], lambda: handle.get_tensor(name))
+        def values() -> np.ndarray:
+            kind = slices[name].get_dtype()
+            check_kind(name, _KINDS.get(kind, kind))
+            return handle.get_tensor(name)
 
-    return {name: reader(name) for name in shapes}
+        return Tensor(tuple(slices[name].get_shape()), values)
+
+    return {name: reader(name) for name in slices}
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:

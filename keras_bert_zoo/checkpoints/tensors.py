@@ -73,9 +73,14 @@ def split_arrays(arrays: Mapping[str, np.ndarray], templates: Iterable[Template]
     return tensors
 
 
+def check_kind(name: str, kind: str) -> None:
+    """Refuse a tensor of other values than floats."""
+    if kind not in _FLOATS:
+        raise ValueError(f"Weights must be of one of the kinds {', '.join(_FLOATS)}. Received: {name} of {kind}")
+
+
 def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
-    if array.dtype.name not in _FLOATS:
-        raise ValueError(f"Weights must be of one of the kinds {', '.join(_FLOATS)}. Received: {name} of {array.dtype}")
+    check_kind(name, array.dtype.name)
     return array.astype("float32", copy=False)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def check_tokenizer(checkpoint: Checkpoint) -> None:
 def _load(address: str, load_weights: bool) -> Checkpoint:
     if address.startswith(hub.SCHEME):
         return _read_directory(hub.download(address, load_weights), load_weights)
-    if os.path.isdir(address):
+    if names_directory(address):
         return _read_directory(Path(address), load_weights)
     names = _named()
     if address not in names:
@@ -84,14 +85,27 @@ def _load(address: str, load_weights: bool) -> Checkpoint:
     return _described(description)
 
 
-def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
+def names_directory(address: str) -> bool:
+    """Whether a directory is meant: one that is called as a preset but holds none, such as a run's, is not."""
+    return os.path.isdir(address) and (_reader(Path(address)) is not None or address not in _named())
+
+
+def _reader(directory: Path) -> Callable[[Path, bool], Checkpoint] | None:
+    """What reads the directory's layout, if it is a known one."""
     for is_form, read in (
         (keras_hub.is_keras_hub, keras_hub.read),
         (huggingface.is_huggingface, huggingface.read),
         (tensorflow1.is_tensorflow1, tensorflow1.read),
     ):
         if is_form(directory):
-            return read(directory, load_weights)
+            return read
+    return None
+
+
+def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
+    read = _reader(directory)
+    if read is not None:
+        return read(directory, load_weights)
     raise ValueError(
         f"`preset` must be a directory with a {huggingface.CONFIG} or a {tensorflow1.CONFIG}. "
         f"Received: preset={str(directory)!r}"

@@ -1,0 +1,114 @@
+"""Files and directories that are replaced as a whole: what they are in the end, and after a failure."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from keras_bert_zoo import cli
+from keras_bert_zoo.files import replacing, write_directory, write_json
+from tests.helpers import left_to_torch
+
+if left_to_torch():
+    pytest.skip("files know no backend: once is enough", allow_module_level=True)
+
+
+def contents(directory):
+    return {path.name: path.read_text() for path in directory.iterdir()}
+
+
+def save(path, *names):
+    def write(folder):
+        for name in names:
+            (folder / name).write_text("new")
+
+    write_directory(path, marker="marker", owned=("owned",), write=write)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_target_of_a_link_is_replaced(exists, tmp_path):
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "target", tmp_path / "link.json"
+    if exists:
+        target.write_text("old")
+    link.symlink_to(target)
+    write_json(link, {})
+    assert link.is_symlink()
+    assert target.read_text() == "{}\n"
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+    with replacing(link) as beside:
+        assert beside.suffix == ".json"
+        beside.write_text("")
+
+
+@pytest.mark.parametrize("kind", ["a pipe or a device", "a directory"])
+def test_only_files_are_replaced(kind, tmp_path):
+    (os.mkfifo if kind.startswith("a pipe") else os.mkdir)(tmp_path / "it")
+    (tmp_path / "link").symlink_to(tmp_path / "it")
+    for name in ("it", "link"):
+        with pytest.raises(ValueError, match=rf"{name} must be a regular file, or a new one\. Received: {kind}"):
+            write_json(tmp_path / name, {})
+    assert {path.name for path in tmp_path.iterdir()} == {"it", "link"}
+    assert not (tmp_path / "it").is_file()
+
+
+def test_a_pipe_that_has_no_path_is_not_replaced():
+    reader, writer = os.pipe()
+    with pytest.raises(ValueError, match="must be a regular file, or a new one"):
+        write_json(Path(f"/dev/fd/{writer}"), {})
+    os.close(reader)
+    os.close(writer)
+
+
+def test_the_current_directory_is_filled_and_stays(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = Path.cwd().stat().st_ino
+    save(".", "marker", "owned", "a")
+    assert contents(Path.cwd()) == {"marker": "new", "owned": "new", "a": "new"}
+    for name in ("marker", "owned", "a", "mine"):
+        Path(name).write_text("old")
+    save(tmp_path / "here", "marker", "b")
+    assert contents(Path.cwd()) == {"marker": "new", "a": "old", "b": "new", "mine": "old"}
+    assert Path.cwd().stat().st_ino == (tmp_path / "here").stat().st_ino == before
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+@pytest.mark.parametrize("fails", ["write", "marker", "b"])
+def test_a_failure_leaves_the_current_directory_as_it_was(fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = dict.fromkeys(["marker", "owned", "mine"], "old")
+    for name, text in before.items():
+        Path(name).write_text(text)
+    rename = Path.rename
+
+    def fail(self, goal):
+        if (self.parent.name, self.name) == ("new", fails):
+            raise OSError("disk gone")
+        return rename(self, goal)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="disk gone" if fails != "write" else "No such file"):
+        save(".", "marker", "b", *(["no/folder"] if fails == "write" else []))
+    assert contents(tmp_path) == before
+
+
+def test_a_link_to_a_directory_stays_one(tmp_path):
+    (tmp_path / "store" / "target").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "store" / "target")
+    for _ in range(2):
+        save(tmp_path / "link", "marker")
+    assert (tmp_path / "link").is_symlink()
+    assert contents(tmp_path / "store" / "target") == {"marker": "new"}
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["target"]
+
+
+def test_convert_to_here(backbone, tmp_path, monkeypatch):
+    backbone.save_to_preset(tmp_path / "preset")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert cli.main(["convert", "../preset", "."]) == 0
+    names = {path.name for path in (tmp_path / "preset").iterdir()}
+    assert {path.name for path in Path.cwd().iterdir()} == names == set(os.listdir(tmp_path / "here"))
+    backbone.save_to_preset(".")
+    assert {path.name for path in Path.cwd().iterdir()} == names
