@@ -1,5 +1,6 @@
 """Readers of the official files: every row of the real data, tiny files for the rest, and what is refused."""
 
+import csv
 import json
 import logging
 
@@ -318,6 +319,14 @@ def test_plain_tables(tmp_path):
     assert readers.read_texts(whole) == (["\U0001f600"], ["\U0001f600"], None)
 
 
+def test_a_text_of_a_table_is_as_long_as_a_line(tmp_path):
+    limit, text = csv.field_size_limit(), "a " * 100_000
+    for name, mark in (("a.csv", ","), ("a.tsv", "\t")):
+        path = written(tmp_path, name, f"text{mark}label\n{text}{mark}1\n")
+        assert readers.read_texts(path).x == [text]
+    assert csv.field_size_limit() == limit
+
+
 @pytest.mark.parametrize(
     "name, content, words",
     [
@@ -327,7 +336,7 @@ def test_plain_tables(tmp_path):
         ("a.csv", "text,label\na,1,2\n", "a.csv, line 2: a row must have 2 fields. Received: 3"),
         ("a.csv", "text,label\na,1\n\nb,1\n", "a.csv, line 3: a row must have 2 fields. Received: 0"),
         ("a.csv", 'text,label\n"a\nb",1\nc\n', "a.csv, line 4: a row must have 2 fields. Received: 1"),
-        ("a.csv", 'text,label\n"' + "a" * 200_000 + '",1\n', "line 2 must begin a CSV row (field larger"),
+        ("a.csv", 'text,label\n"' + ("a" * 2**23 + "\n") * 2 + '",1\n', "line 2 must begin a CSV row (field larger"),
         ("a.csv", "text,label\na,\n", "a.csv, line 2: a label must be a name, a number or a list"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n',
          "a.jsonl, line 2 must have the keys ['text', 'label']. Received: one without ['label']"),

@@ -55,6 +55,9 @@ def test_correlations(seed):
         assert metrics.spearman(labels, given) == pytest.approx(oracle.spearmanr(labels, guess)[0], abs=1e-12)
     assert np.isnan(metrics.pearson([1, 2], [3, 3]))
     assert np.isnan(metrics.spearman([1, 2], [3, 3]))
+    missing = [*guess[:-1].tolist(), float("nan")]
+    assert np.isnan(metrics.spearman(labels, missing))
+    assert np.isnan(oracle.spearmanr(labels, missing)[0])
 
 
 @files_only
@@ -99,6 +102,12 @@ def test_the_scores_of_each_task():
         (metrics.accuracy, [0.5], [0], "`labels` must be class numbers [examples]. Received: labels.shape=(1,)"),
         (metrics.accuracy, ["a"], [0], "`labels` must be class numbers"),
         (metrics.matthews, [-1], [0], "`labels` must be class numbers"),
+        (
+            metrics.accuracy,
+            [1, 1],
+            [[1], [1]],
+            "`predictions` must be class numbers [examples]. Received:",
+        ),
         (metrics.matthews, [0], [0.3], "`predictions` must be class numbers"),
         (metrics.f1, [2], [0], "`labels` and `predictions` must be 0 or 1 for F1. Received: 2"),
         (metrics.pearson, [1.0], [[1.0, 2.0]], "`predictions` must be numbers [examples]"),

@@ -148,6 +148,9 @@ def test_ready_arrays_stream(chooser):
     expected = chooser.evaluate(X, Y, batch_size=4, verbose=0)
     np.testing.assert_allclose(chooser.evaluate(stream, verbose=0), expected, rtol=1e-5)
     assert np.isfinite(chooser.fit(stream, epochs=1, verbose=0).history["loss"][0])
+    wrong = tf.data.Dataset.from_tensor_slices((arrays, [0, 3, 1, 2, 2, 0])).batch(6)
+    with pytest.raises(ValueError, match=r"one of the question's choices. Received: y\[4\]=2 of 2 choices"):
+        chooser.fit(wrong, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="a data set of ready arrays, or contexts and choices at hand"):
         chooser.predict(tf.data.Dataset.from_tensor_slices((TEXTS, TEXTS)).batch(2), verbose=0)
 
@@ -180,6 +183,7 @@ ARRAYS = folded(random_inputs(6), 2)
 ONE_MISSING = {**ARRAYS, "padding_mask": ARRAYS["padding_mask"] * np.array([[[1], [1]], [[1], [1]], [[1], [0]]])}
 BAD = [
     ((TEXTS, Y), "`x` must be a tuple (contexts, choices)"),
+    (([[text] for text in TEXTS], Y), "`x` must be a tuple (contexts, choices), a dict of arrays or a data set"),
     (((TEXTS, TEXTS), Y), "`x[1]` must hold a list of choices a question. Received: x[1][0] with str"),
     (((TEXTS, [*CHOICES[:5], []]), Y), "Received: x[1][5] with none"),
     (((TEXTS, [*CHOICES[:5], ["a", None]]), Y), "`x[1][5]` must hold strings. Received: x[1][5][1]=None"),

@@ -132,6 +132,7 @@ def test_fill_mask(tmp_path, tokenizer):
     filled = ours.fill_mask(texts, top_k=3)
     assert [len(masks) for masks in filled] == [1, 2, 1]
     assert ours.fill_mask([]) == []
+    assert ours.fill_mask([text.encode() for text in texts], top_k=3) == filled
     assert ours.fill_mask(texts[1], top_k=3)[1][0][0] == filled[1][1][0][0]
     for text, masks in zip(texts, filled, strict=True):
         encoding = tokenizer.encode(text)
@@ -190,6 +191,7 @@ def test_bad_input(tokenizer):
         (lambda: model({**inputs, "mask_positions": [[1]]}), "`mask_positions` must be an integer array"),
         (lambda: model.fill_mask("a film"), "`texts` must each hold [MASK], all within the preprocessor's"),
         (lambda: model.fill_mask("[MASK] " + "a " * 16 + "[MASK]"), "all within the preprocessor's sequence_length"),
+        (lambda: model.fill_mask(None), "`texts` must be a list of strings"),
         (lambda: model.fill_mask("[MASK]", top_k=31), "`top_k` must be at most 30. Received: top_k=31"),
         (lambda: kbz.BertMaskedLM(model.backbone).fill_mask("[MASK]"), "`fill_mask` needs a preprocessor"),
         (lambda: kbz.BertPretrainer(model.backbone), "`backbone` must have a pooler"),

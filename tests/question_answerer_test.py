@@ -113,6 +113,9 @@ def test_ready_arrays_stream(answerer):
     expected = answerer.evaluate(arrays, places, verbose=0)
     stream = tf.data.Dataset.from_tensor_slices((arrays, places)).batch(5)
     np.testing.assert_allclose(answerer.evaluate(stream, verbose=0), expected, rtol=1e-5)
+    beyond = tf.data.Dataset.from_tensor_slices((arrays, np.full_like(places, 15))).batch(5)
+    with pytest.raises(ValueError, match="`y` must hold places of tokens, not of padding"):
+        answerer.fit(beyond, verbose=0)
     texts = tf.data.Dataset.from_tensor_slices((QUESTIONS, CONTEXTS)).batch(2)
     with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or texts at hand"):
         answerer.predict(texts, verbose=0)

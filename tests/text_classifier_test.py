@@ -115,7 +115,10 @@ def test_multi_label(tokenizer):
     classifier = kbz.BertTextClassifier(wide_backbone(), class_names=names, multi_label=True, preprocessor=preprocessor)
     sets = [["film", "praise"], [], ["length"], ["praise"], ["praise"], ["length", "film"]]
     ones = np.array([[name in row for name in names] for row in sets], "float32")
-    np.testing.assert_array_equal(classifier.encode_targets(sets, 6), ones)
+    column = np.empty(6, object)  # As pandas has it.
+    column[:] = sets
+    for given in (sets, column):
+        np.testing.assert_array_equal(classifier.encode_targets(given, 6), ones)
     randomise(classifier)
     logits = logits_one_by_one(classifier, EASY).astype("float64")
     scores = classifier.evaluate(EASY, sets, batch_size=2, verbose=0, return_dict=True)
@@ -253,12 +256,19 @@ BAD_FIT = [
     ((TEXTS, [0, 1, 2, 3, 0, 1]), "`y` must be in [0, 3). Received: y with 3"),
     ((TEXTS, [0, 1, 2, -1, 0, 1]), "`y` must be in [0, 3). Received: y with -1"),
     ((TEXTS, [0.5] * 6), "`y` must hold integers or class names. Received: y.dtype=float64"),
-    ((TEXTS, [0, 1, 2, None, 0, 1]), "`y` must hold integers or class names. Received: y.dtype=object"),
+    ((TEXTS, [0, 1, 2, None, 0, 1]), "`y` must hold integers or class names. Received: y with NoneType and int"),
+    ((TEXTS, ["a", "b", "c", "a", "b", float("nan")]), "`y` must hold integers or class names. Received: y with float"),
+    ((TEXTS, ["a", "b", 1, "a", "b", "a"]), "`y` must hold integers or class names. Received: y with int"),
     ((TEXTS, ["a", "b"] * 3), "`y` must hold 3 different names"),
     ((["a", None], [0, 1]), "`x` must hold strings. Received: x[1]=None of type NoneType"),
     ((["\ud800", "b"], [0, 1]), "`x` must hold valid Unicode. Received: x[0]"),
     (("a text", [0]), "`x` must be a list of strings"),
     (([1, 2], [0, 1]), "`x` must be a list of strings"),
+    (
+        ([("a", "b"), ("a", "c")], [0, 1]),
+        "two such lists, a dict of arrays or a data set. Received: x[0] of type tuple",
+    ),
+    ((["a", b"\xff a"], [0, 1]), "`x` must hold UTF-8 texts. Received: b'\\xff a'"),
     ((("a", "b"), [0, 1]), "`x` must be a list of strings, or for pairs a tuple of two such lists"),
     (((TEXTS, TEXTS[:5]), LABELS), "`x` must hold as many first as second texts. Received: 6 and 5"),
     ((random_inputs(length=17), [0, 1, 2]), "`token_ids` must have at most 16 tokens a row"),
@@ -291,7 +301,11 @@ def test_bad_data_leaves_the_model_usable(classifier):
     "options, words",
     [
         ({"sample_weight": [1.0]}, "`sample_weight` must have the shape (6,)"),
+        ({"sample_weight": [1.0] * 5 + [np.nan]}, "`sample_weight` must be finite. Received: nan"),
+        ({"sample_weight": ["a"] * 6}, "`sample_weight` must hold numbers. Received: sample_weight.dtype=<U1"),
         ({"class_weight": {5: 1.0}}, "`class_weight` must have classes as keys"),
+        ({"class_weight": {1: np.nan}}, "`class_weight` must hold finite numbers. Received: class_weight[1]=nan"),
+        ({"class_weight": {1: "x"}}, "`class_weight` must hold finite numbers. Received: class_weight[1]='x'"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
         ({"validation_split": 1.5}, "`validation_split` must be in [0, 1)"),
         ({"validation_split": 0.9}, "`validation_split` must leave examples on both sides"),
@@ -380,6 +394,33 @@ def test_names_from_refused_data_are_forgotten(classifier):
     with pytest.raises(ValueError, match="`y` must hold names of"):
         classifier.fit(TEXTS, ["a", "b", "c"] * 2, validation_data=(TEXTS, ["q"] * 6), verbose=0)
     assert classifier.class_names is None
+
+
+def test_names_stay_where_training_breaks_off(classifier):
+    def fail(batch, logs):
+        raise ValueError("disk full")
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
+    with pytest.raises(ValueError, match="disk full"):
+        classifier.fit(TEXTS, ["a", "b", "c"] * 2, verbose=0, callbacks=[callback])
+    assert classifier.class_names == ["a", "b", "c"]
+
+
+def test_labels_of_objects(classifier):
+    np.testing.assert_array_equal(classifier.encode_targets(np.array(LABELS, object), 6), LABELS)
+    classifier.class_names = ["a", "b", "c"]
+    for kind in (object, str, bytes):
+        names = np.array(["c", "a", "b"] * 2, dtype=kind)
+        np.testing.assert_array_equal(classifier.encode_targets(names, 6), [2, 0, 1] * 2)
+
+
+def test_batches_to_train_on_are_ready_arrays(classifier):
+    with pytest.raises(
+        ValueError, match=r"Inputs must be a dict of token_ids, segment_ids, padding_mask\. Received: l"
+    ):
+        classifier.train_on_batch(TEXTS, np.array(LABELS))
+    classifier.compile(keras.optimizers.SGD(0.1))  # The default's schedule wants to know the steps of `fit`.
+    assert classifier.train_on_batch(classifier.preprocessor(TEXTS), np.array(LABELS))[0] > 0
 
 
 def test_pairs_need_two_segments(tokenizer):

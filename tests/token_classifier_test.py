@@ -1,5 +1,7 @@
 """The tagger: words, documents and texts in, one class a word out, against transformers and each word on its own."""
 
+import importlib.util
+
 import keras
 import numpy as np
 import pytest
@@ -106,6 +108,13 @@ def test_loss_is_the_mean_over_words(tagger):
     ]:
         history = still.fit(SENTENCES, y, verbose=0, **options).history
         assert history["loss"][0] == pytest.approx(np.mean(expected), abs=1e-5)
+    if importlib.util.find_spec("tensorflow"):
+        import tensorflow as tf
+
+        lain = still.preprocessor.pack(SENTENCES).lay(labels)
+        stream = tf.data.Dataset.from_tensors((still.preprocessor(SENTENCES), lain))
+        history = still.fit(stream, class_weight={"O": 0.5, 1: 3.0}, verbose=0).history
+        assert history["loss"][0] == pytest.approx(np.mean(losses * np.array([1, 3, 0.5])[labels]), abs=1e-5)
 
 
 def test_copies_that_fill_a_batch_do_not_count(tagger):
@@ -215,6 +224,10 @@ def test_ready_arrays_and_streams(tagger):
         atol=1e-5,
     )
     assert len(tagger.fit(stream, verbose=0).history["loss"]) == 1
+    short = {name: array[:2, :8] for name, array in arrays.items()}
+    uneven = tf.data.Dataset.from_tensors(arrays).concatenate(tf.data.Dataset.from_tensors(short))
+    with pytest.raises(ValueError, match="`x` must be batches of one length where they stream"):
+        tagger.predict(uneven, verbose=0)
     with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or words at hand"):
         tagger.fit(tf.data.Dataset.from_tensor_slices((["a"], [[0]])).batch(1), verbose=0)
 

@@ -104,6 +104,7 @@ def test_saves(tokenizer, tmp_path):
         (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "must hold strings of one line. Received: vocabulary[30]"),
         (lambda t: t.encode(3), "`text` must be a string. Received: text=3 of type int"),
         (lambda t: t.encode("a", b"b"), "`pair` must be a string"),
+        (lambda t: t.encode_batch("a film"), "`texts` must be a list of strings. Received: texts='a film'"),
         (lambda t: t.token_to_id("zebra"), "Received: token='zebra'"),
         (lambda t: t.id_to_token(-1), "`token_id` must be in [0, 30). Received: token_id=-1"),
         (lambda t: t.decode([2, 30]), "Received: token_id=30"),

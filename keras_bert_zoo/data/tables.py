@@ -159,10 +159,13 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
     while True:
         number = reader.line_num + 1
+        usual = csv.field_size_limit(_LONGEST_LINE)  # The whole program's, so it is put back.
         try:
             fields = next(reader, None)
         except csv.Error as error:
             raise ValueError(f"{path}, line {number} must begin a CSV row ({error})") from None
+        finally:
+            csv.field_size_limit(usual)
         if fields is None:
             return
         yield number, fields

@@ -63,7 +63,7 @@ def pearson(labels: Any, predictions: Any) -> float:
 
 
 def spearman(labels: Any, predictions: Any) -> float:
-    """The correlation of ranks, equal numbers sharing the mean of theirs; NaN where one side is constant.
+    """The correlation of ranks, equal numbers sharing the mean of theirs; NaN where one side is constant or has one.
 
     Args:
         labels: Numbers `[examples]`.
@@ -106,7 +106,7 @@ def glue_scores(task: str, labels: Any, predictions: Any) -> dict[str, float]:
 
 def _classes(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
     truth, guess = np.asarray(labels), np.asarray(predictions)
-    if guess.ndim == 2:
+    if guess.ndim == 2 and guess.shape[1] > 1:
         guess = guess.argmax(-1)
     for name, values in (("labels", truth), ("predictions", guess)):
         if values.dtype.kind not in "iub" or values.ndim != 1 or values.min(initial=0) < 0:
@@ -154,6 +154,8 @@ def _direction(values: np.ndarray) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
+    if np.isnan(values).any():  # It has no rank, and leaves the others without.
+        return np.full(len(values), np.nan)
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[places]

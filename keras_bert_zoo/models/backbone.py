@@ -86,6 +86,9 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
         check_rate(dropout=dropout, attention_dropout=attention_dropout)
         check_positive(layer_norm_epsilon=layer_norm_epsilon, initializer_range=initializer_range)
         check_heads(hidden_dim, num_heads)
+        for flag, value in (("pooler", pooler), ("causal", causal)):
+            if not isinstance(value, bool):
+                raise ValueError(f"`{flag}` must be True or False. Received: {flag}={value!r}")
         get_activation(activation)
 
         # --- Layers

@@ -24,6 +24,7 @@ class MakesBatches(ChecksInputs):
     distribute_strategy: Any
     jit_compile: Any
     batches_class: ClassVar[type[LengthSortedBatches]] = LengthSortedBatches
+    raw_inputs: ClassVar[str] = "a list of strings, a tuple of two such lists"
 
     def check_inputs(self, inputs: Any) -> None:
         self.backbone.check_inputs(inputs)
@@ -88,6 +89,10 @@ class MakesBatches(ChecksInputs):
             raise ValueError("`y` must be given. Received: y=None")
         return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
 
+    def targets_of_arrays(self, arrays: dict[str, np.ndarray], y: np.ndarray) -> np.ndarray:
+        """What becomes of the targets of ready arrays, once they are such as the arrays allow."""
+        return self._targets(PaddedArrays(arrays), y)[0]
+
     def _batches(
         self,
         examples: Examples,
@@ -128,9 +133,11 @@ class MakesBatches(ChecksInputs):
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if isinstance(x, (list, str, int, float, np.ndarray)):
+            # A list of pairs in place of a pair of lists is what this finds most.
+            name, value = ("x[0]", x[0]) if isinstance(x, list) and x else ("x", x)
             raise ValueError(
-                "`x` must be a list of strings, a tuple of two such lists, a dict of arrays or a data set. "
-                f"Received: x of type {type(x).__name__}"
+                f"`x` must be {self.raw_inputs}, a dict of arrays or a data set. "
+                f"Received: {name} of type {type(value).__name__}"
             )
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
@@ -158,12 +165,16 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
     """Weights as float32 `[count]`, where there are any; `what` says in the error what each is of."""
     if sample_weight is None:
         return None
-    weights = np.asarray(sample_weight, dtype="float32")
+    weights = np.asarray(sample_weight)
     if weights.shape != (count,):
         raise ValueError(
             f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
         )
-    return weights
+    if weights.dtype.kind not in "iufb":
+        raise ValueError(f"`sample_weight` must hold numbers. Received: sample_weight.dtype={weights.dtype}")
+    if not np.isfinite(weights).all():
+        raise ValueError(f"`sample_weight` must be finite. Received: {weights[~np.isfinite(weights)][0]}")
+    return weights.astype("float32")
 
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:

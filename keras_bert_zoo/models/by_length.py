@@ -13,6 +13,19 @@ from keras_bert_zoo.text.packing import Examples
 from keras_bert_zoo.training.distribution import replicas
 
 
+def predict_stream(model: FedModel, x: Any, **options: Any) -> np.ndarray:
+    """`predict` of batches that stream: they are not at hand to be ordered."""
+    try:
+        outputs = FedModel.predict(model, x, **options)
+    except ValueError as error:
+        if "concatenat" not in str(error):  # NumPy's
+            raise
+        outputs = None
+    if not isinstance(outputs, np.ndarray):  # Ragged, on TensorFlow.
+        raise ValueError("`x` must be batches of one length where they stream. Received: batches of several lengths")
+    return outputs
+
+
 def outputs_by_length(
     model: FedModel, examples: Examples, batch_size: int | None = None, **options: Any
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,6 +1,7 @@
 """What all tasks share whose answers are classes: their names, their numbers, their weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,26 @@ class HasClasses:
     class_names: list[str] | None
     is_own: Any
 
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def undone_where_refused(self) -> Iterator[None]:
         names = self.class_names
         try:
-            return super().fit(*args, **kwargs)  # type: ignore[misc]
+            yield
         except ValueError:  # Names that were learned from refused data go with it.
             self.class_names = names
             raise
 
-    def number_classes(self, labels: np.ndarray, learn: bool = False) -> np.ndarray:
-        """Names or numbers as int32 numbers in range; with `learn`, names become those of the classes."""
-        if labels.dtype.kind in "OUS":
-            names = [_text(label) for label in labels.tolist()]
-            if all(isinstance(name, str) for name in names):
-                return self._number_names(names, learn)
+    def number_classes(self, y: Any, learn: bool = False) -> np.ndarray:
+        """A row of names or numbers as int32 numbers in range; with `learn`, names become those of the classes."""
+        labels = np.asarray(list(y))  # Integers of an object array, too.
+        if not len(labels):
+            return np.zeros(0, dtype="int32")
+        if labels.dtype.kind in "OUST":
+            # Of `y`, as NumPy makes a name of what stands among names, such as the NaN of a missing label.
+            if not all(isinstance(label, (str, bytes)) for label in y):
+                kinds = sorted({type(label).__name__ for label in y})
+                raise ValueError(f"`y` must hold integers or class names. Received: y with {' and '.join(kinds)}")
+            return self._number_names([_text(label) for label in y], learn)
         if labels.dtype.kind not in "iub":
             raise ValueError(f"`y` must hold integers or class names. Received: y.dtype={labels.dtype}")
         if labels.min() < 0 or labels.max() >= self.num_classes:
@@ -63,6 +70,8 @@ class HasClasses:
         names = self.class_names or []
         for key, weight in class_weight.items():
             number = names.index(key) if key in names else key
+            if not isinstance(weight, (int, float, np.number)) or not np.isfinite(weight):
+                raise ValueError(f"`class_weight` must hold finite numbers. Received: class_weight[{key!r}]={weight!r}")
             if not isinstance(number, (int, np.integer)) or not 0 <= number < self.num_classes:
                 raise ValueError(f"`class_weight` must have classes as keys. Received: class_weight with {key!r}")
             weights[number] = weight
@@ -105,5 +114,5 @@ def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, 
     return num_classes
 
 
-def _text(label: Any) -> Any:
-    return label.decode("utf-8") if isinstance(label, bytes) else label
+def _text(label: str | bytes) -> str:
+    return str(label) if isinstance(label, str) else label.decode("utf-8")

@@ -1,5 +1,6 @@
 """`fit`, `evaluate` and `predict` on raw text."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -43,57 +44,60 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
         validation_freq: Any = 1,
     ) -> Any:
         """As `keras.Model.fit`, on raw text too; see the class. Batches are drawn from Keras' random seed."""
-        if not 0 <= validation_split < 1:
-            raise ValueError(f"`validation_split` must be in [0, 1). Received: validation_split={validation_split!r}")
-        for variable in self.trainable_variables:
-            check_trainable(variable.dtype)
-        # Keras would go on within one epoch's batches, under which the next one's are drawn.
-        if steps_per_epoch is not None and (self._is_columns(x) or hasattr(x, "epoch")):
-            raise ValueError(
-                "`steps_per_epoch` must be None where the batches know their epochs. "
-                f"Received: steps_per_epoch={steps_per_epoch}"
-            )
-        if self._is_columns(x):
-            examples = self._examples(x)
-            targets, weight = self._targets(examples, y, sample_weight, learn=True)
-            rows = np.arange(len(examples.lengths))
-            if validation_split and validation_data is None:
-                split = int(len(rows) * (1 - validation_split))
-                if not 0 < split < len(rows):
-                    raise ValueError(
-                        "`validation_split` must leave examples on both sides. "
-                        f"Received: validation_split={validation_split} of {len(rows)} examples"
-                    )
-                size = validation_batch_size or batch_size
-                held_out = self._batches(
-                    examples, targets, weight, size, rows[split:][first_rows(validation_steps, size)]
+        with self.undone_where_refused():
+            if not 0 <= validation_split < 1:
+                raise ValueError(
+                    f"`validation_split` must be in [0, 1). Received: validation_split={validation_split!r}"
                 )
-                rows = rows[:split]
-            if class_weight is not None:
-                if weight is not None:
-                    raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
-                weight = self.weigh_classes(targets, class_weight)
-            seed = self._draw_seed() if shuffle else None
-            batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
-            callbacks = _with_callback(callbacks, _FollowEpochs(batches))
-            data, class_weight = self._fed(batches), None
-        else:
-            _check_batch_size(batch_size)
-            data = self._streamed(x, y, sample_weight)
-            if class_weight is not None:  # Keras takes numbers only.
-                weights = self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight)
-                class_weight = dict(enumerate(weights.tolist()))
-            if hasattr(x, "epoch"):
-                callbacks = _with_callback(callbacks, _FollowEpochs(x))
-        if validation_data is not None:
-            validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)
-        elif validation_split and self._is_columns(x):
-            validation = self._fed(held_out)
-        elif validation_split:
-            raise ValueError("`validation_split` needs arrays or raw text. Received: a data set that streams")
-        else:
-            validation = None
-        self._lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
+            for variable in self.trainable_variables:
+                check_trainable(variable.dtype)
+            # Keras would go on within one epoch's batches, under which the next one's are drawn.
+            if steps_per_epoch is not None and (self._is_columns(x) or hasattr(x, "epoch")):
+                raise ValueError(
+                    "`steps_per_epoch` must be None where the batches know their epochs. "
+                    f"Received: steps_per_epoch={steps_per_epoch}"
+                )
+            if self._is_columns(x):
+                examples = self._examples(x)
+                targets, weight = self._targets(examples, y, sample_weight, learn=True)
+                rows = np.arange(len(examples.lengths))
+                if validation_split and validation_data is None:
+                    split = int(len(rows) * (1 - validation_split))
+                    if not 0 < split < len(rows):
+                        raise ValueError(
+                            "`validation_split` must leave examples on both sides. "
+                            f"Received: validation_split={validation_split} of {len(rows)} examples"
+                        )
+                    size = validation_batch_size or batch_size
+                    held_out = self._batches(
+                        examples, targets, weight, size, rows[split:][first_rows(validation_steps, size)]
+                    )
+                    rows = rows[:split]
+                if class_weight is not None:
+                    if weight is not None:
+                        raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
+                    weight = self.weigh_classes(targets, class_weight)
+                seed = self._draw_seed() if shuffle else None
+                batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
+                callbacks = _with_callback(callbacks, _FollowEpochs(batches))
+                data, class_weight = self._fed(batches), None
+            else:
+                _check_batch_size(batch_size)
+                data = self._streamed(x, y, sample_weight)
+                if class_weight is not None:
+                    weights = self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight)
+                    data, class_weight = self._weigh_stream(data, weights)
+                if hasattr(x, "epoch"):
+                    callbacks = _with_callback(callbacks, _FollowEpochs(x))
+            if validation_data is not None:
+                validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)
+            elif validation_split and self._is_columns(x):
+                validation = self._fed(held_out)
+            elif validation_split:
+                raise ValueError("`validation_split` needs arrays or raw text. Received: a data set that streams")
+            else:
+                validation = None
+            self._lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
         return super().fit(
             data,
             epochs=epochs,
@@ -130,6 +134,11 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
                 _check_batch_size(batch_size)
                 x = self._streamed(x, y, sample_weight)
         return super().evaluate(x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs)
+
+    def train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.train_on_batch`, on ready arrays."""
+        self.check_inputs(x)
+        return super().train_on_batch(x, *args, **kwargs)
 
     def predict(
         self,
@@ -190,6 +199,14 @@ class FedModel(MakesBatches, TrainsOnWorkers, keras.Model):
         targets, weight = (None, None) if y is None else self._targets(examples, y, sample_weight)
         seed = self._draw_seed() if shuffle else None
         return self._fed(self._batches(examples, targets, weight, batch_size, shuffle_seed=seed, training=shuffle))
+
+    def undone_where_refused(self) -> AbstractContextManager[Any]:
+        """Within, `fit` reads what it was given; a task that learns from that forgets it again on an error."""
+        return nullcontext()
+
+    def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
+        """Batches with a weight for each class, or with the `class_weight` that Keras shall make them of."""
+        return data, dict(enumerate(weights.tolist()))
 
     def _lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
         """Lay a schedule that was left open over this run."""

@@ -12,6 +12,7 @@ from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.streaming import check_pretraining, check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.text.texts import split_texts
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
 from keras_bert_zoo.training.distribution import replicas
@@ -168,13 +169,14 @@ class BertMaskedLM(Task):
         check_positive_int(top_k=top_k, batch_size=batch_size)
         if top_k > tokenizer.vocabulary_size:
             raise ValueError(f"`top_k` must be at most {tokenizer.vocabulary_size}. Received: top_k={top_k}")
-        if not isinstance(texts, str):
-            return [
-                masks
-                for start in range(0, len(texts), batch_size)
-                for masks in self._fill(texts[start : start + batch_size], top_k)
-            ]
-        return self._fill([texts], top_k)[0]
+        if isinstance(texts, str):
+            return self._fill([texts], top_k)[0]
+        given, _ = split_texts(list(texts) if isinstance(texts, tuple) else texts, "texts")
+        return [
+            masks
+            for start in range(0, len(given), batch_size)
+            for masks in self._fill(given[start : start + batch_size], top_k)
+        ]
 
     def _fill(self, texts: Sequence[str], top_k: int) -> list[list[list[tuple[str, float]]]]:
         assert self.preprocessor is not None

@@ -46,6 +46,7 @@ class BertMultipleChoice(Task):
 
     preprocessor_class = BertMultipleChoicePreprocessor
     head_layers = ("scorer",)
+    raw_inputs = "a tuple (contexts, choices)"
 
     def __init__(
         self,

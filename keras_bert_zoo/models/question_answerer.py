@@ -14,7 +14,7 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.metrics.squad import squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights
-from keras_bert_zoo.models.by_length import outputs_by_length
+from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
@@ -80,6 +80,7 @@ class BertQuestionAnswerer(Task):
 
     preprocessor_class = BertQuestionPreprocessor
     head_layers = ("spans",)
+    raw_inputs = "a tuple (questions, contexts)"
     needs_pooler = False
 
     def __init__(
@@ -170,7 +171,7 @@ class BertQuestionAnswerer(Task):
         """
         options: dict[str, Any] = {"verbose": verbose, "callbacks": callbacks}
         if not self._is_columns(x):
-            return super().predict(x, steps=steps, **options)
+            return predict_stream(self, x, steps=steps, **options)
         if steps is not None:
             raise ValueError(f"`steps` needs a data set that streams. Received: steps={steps}")
         examples = self._examples(x)

@@ -69,8 +69,10 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
         task.check_pairs(len(columns) == 2)
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
-    def make_targets(targets: np.ndarray) -> np.ndarray:
-        return task.encode_targets(targets, len(targets))
+    def make_targets(targets: np.ndarray, *columns: np.ndarray) -> np.ndarray:
+        if not ready:
+            return task.encode_targets(targets, len(targets))
+        return task.targets_of_arrays(dict(zip(INPUT_NAMES, columns, strict=True)), targets)
 
     first = next(dataset.take(1).as_numpy_iterator(), None)
     if first is None:
@@ -78,13 +80,15 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     first = first if isinstance(first, tuple) else (first,)
     if ready:
         task.check_inputs(first[0])
-    targets = make_targets(first[1]) if len(first) > 1 else None
+    names = INPUT_NAMES if ready else ()
+    targets = make_targets(first[1], *(first[0][name] for name in names)) if len(first) > 1 else None
 
     def convert(*element: Any) -> tuple[Any, ...]:
         inputs = make_inputs(element[0])
         if targets is None:
             return (inputs,)
-        encoded = tf.numpy_function(make_targets, [element[1]], targets.dtype, stateful=False)
+        given = [element[1], *(inputs[name] for name in names)]
+        encoded = tf.numpy_function(make_targets, given, targets.dtype, stateful=False)
         return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *element[2:])
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)

@@ -115,15 +115,13 @@ class BertTextClassifier(HasClasses, Task):
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         if self.multi_label:
             return self._encode_label_sets(y, count)
-        labels = np.asarray(y)
-        if labels.shape != (count,):
-            raise ValueError(
-                f"`y` must have the shape ({count},), one label an example. Received: y.shape={labels.shape}"
-            )
-        return self.number_classes(labels, learn)
+        shape = np.shape(y)
+        if shape != (count,):
+            raise ValueError(f"`y` must have the shape ({count},), one label an example. Received: y.shape={shape}")
+        return self.number_classes(y, learn)
 
     def _encode_label_sets(self, y: Any, count: int) -> np.ndarray:
-        rows = y if isinstance(y, (list, tuple)) else []
+        rows = list(y) if isinstance(y, (list, tuple)) or getattr(y, "dtype", None) == np.dtype("O") else []
         sets = [row for row in rows if isinstance(row, (list, tuple, set, frozenset))]
         if any(isinstance(name, str) for row in sets for name in row) or (sets and not any(sets)):
             if len(rows) != count:

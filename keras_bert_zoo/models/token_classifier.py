@@ -10,7 +10,7 @@ from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights
-from keras_bert_zoo.models.by_length import outputs_by_length
+from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
@@ -80,6 +80,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
 
     preprocessor_class = BertWordPreprocessor
     head_layers: ClassVar[tuple[str, ...]] = ("classifier",)
+    raw_inputs = "a list of sentences, documents or texts"
     needs_pooler = False
 
     def __init__(
@@ -141,7 +142,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         """
         options: dict[str, Any] = {"verbose": verbose, "callbacks": callbacks}
         if not self._is_columns(x):
-            return super().predict(x, steps=steps, **options)
+            return predict_stream(self, x, steps=steps, **options)
         if steps is not None:
             check_positive_int(steps=steps)
             count = steps * (batch_size or 32)
@@ -211,7 +212,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         names = self._tag_names()
         examples = self._word_examples(x)
         words = examples.words
-        true = [names[i] for i in self.number_classes(np.asarray(flat_tags(words, y)))]
+        true = [names[i] for i in self.number_classes(flat_tags(words, y))]
         best = [names[i] for i in self._word_logits(examples, batch_size, verbose=0).argmax(-1)]
         return entity_scores(words.by_sentence(true), words.by_sentence(best))
 
@@ -258,7 +259,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
         weights = checked_weights(sample_weight, len(examples.words.examples))
-        labels = self.number_classes(np.asarray(flat_tags(examples.words, y)), learn)
+        labels = self.number_classes(flat_tags(examples.words, y), learn)
         return examples.lay(labels), None if weights is None else weights[examples.examples]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:

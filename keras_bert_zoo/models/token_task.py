@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
@@ -35,6 +36,14 @@ class TokenTask(Task):
             return super()._streamed(x, y, sample_weight)
         check_ready(x, "words")
         return super()._streamed(x, y, sample_weight).map(_weighed)
+
+    def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
+        if not is_tf_dataset(data):
+            return super()._weigh_stream(data, weights)
+        import tensorflow as tf
+
+        # Keras takes no `class_weight` beside weights.
+        return data.map(lambda x, y, given: (x, y, given * tf.gather(tf.constant(weights), y))), None
 
 
 def _weighed(inputs: Any, targets: Any = None, given: Any = None) -> Any:

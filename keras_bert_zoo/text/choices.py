@@ -40,7 +40,7 @@ class PackedChoices:
         One number for all batches: each number is another program where shapes compile. Of a choice that is not there
         all is 0.
         """
-        steps = np.arange(int(self.counts.max()))
+        steps = np.arange(int(self.counts.max(initial=0)))
         there = steps < self.counts[indices, None]
         rows = np.where(there, self._starts[indices, None] + steps, 0)
         shape = (*rows.shape, length)

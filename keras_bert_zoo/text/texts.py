@@ -36,7 +36,7 @@ def _is_column(x: Any) -> bool:
     if isinstance(x, (str, bytes, dict, tuple)):
         return False
     if isinstance(x, np.ndarray) or hasattr(x, "to_numpy"):
-        return np.asarray(x).dtype.kind in "OUS"
+        return np.asarray(x).dtype.kind in "OUST"
     return isinstance(x, Sequence) and (not x or isinstance(x[0], (str, bytes)) or x[0] is None)
 
 
@@ -45,7 +45,10 @@ def _column(x: Any, name: str) -> list[str]:
         raise ValueError(f"{_EXPECTED.format(name=name)}. Received: {name} of type {type(x).__name__}")
     if getattr(x, "ndim", 1) != 1:
         raise ValueError(f"`{name}` must have one dimension. Received: {name}.shape={x.shape}")
-    texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in x]
+    try:
+        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in x]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`{name}` must hold UTF-8 texts. Received: {error.object[:20]!r}") from None
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(

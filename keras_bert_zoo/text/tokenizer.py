@@ -160,6 +160,8 @@ class BertTokenizer:
         White space parts words, and ASCII punctuation parts of them, whatever stands around: each different part is
         looked at once only.
         """
+        if isinstance(texts, str):
+            raise ValueError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         words: list[str] = []
         counts = []
         for text in texts:
