@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from scores_tasks import BATCH_SIZE, EPSILON, LEARNING_RATE, TAGS, TASKS, WARMUP, Examples, contend, timed
+from scores_tasks import EPSILON, LEARNING_RATE, TAGS, TASKS, WARMUP, Examples, contend, timed
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.text import batching
@@ -43,8 +43,9 @@ def finetune(name: str, train: Examples, dev: Examples, job: dict[str, Any]) -> 
     model = build(name, job["preset"], job["random"], job["learning_rate"], dtype=dtype)
     if job["normal_heads"]:
         fill_heads(model, job["seed"])
+    task = TASKS[name]
     measured: dict[str, Any] = timed(
-        lambda: model.fit(*train, batch_size=BATCH_SIZE, epochs=TASKS[name].epochs, verbose=2)
+        lambda: model.fit(*train, batch_size=task.batch_size, epochs=task.epochs, verbose=2)
     )
     if job["random"]:
         measured["initializer_range"] = model.backbone.architecture["initializer_range"]

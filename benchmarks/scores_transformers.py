@@ -146,9 +146,10 @@ def finetune(name: str, train_examples: Examples, dev: Examples, job: dict[str, 
     model = build(name, job["preset"], job["random"])
     encoded = encode(name, tokenizer, train_examples)
     features, collate = encode(name, tokenizer, dev)
-    epochs, rate, bfloat16 = TASKS[name].epochs, job["learning_rate"], job["bfloat16"]
-    together = 1 if job["random_batches"] else 50
-    measured = timed(lambda: train(model, *encoded, epochs, rate, bfloat16=bfloat16, together=together))
+    task, options = TASKS[name], {"bfloat16": job["bfloat16"], "together": 1 if job["random_batches"] else 50}
+    measured = timed(
+        lambda: train(model, *encoded, task.epochs, job["learning_rate"], batch_size=task.batch_size, **options)
+    )
     logits = predict(model, features, collate)
     if name in ("squad", "squad2"):
         return decode_answers(tokenizer, dev.x, logits, TASKS[name].sequence_length), measured

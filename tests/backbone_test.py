@@ -112,6 +112,8 @@ def test_int8_stays_close(backbone):
         ({"vocabulary_size": "40"}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size='40'"),
         ({"attention_dropout": -0.1}, "`attention_dropout` must be a number in [0, 1)"),
         ({"layer_norm_epsilon": -1.0}, "`layer_norm_epsilon` must be a positive number"),
+        ({"causal": 1}, "`causal` must be True or False. Received: causal=1"),
+        ({"pooler": "x"}, "`pooler` must be True or False. Received: pooler='x'"),
         ({"activation": ["gelu"]}, "Received: activation=['gelu']"),
         ({"activation": "mish"}, "Received: activation='mish'"),
         ({"hidden": 8}, "BertBackbone has no argument of this name. Received: hidden"),

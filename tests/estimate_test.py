@@ -221,6 +221,11 @@ def test_table_on_the_console(capsys):
         ({"devices": 3}, "`devices` must divide each batch, or be more. Received: devices=3, a batch of 256"),
         ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),
         ({"schedule": []}, "`schedule` must have a phase"),
+        (
+            {"model": {"num_layers": 2, "num_heads": 2}},
+            "`model` must have all of .* without vocabulary_size, hidden_dim",
+        ),
+        ({"model": {**ONE_LAYER, "num_layers": "2"}}, "`num_layers` must be a positive integer"),
         ({"schedule": [(513, 20, 8, 1)]}, "A phase must have at most 512 tokens"),
     ],
 )

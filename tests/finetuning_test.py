@@ -242,6 +242,8 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
     other.save_to_preset(tmp_path / "other")
     with pytest.raises(ValueError, match="`preset` must have the classes"):
         evaluate(replace(run, preset=str(tmp_path / "other")))
+    with pytest.raises(ValueError, match=r"`out` must be a directory. Received: out=.*RTE.tsv', a file"):
+        evaluate(replace(run, dev="gone"), tmp_path / "out" / "RTE.tsv")  # Before anything is read.
 
 
 def test_files_without_labels(start, tmp_path):
@@ -306,8 +308,13 @@ def test_lines_become_json_lines(start, tmp_path, monkeypatch):
     write(tmp_path / "dev.csv", "text,label", "a film,yes", "good,maybe")
     with pytest.raises(ValueError, match=r"must be among the preset's classes, no, yes. Received: 'maybe'"):
         evaluate(Run("texts", str(tmp_path / "texts"), dev=str(tmp_path / "dev.csv")))
-    with pytest.raises(ValueError, match=r"`preset` must be a fine-tuned BertTextRegressor. Received: .*regressor"):
-        predict(Run("stsb", start), tmp_path / "none.jsonl", tmp_path / "pairs")
+    for task, words in (
+        ("stsb", r"BertTextRegressor\. Received: .*regressor"),
+        ("texts", r"BertTextClassifier\. Received: .*classifier"),
+        ("conll", r"BertTokenClassifier\. Received: .*classifier"),
+    ):
+        with pytest.raises(ValueError, match=f"`preset` must be a fine-tuned {words}"):
+            predict(Run(task, start), tmp_path / "none.jsonl", tmp_path / "pairs")
 
 
 def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):

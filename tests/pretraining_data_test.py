@@ -1,6 +1,7 @@
 """Pre-training examples: the pairs, the masks and the data set on disk, against the rules of the paper."""
 
 import filecmp
+import hashlib
 import importlib
 import io
 import json
@@ -43,6 +44,13 @@ if left_to_torch():
 )
 def test_sentences(text, sentences):
     assert split_sentences(text) == sentences
+
+
+def test_long_runs_are_read_once():
+    """From each place anew they would take hours."""
+    for run in ("." * 200_000, "." * 200_000 + '"' * 200_000, ".'" * 200_000):
+        assert split_sentences(f"a{run}a") == [f"a{run}a"]
+        assert split_sentences(f"a{run} A") == [f"a{run}", "A"]
 
 
 def test_a_paragraph_is_split_while_it_is_read(monkeypatch):
@@ -422,6 +430,18 @@ def test_the_same_bytes_whatever_the_number_of_workers(data, tmp_path):
     assert not np.isin(targets["mlm"][real], special).any()
 
 
+def test_a_data_set_has_a_checksum_of_its_arrays(corpus, tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 500)
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, fix_masks=True, verbose=False)
+    names = "token_ids ends first_lengths next_sentence_labels mask_ends mask_positions mask_replacements".split()
+    values = b"".join(np.load(tmp_path / "data" / f"{name}.npy").tobytes() for name in names)
+    path = tmp_path / "data" / "dataset.json"
+    about = json.loads(path.read_text())
+    assert about.pop("arrays") == hashlib.sha256(values).hexdigest()
+    path.write_text(json.dumps(about))  # As they were before there was one.
+    assert PretrainingBatches(tmp_path / "data", 8).examples == about["examples"]
+
+
 @pytest.mark.parametrize("jax, backend", [(True, "numpy"), (False, "torch")])
 def test_processes_start_what_there_is(monkeypatch, jax, backend):
     """Keras' NumPy backend, which is quick to start, imports JAX."""
@@ -478,6 +498,7 @@ def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
         ([tmp_path / "nowhere.txt"], {"strict": True}, "nowhere.txt must be a text file"),
         ([corpus], {"layout": "poem"}, "`layout` must be one of"),
         ([corpus], {"sequence_length": 4}, "`sequence_length` must be at least 8"),
+        ([corpus], {"sequence_length": 2**16}, "`sequence_length` must be at least 8 and at most 65535"),
         ([corpus], {"short_rate": 1.5}, "`short_rate`"),
         (str(corpus), {}, "`paths` must be a list of files"),
     ):

@@ -172,13 +172,28 @@ def test_a_state_stays_with_its_backend(run, tmp_path):
             pretrain(short, tmp_path / "run", verbose=0)
 
 
-def test_a_state_stays_with_its_data(run, tokenizer, tmp_path):
+def test_a_state_stays_with_its_data(run, tmp_path):
     short = replace(run, steps=2, save_every=1)
     pretrain(short, tmp_path / "run", verbose=0)
-    shutil.rmtree(run.data)
-    prepare([tmp_path / "text"], run.data, tokenizer, sequence_length=16, seed=1, verbose=False)
-    with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with. Received: other"):
-        pretrain(short, tmp_path / "run", verbose=0)
+
+    def change(text, seed, vocabulary):
+        shutil.rmtree(run.data)
+        prepare([text], run.data, kbz.BertTokenizer(WORDS), sequence_length=16, seed=seed, verbose=False)
+        kbz.write_vocabulary(Path(run.data) / "vocab.txt", vocabulary)
+        preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(vocabulary), 16)
+        kbz.BertPretrainer(kbz.BertBackbone(**TINY), preprocessor).save_to_preset(run.preset)
+
+    (tmp_path / "other").write_text(TEXT.replace("warm", "cold"))
+    for text, seed, vocabulary in (
+        ("text", 1, WORDS),
+        ("other", 12345, WORDS),  # Of as many bytes, and examples.
+        ("text", 12345, [*WORDS[:-2], *WORDS[:-3:-1]]),
+    ):
+        change(tmp_path / text, seed, vocabulary)
+        with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with. Received: other"):
+            pretrain(short, tmp_path / "run", verbose=0)
+    change(tmp_path / "text", 12345, WORDS)
+    pretrain(short, tmp_path / "run", verbose=0)
 
 
 def test_a_log_has_each_epoch_once(run, tmp_path, monkeypatch):

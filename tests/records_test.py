@@ -19,6 +19,7 @@ from keras_bert_zoo.pretraining import (
     write_records,
 )
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
+from keras_bert_zoo.pretraining.record_files import RecordFiles
 from tests.helpers import TINY, WORDS, broken_off, numpy
 from tests.pretraining_run_test import TEXT
 
@@ -261,6 +262,8 @@ def test_from_the_console(data, tmp_path, capsys):
     write_records(data, tmp_path / "python", verbose=False)
     name = "shard-00000-of-00001.tfrecord"
     assert (tmp_path / "console" / name).read_bytes() == (tmp_path / "python" / name).read_bytes()
+    assert cli.main(["records", "--data", str(data), "--out", str(tmp_path / "text")]) == 2
+    assert "keras-bert-zoo records: `out` must be a directory that can be written" in capsys.readouterr().err
 
 
 def test_nothing_of_a_set_is_there_before_all_of_it(data, tmp_path, monkeypatch):
@@ -296,6 +299,11 @@ def test_bad_records(data, tmp_path, tokenizer):
     (tmp_path / "cut").write_bytes(good.read_bytes()[:-10])
     assert len(list(read_records([tmp_path / "empty", good], 8))) == len(list(read_records([good], 8)))
     for run, words in (
+        (
+            lambda: read_records("none://b/*.tfrecord", 8),
+            "`paths` must be TFRecord files that can be read. Received: 'none:",
+        ),
+        (lambda: read_records(["none://b/c"], 8), "`paths` must be TFRecord files that can be read. Received: ['none:"),
         (lambda: read_records([tmp_path / "gone"], 8), "`paths` must be TFRecord files"),
         (lambda: read_records(str(tmp_path / "*.none"), 8), "`paths` must be TFRecord files"),
         (lambda: read_records([tmp_path / "broken"], 8), "broken must be a TFRecord file (DataLossError)"),
@@ -310,7 +318,44 @@ def test_bad_records(data, tmp_path, tokenizer):
         (lambda: RecordBatches(str(tmp_path / "cut"), tokenizer, 8), "cut must be a whole TFRecord file"),
         (lambda: write_records(tmp_path / "dynamic", tmp_path / "out"), "`data` must have fixed masks"),
         (lambda: write_records(data, tmp_path), "`out` must be a new or empty directory"),
+        (lambda: write_records(data, good), "`out` must be a directory that can be written. Received: out="),
+        (lambda: write_records(data, good / "in"), "`out` must be a directory that can be written. Received: out="),
+        (lambda: write_records(data, "none://b/c"), "`out` must be a directory that can be written. Received: out="),
     ):
         with pytest.raises(ValueError) as error:
             run()
         assert words in str(error.value)
+
+
+def header_of(length):
+    """What begins a record: its length, and a checksum of that (tensorflow/core/lib/io/record_writer.h)."""
+    crc = 2**32 - 1
+    for byte in length.to_bytes(8, "little"):
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (crc & 1) * 0x82F63B78
+    crc ^= 2**32 - 1
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+    return length.to_bytes(8, "little") + masked.to_bytes(4, "little")
+
+
+def test_a_record_that_claims_more_than_its_file_holds(data, tmp_path, monkeypatch):
+    """TensorFlow's reader would ask for that memory, and end the process."""
+    count = write_records(data, tmp_path / "records", verbose=False)
+    good = (tmp_path / "records" / "shard-00000-of-00001.tfrecord").read_bytes()
+    assert good.startswith(header_of(int.from_bytes(good[:8], "little")))
+    claim = header_of(2**40) + b"x" * 104
+    (tmp_path / "first").write_bytes(claim)
+    (tmp_path / "last").write_bytes(good + claim)
+    (tmp_path / "good").write_bytes(good)
+    files = [RecordFiles([tmp_path / name]) for name in ("last", "good")]
+    monkeypatch.setattr(tf.data, "TFRecordDataset", None)
+    with pytest.raises(ValueError, match=r"first must be a TFRecord file \(DataLossError\)"):
+        read_records([tmp_path / "first"], 2)
+    for size in (record_files._READ, 8, 1000):
+        monkeypatch.setattr(record_files, "_READ", size)
+        with pytest.raises(
+            ValueError, match=rf"last must be a whole TFRecord file \(the record at {len(good)} does not"
+        ):
+            files[0].count()
+        assert files[1].count() == count

@@ -317,6 +317,35 @@ def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
         kbz.tuning.best_preset(tuner)
 
 
+def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    broken = [MemoryError("Out of it.")]
+
+    def fit(self, x, y, **options):
+        if broken:
+            raise broken[0]
+        history = keras.callbacks.History()
+        history.history = {"loss": [1.0], f"val_{run.recipe.score}": [0.5]}
+        return history
+
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", fit)
+    run, out = Run("mrpc", start, data=str(tmp_path), sequence_length=80), tmp_path / "out"
+    with pytest.raises(ValueError, match="1 of 1 failed"):
+        tune(run, out, verbose=0, **POINT)
+    for part in ("train", "dev"):
+        path = tmp_path / "MRPC" / f"{part}.tsv"
+        before = path.read_text()
+        path.write_text(before.replace("so warm", "so cold"))
+        with pytest.raises(ValueError, match=f"a run of the same configuration. Received: {part}_digest='"):
+            tune(run, out, verbose=0, **POINT)
+        path.write_text(before)
+    broken.clear()
+    results = tune(run, out, verbose=0, **POINT)
+    path.unlink()
+    assert tune(run, out, verbose=0, **POINT) == results
+
+
 def test_seed_0_is_a_seed(start, tmp_path, monkeypatch):
     """To Keras Tuner it is none."""
     for part in ("train", "dev"):
@@ -446,7 +475,12 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         ({"warmup": 1}, "`warmup` must be a share in [0, 1)"),
         ({"warmup": None}, "`warmup` must be a value or a list of them"),
         ({"dropout": [0.1, 1]}, "`dropout` must be a number in [0, 1)"),
-        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"seed": -1}, "`seed` must be an integer in [0, 2**32)"),
+        ({"seed": [1, 2**32]}, "`seed` must be an integer in [0, 2**32). Received: seed=4294967296"),
+        (
+            {"seed": [2**32 - 2, 1], "restarts": 3},
+            "`seed` and those that `restarts` counts from it must be below 2**32",
+        ),
         ({"restarts": 0}, "`restarts` must be a positive integer"),
     ):
         with pytest.raises(ValueError) as error:

@@ -112,6 +112,8 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None, verbose: Any =
     evaluate(Run("mnli", "mnli/preset", dev="MNLI/dev_mismatched.tsv"))["scores"]       # {"accuracy": 0.83}
     ```
     """
+    if out is not None and Path(out).is_file():
+        raise ValueError(f"`out` must be a directory. Received: out={str(out)!r}, a file")
     dev = run.read("dev")
     model = run.load()
     predictions = run.recipe.kind.predict(model, dev, verbose)

@@ -10,6 +10,7 @@ from keras_bert_zoo.checks import check_positive, check_positive_int, check_seed
 from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
+from keras_bert_zoo.models.classes import HasClasses
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 from keras_bert_zoo.training.runs import check_types, spell_paths
 
@@ -146,10 +147,16 @@ class Run:
 
     def load(self) -> keras.Model:
         """The task's model from a preset that has its head."""
-        model = self.recipe.kind.model_class.from_preset(self.preset, dtype=self.dtype)
-        if model.load_report.fresh:
+        task = self.recipe.kind.model_class
+        found = task.read_preset(self.preset, load_weights=False)
+        if issubclass(task, HasClasses) and not (task.is_own(found) and found.head):  # It would ask for its classes.
+            missing = task.head_layers[:1]
+        else:
+            model = task.from_preset(self.preset, dtype=self.dtype)
+            missing = model.load_report.fresh
+        if missing:
             raise ValueError(
-                f"`preset` must be a fine-tuned {type(model).__name__}. "
-                f"Received: preset={self.preset!r}, without {listed(model.load_report.fresh)}"
+                f"`preset` must be a fine-tuned {task.__name__}. "
+                f"Received: preset={self.preset!r}, without {listed(missing)}"
             )
         return model

@@ -1,5 +1,6 @@
 """Batches of pre-training examples from a data set on disk, on every backend."""
 
+import json
 import os
 from hashlib import sha256
 from pathlib import Path
@@ -127,8 +128,9 @@ class PretrainingBatches(keras.utils.PyDataset):
 
     @property
     def digest(self) -> str:
-        """Of the data set's description."""
-        return sha256((self._folder / DESCRIPTION).read_bytes()).hexdigest()
+        """Of the data set's description, in which `prepare` left a checksum of the arrays, and of the tokenizer."""
+        tokenizer = json.dumps(self.tokenizer.get_config()).encode()
+        return sha256((self._folder / DESCRIPTION).read_bytes() + tokenizer).hexdigest()
 
     def _order(self, number: int) -> np.ndarray:
         """The examples in the order of a pass."""

@@ -18,6 +18,7 @@ SCHEDULES: dict[str, tuple[Phase, ...]] = {
     # You et al. 2019, section 4.1: 8,599 steps.
     "lamb": ((128, 20, 65_536, 7_038), (512, 76, 32_768, 1_561)),
 }
+_SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length")
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ def estimate(
         raise ValueError(f"`efficiency` must be a share of the peak, at most 1. Received: efficiency={efficiency}")
     check_positive_int(devices=devices)
     architecture = model if isinstance(model, dict) else load_preset(model, load_weights=False).backbone
+    missing = [name for name in _SIZES if name not in architecture]
+    if missing:
+        raise ValueError(f"`model` must have all of {', '.join(_SIZES)}. Received: one without {', '.join(missing)}")
+    check_positive_int(**{name: architecture[name] for name in _SIZES})
     architecture = {"attention_dropout": 0.1, "num_segments": 2, **architecture, "pooler": True}
     phases = _phases(schedule, devices, architecture["max_sequence_length"])
     steps = tuple(

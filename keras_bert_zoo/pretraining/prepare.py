@@ -15,7 +15,7 @@ from keras_bert_zoo.files import listed, write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
-from keras_bert_zoo.pretraining.shards import join_shards, shard_name, write_shard
+from keras_bert_zoo.pretraining.shards import LONGEST, join_shards, shard_name, write_shard
 from keras_bert_zoo.pretraining.workers import in_order
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import Masking
@@ -88,8 +88,10 @@ def prepare(
     check_positive_int(sequence_length=sequence_length, duplicates=duplicates)
     check_rate(short_rate=short_rate)
     check_seed(seed=seed)
-    if sequence_length < 8:
-        raise ValueError(f"`sequence_length` must be at least 8. Received: sequence_length={sequence_length}")
+    if not 8 <= sequence_length <= LONGEST:
+        raise ValueError(
+            f"`sequence_length` must be at least 8 and at most {LONGEST}. Received: sequence_length={sequence_length}"
+        )
     if layout not in LAYOUTS:
         raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
     languages = _by_language(paths)
@@ -132,11 +134,11 @@ def prepare(
         if next_sentence:
             for language, own in reports.items():
                 _check_documents(language, own.documents, own.skipped)
-        join_shards(shards, beside)
+        checksum = join_shards(shards, beside)
         for shard in shards:
             shutil.rmtree(shard)
         write_vocabulary(beside / VOCABULARY, tokenizer.vocabulary)
-        about = _describe(recipe, tokenizer, sum(examples for _, examples in counts), report)
+        about = _describe(recipe, tokenizer, sum(examples for _, examples in counts), checksum, report)
         if isinstance(paths, Mapping):
             about["languages"] = {
                 language: {
@@ -178,12 +180,15 @@ def _write_block(recipe: Recipe, tokenizer: BertTokenizer, folder: Path, block: 
     return block.language, 0 if shard is None else len(shard)
 
 
-def _describe(recipe: Recipe, tokenizer: BertTokenizer, examples: int, report: CorpusReport) -> dict[str, Any]:
+def _describe(
+    recipe: Recipe, tokenizer: BertTokenizer, examples: int, checksum: str, report: CorpusReport
+) -> dict[str, Any]:
     return {
         "format": FORMAT,
         **asdict(recipe),
         "tokenizer": tokenizer.options(),
         "examples": examples,
+        "arrays": checksum,
         "corpus": asdict(report),
     }
 

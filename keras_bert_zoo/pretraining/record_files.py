@@ -1,18 +1,20 @@
 """TFRecord files of pre-training examples as `tf.data` reads them: in which order, in which batches."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.pretraining.records import IDS, INPUTS, LABELS, WEIGHTS, import_tensorflow
+from keras_bert_zoo.pretraining.records import IDS, INPUTS, LABELS, WEIGHTS, import_tensorflow, refused_files
 from keras_bert_zoo.text.tf_dataset import untuned
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _SHUFFLED_TOGETHER = 10_000
 _FILES_AT_ONCE = 8
+# Bytes that are read together for the headers in them: a call for each record would take longer than all of it.
+_READ = 2**20
 
 
 class RecordFiles:
@@ -25,15 +27,17 @@ class RecordFiles:
 
     def __init__(self, paths: Paths, name: str = "paths") -> None:
         self._tf = tf = import_tensorflow()
-        if isinstance(paths, (str, os.PathLike)):
-            files = sorted(tf.io.gfile.glob(os.fspath(paths)))
-        else:
-            files = [os.fspath(path) for path in paths]
-        self.sizes = {path: _bytes(tf, path) for path in files}
-        missing = [path for path, size in self.sizes.items() if size is None]
-        if not files or missing:
-            raise ValueError(f"`{name}` must be TFRecord files. Received: {missing or paths!r}")
-        found = {path: features for path in files if (features := _features(tf, path)) is not None}
+        with refused_files(f"`{name}` must be TFRecord files that can be read. Received: {paths!r}"):
+            if isinstance(paths, (str, os.PathLike)):
+                files = sorted(tf.io.gfile.glob(os.fspath(paths)))
+            else:
+                files = [os.fspath(path) for path in paths]
+            sizes = {path: _bytes(tf, path) for path in files}
+            self.sizes = {path: size for path, size in sizes.items() if size is not None}
+            missing = [path for path in files if path not in self.sizes]
+            if not files or missing:
+                raise ValueError(f"`{name}` must be TFRecord files. Received: {missing or paths!r}")
+            found = {path: each for path in files if (each := _features(tf, path, self.sizes[path])) is not None}
         if not found:
             raise ValueError(f"`{name}` must be TFRecord files with examples. Received: {paths!r}, which hold none")
         self.files = list(found)
@@ -112,12 +116,12 @@ class RecordFiles:
         return untuned(dataset.prefetch(2)).with_options(options)
 
     def count(self) -> int:
-        """The number of records, which are read for it."""
+        """The number of records, whose headers are read for it."""
         tf = self._tf
         count = 0
         for path in self.files:
             try:
-                count += int(tf.data.TFRecordDataset(path).reduce(np.int64(0), lambda count, _: count + 1))
+                count += sum(1 for _ in _lengths(tf, path, self.sizes[path]))
             except tf.errors.DataLossError as error:
                 raise ValueError(f"{os.path.basename(path)} must be a whole TFRecord file ({error.message})") from None
         return count
@@ -135,12 +139,32 @@ def _bytes(tf: Any, path: str) -> int | None:
     return None if found.is_directory else int(found.length)
 
 
-def _features(tf: Any, path: str) -> tuple[dict[str, str], dict[str, Any]] | None:
+def _lengths(tf: Any, path: str, size: int) -> Iterator[int]:
+    """The bytes of each record, as its header says; TensorFlow's reader would ask for as much memory, and die of it.
+
+    A record is its length, 8 bytes, with a checksum of 4, and the data with another one.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        place, start, block = 0, 0, b""
+        while place < size:
+            if place + 8 > start + len(block):
+                start = place
+                file.seek(start)
+                block = file.read(_READ)
+            length = int.from_bytes(block[place - start : place - start + 8], "little")
+            if place + length + 16 > size:
+                raise tf.errors.DataLossError(None, None, f"the record at {place} does not end at {size} or before")
+            yield length
+            place += length + 16
+
+
+def _features(tf: Any, path: str, size: int) -> tuple[dict[str, str], dict[str, Any]] | None:
     """Our inputs' names in the file and what its records hold, read off the first one; None where there is none."""
     from google.protobuf.message import DecodeError
 
     file = os.path.basename(path)
     try:
+        next(_lengths(tf, path, size), None)
         record = next(iter(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator()), None)
         if record is None:
             return None

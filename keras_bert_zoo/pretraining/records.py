@@ -5,6 +5,7 @@ Needs TensorFlow, whose file system it goes through: `gs://` paths work where Te
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -35,6 +36,16 @@ def import_tensorflow() -> Any:
     return tensorflow
 
 
+@contextmanager
+def refused_files(words: str) -> Iterator[None]:
+    """What TensorFlow's file systems refuse, as an error of these words."""
+    tf = import_tensorflow()
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise ValueError(f"{words} ({error.message})") from None
+
+
 def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str], verbose: bool = True) -> int:
     """Write a data set of fixed masks as TFRecord files with the original's seven features.
 
@@ -47,13 +58,19 @@ def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str], ver
         The number of examples.
 
     Raises:
-        ValueError: The masks are not fixed, or TensorFlow is missing.
+        ValueError: The masks are not fixed, `out` cannot be written, or TensorFlow is missing.
     """
     tf = import_tensorflow()
     batches = PretrainingBatches(data, batch_size=1)
     if batches.shard.mask_ends is None:
         raise ValueError(f"`data` must have fixed masks, from prepare(fix_masks=True). Received: data={str(data)!r}")
     folder = os.fspath(out)
+    with refused_files(f"`out` must be a directory that can be written. Received: out={folder!r}"):
+        _write(tf, batches, folder, verbose)
+    return batches.examples
+
+
+def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> None:
     if tf.io.gfile.exists(folder) and not all(name.endswith(_PART) for name in tf.io.gfile.listdir(folder)):
         raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
     tf.io.gfile.makedirs(folder)
@@ -69,7 +86,6 @@ def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str], ver
                 progress.update(min(first + 256, stop))
     for path in paths:  # None of them before all are whole.
         tf.io.gfile.rename(path + _PART, path)
-    return batches.examples
 
 
 def _examples(tf: Any, inputs: Any, targets: Any, weights: Any) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from keras_bert_zoo.files import write_json
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.presets.presets import names_directory
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.pretraining.progress import Speed, scalars
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
@@ -288,7 +289,7 @@ def _build(run: Run, batches: PretrainingBatches | RecordBatches, backbone: dict
     task = BertPretrainer if batches.next_sentence else BertMaskedLM
     tokenizer = batches.tokenizer
     preprocessor = BertPreprocessor(tokenizer, batches.sequence_length)
-    if os.path.isdir(run.preset) or run.preset.startswith("hf://"):
+    if names_directory(run.preset) or run.preset.startswith("hf://"):
         if run.architecture is not None:
             raise ValueError(
                 "`architecture` must be None for a preset whose weights are taken. "

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 # A sentence may end after these, with what closes it, where white space follows.
-_ENDS = re.compile(r"[.!?…]+[\"'”’)\]]*\s+")
+# Tried from the first of a run only: from each one it would take a run's length squared.
+_ENDS = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]]*+\s++")
 # Chinese and Japanese need no space.
 _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
 # A paragraph is split when so many characters of it are there, as it may be all of a file.

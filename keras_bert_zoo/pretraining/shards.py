@@ -19,6 +19,7 @@ While it is made each block of text has such arrays of its own, a shard.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from keras_bert_zoo.pretraining.examples import PackedExamples
 from keras_bert_zoo.text.masking import MaskedTokens
 
 _ENDS = ("ends", "mask_ends")
+LONGEST = 2**16 - 1
+"""Tokens of an example at most, as uint16 counts no further."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,16 @@ def write_shard(folder: Path, shard: Shard) -> None:
     beside.rename(folder)
 
 
-def join_shards(folders: Sequence[Path], out: Path) -> None:
-    """Write the arrays of many shards as one, an array at a time: so many files would not be open at once."""
+def join_shards(folders: Sequence[Path], out: Path) -> str:
+    """Write the arrays of many shards as one, an array at a time: so many files would not be open at once.
+
+    Returns:
+        A checksum of what the arrays hold.
+    """
     missing = [folder.name for folder in folders if not (folder / "token_ids.npy").is_file()]
     if missing:
         raise ValueError(f"Each shard must be where they are joined. Received: none at {missing[0]}")
+    checksum = sha256()
     for field in fields(Shard):
         paths = [folder / f"{field.name}.npy" for folder in folders if (folder / f"{field.name}.npy").is_file()]
         if not paths:
@@ -105,10 +113,13 @@ def join_shards(folders: Sequence[Path], out: Path) -> None:
         done = shift = 0
         for path in paths:
             part = np.load(path)
-            joined[done : done + len(part)] = part + shift if field.name in _ENDS else part
+            if field.name in _ENDS:
+                part, shift = part + shift, shift + int(part[-1])
+            joined[done : done + len(part)] = part
+            checksum.update(part)
             done += len(part)
-            shift += int(part[-1]) if field.name in _ENDS else 0
         joined.flush()
+    return checksum.hexdigest()
 
 
 def open_shard(folder: Path, fixed_masks: bool) -> Shard:

@@ -1,5 +1,6 @@
 """Learning-rate schedules."""
 
+from numbers import Real
 from typing import Any
 
 import keras
@@ -30,6 +31,10 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = 1.0,
     ) -> None:
         super().__init__()
+        given = {"learning_rate": learning_rate, "warmup": warmup, "power": power, "total_steps": total_steps or 0}
+        for name, value in given.items():
+            if not isinstance(value, Real):  # NumPy's are.
+                raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
         if not 0 <= warmup < 1:
             raise ValueError(f"`warmup` must be a share in [0, 1). Received: warmup={warmup!r}")
         if total_steps is not None and total_steps < 1:

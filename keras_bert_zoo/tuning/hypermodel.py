@@ -92,6 +92,12 @@ class TaskHyperModel(keras_tuner.HyperModel):
             dropout=dropout,
             seed=seed,
         )
+        seeds = self.space["seed"]
+        if (max(seeds) if isinstance(seeds, list) else seeds) + restarts > 2**32:
+            raise ValueError(
+                "`seed` and those that `restarts` counts from it must be below 2**32. "
+                f"Received: seed={seed!r}, restarts={restarts}"
+            )
         self._task = task
         self._restarts = restarts
         self._score = None if score is None else ValidationScores(score)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_seed
 from keras_bert_zoo.training import WarmupPolynomialDecay
 
 PAPER: dict[str, Any] = {"learning_rate": [5e-5, 3e-5, 2e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]}
@@ -18,11 +18,6 @@ SMALL_MODELS: dict[str, Any] = {
 """google-research/bert, README.md, of the 24 smaller models (BERT tiny to medium): 20 points."""
 
 
-def _check_seed(seed: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"`seed` must be an integer of at least 0. Received: seed={seed!r}")
-
-
 def _check_warmup(warmup: float) -> None:
     WarmupPolynomialDecay(1.0, warmup)  # It says what is wrong with a share.
 
@@ -33,7 +28,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "epochs": check_positive_int,
     "warmup": _check_warmup,
     "dropout": check_rate,
-    "seed": _check_seed,
+    "seed": check_seed,
 }
 CHOICES = (*_CHECKS, "preset")
 _NUMBERS = ("learning_rate", "warmup", "dropout")

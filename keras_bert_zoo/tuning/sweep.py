@@ -60,9 +60,10 @@ def tune(
         a shared sweep.
 
     Raises:
-        ValueError: Something in a file is not as expected, `out` holds another sweep, or Keras Tuner is missing; or
-            trials failed. What the others have found is then in `out`, without `results.json`, and the same call tries
-            the failed ones again. Those whose loss was no number are not: they have no score, and the log says so.
+        ValueError: Something in a file is not as expected, `out` holds another sweep, or one that began with other
+            data, or Keras Tuner is missing; or trials failed. What the others have found is then in `out`, without
+            `results.json`, and the same call tries the failed ones again. Those whose loss was no number are not: they
+            have no score, and the log says so.
 
     Example:
 
@@ -99,6 +100,7 @@ def tune(
         check_directory(folder / CONFIG, config)
         return read_json(folder / RESULTS)
     train, dev = run.read_both()
+    config |= {"train_digest": train.digest(), "dev_digest": dev.digest()}
     if _is_worker():
         _wait_for(folder / CONFIG)
     check_directory(folder / CONFIG, config)
