@@ -585,10 +585,10 @@ def test_broken_tensorflow1_checkpoints(tensorflow1_preset):
     refused("beyond bert_model.ckpt.data-00000-of-00001", tensorflow1_preset)
 
 
-def index_of(order):
+def index_of(order, names=(b"a",)):
     """An index of two blocks, listed in this order."""
     blocks, handles = b"", []
-    for entries in ({b"": bundle_writer._field(1, 1)}, {b"a": b""}):
+    for entries in ({b"": bundle_writer._field(1, 1)}, dict.fromkeys(names, b"")):
         blocks, handle = bundle_writer._append(blocks, entries)
         handles.append(handle)
     blocks, handle = bundle_writer._append(blocks, {b"%04d" % i: handles[n] for i, n in enumerate(order)})
@@ -603,6 +603,17 @@ def test_no_block_of_an_index_is_read_twice(tmp_path):
             assert set(bundle.read(tmp_path / "model")) == {"a"}
             continue
         with pytest.raises(ValueError, match=r"the index of a TensorFlow checkpoint\. Received: blocks that overlap"):
+            bundle.read(tmp_path / "model")
+
+
+def test_names_of_an_index_are_bounded(tmp_path):
+    (tmp_path / "model.data-00000-of-00001").write_bytes(b"1")
+    for names, words in [
+        ([b"%06d" % i for i in range(2**16)], "more than 65,536 tensors"),
+        ([b"a" * 1025], "a key or value beyond the end of its block, or of its length"),
+    ]:
+        (tmp_path / "model.index").write_bytes(index_of([0, 1], names))
+        with pytest.raises(ValueError, match=words):
             bundle.read(tmp_path / "model")
 
 

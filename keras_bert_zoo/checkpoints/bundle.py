@@ -7,6 +7,7 @@ footer that leads to them. The values are protocol buffers of TensorFlow's tenso
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ FOOTER = 48
 # types.proto; a tensor of another kind is listed, but not read.
 FLOAT32 = 1
 _KINDS = {FLOAT32: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
+# Keys share prefixes: without bounds a few of the file's bytes would be gigabytes of names.
+_TENSORS, _NAME = 2**16, 1024
 
 
 class _BundleError(ValueError):
@@ -36,7 +39,9 @@ def read(prefix: Path) -> dict[str, Tensor]:
     index = prefix.with_name(f"{prefix.name}.index")
     check_size(index, SETTINGS_BYTES)
     try:
-        entries = {key: _fields(value) for key, value in _table(index.read_bytes())}
+        entries = {key: _fields(value) for key, value in islice(_table(index.read_bytes()), _TENSORS + 1)}
+        if len(entries) > _TENSORS:
+            raise _BundleError(f"more than {_TENSORS:,} tensors")
         header = entries.pop(b"")
         shards = _number(header, 1)
         if _number(header, 2) != 0 or shards > 10_000:
@@ -115,8 +120,8 @@ def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
         shared, position = _varint(data, position)
         fresh, position = _varint(data, position)
         length, position = _varint(data, position)
-        if shared > len(key) or position + fresh + length > end or shared + fresh > 4096:
-            raise _BundleError("a key or value beyond the end of its block")
+        if shared > len(key) or position + fresh + length > end or shared + fresh > _NAME:
+            raise _BundleError("a key or value beyond the end of its block, or of its length")
         key = key[:shared] + data[position : position + fresh]
         position += fresh + length
         yield key, data[position - length : position]
