@@ -42,7 +42,7 @@ def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], Callable[[str]
         "padding_mask": mask,
     }
     y = rng.integers(0, 2, size)
-    works = {"fit": model.fit, "evaluate": model.evaluate}
+    works: dict[str, Callable[..., Any]] = {"fit": model.fit, "evaluate": model.evaluate}
     for work in works.values():
         work(x, y, batch_size=options.batch_size, verbose=0)
 

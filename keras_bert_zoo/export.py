@@ -133,6 +133,7 @@ def write_model(
         write_directory(path, marker="saved_model.pb", owned=("variables", "assets", "fingerprint.pb"), write=write)
         return
     writers = {"onnx": _write_onnx, "openvino": _write_openvino, "litert": _write_litert, "torch": _write_torch}
+    path = Path(os.path.realpath(path))  # What goes beside a model goes beside what a link to it leads to.
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, ExitStack() as files:
         writers[format](model, Path(folder) / path.name, axes, longest, options)

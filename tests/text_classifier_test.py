@@ -154,7 +154,8 @@ def test_class_weight_weighs_the_loss(classifier):
     logits = logits_one_by_one(model, TEXTS).astype("float64")
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(6), LABELS]
     weights = np.array([1.0, 3.0, 0.5])[LABELS]
-    for given in ({"class_weight": {1: 3.0, np.int64(2): 0.5}}, {"sample_weight": weights}):
+    objects = {"sample_weight": weights.astype(object)}
+    for given in ({"class_weight": {1: 3.0, np.int64(2): 0.5}}, {"sample_weight": weights}, objects):
         history = model.fit(TEXTS, LABELS, verbose=0, **given).history
         assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
     model.class_names = ["no", "yes", "so"]

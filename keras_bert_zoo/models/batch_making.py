@@ -166,6 +166,10 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
     if sample_weight is None:
         return None
     weights = np.asarray(sample_weight)
+    if weights.dtype == object:  # Of floats, perhaps.
+        weights = np.asarray(weights.tolist())
+    if weights.dtype.name == "bfloat16":  # NumPy does not know that it is a float.
+        weights = weights.astype("float32")
     if weights.shape != (count,):
         raise ValueError(
             f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"

@@ -28,7 +28,10 @@ class HasClasses:
 
     def number_classes(self, y: Any, learn: bool = False) -> np.ndarray:
         """A row of names or numbers as int32 numbers in range; with `learn`, names become those of the classes."""
-        labels = np.asarray(list(y))  # Integers of an object array, too.
+        labels = np.asarray(y)
+        if labels.dtype == object:  # Of integers, perhaps.
+            y = labels.tolist()
+            labels = np.asarray(y)
         if not len(labels):
             return np.zeros(0, dtype="int32")
         if labels.dtype.kind in "OUST":

@@ -70,7 +70,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
     def make_targets(targets: np.ndarray, *columns: np.ndarray) -> np.ndarray:
-        if not ready:
+        if not names:
             return task.encode_targets(targets, len(targets))
         return task.targets_of_arrays(dict(zip(INPUT_NAMES, columns, strict=True)), targets)
 
@@ -80,7 +80,8 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     first = first if isinstance(first, tuple) else (first,)
     if ready:
         task.check_inputs(first[0])
-    names = INPUT_NAMES if ready else ()
+    # What has weights may have rows and tokens of none, whose targets are anything.
+    names = INPUT_NAMES if ready and len(first) < 3 else ()
     targets = make_targets(first[1], *(first[0][name] for name in names)) if len(first) > 1 else None
 
     def convert(*element: Any) -> tuple[Any, ...]:
