@@ -1,5 +1,7 @@
 """The classifier: what `fit`, `evaluate` and `predict` take and give, and what they refuse."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -351,6 +353,63 @@ def test_bad_streams_are_refused_before_anything_compiles(classifier):
         with pytest.raises(ValueError, match=r"`batch_size` must be None where `x` is made of batches\. Received: b"):
             run(stream(TEXTS, LABELS), batch_size=4, verbose=0)
     classifier.fit(stream(TEXTS, LABELS), verbose=0)
+
+
+def test_a_count_of_classes_may_be_numpys():
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=np.array([0, 2, 1]).max() + 1)
+    assert json.loads(json.dumps(classifier.head_config()))["num_classes"] == 3
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_clone_is_a_plain_model_compiled_alike(classifier, trained):
+    if trained:
+        classifier.fit(TEXTS, LABELS, verbose=0)
+    clone = keras.models.clone_model(classifier)
+    clone.set_weights(classifier.get_weights())
+    assert type(clone.optimizer) is type(classifier.optimizer)
+    x = random_inputs()
+    np.testing.assert_array_equal(clone.predict(x, verbose=0), classifier.predict(x, batch_size=3, verbose=0))
+
+
+def test_without_an_optimizer_it_is_saved_too(classifier, tmp_path):
+    classifier.compile(optimizer=None)
+    classifier.save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras").optimizer is None
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, *batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def test_what_else_keras_takes_has_ready_batches(classifier):
+    """Of strings in a batch Keras says that a dtype is invalid, or that they have no shape."""
+
+    def make(batch):
+        return [Batches(batch), (batch for _ in range(2))]
+
+    raw = [*make((TEXTS, np.array(LABELS))), *make(TEXTS)]
+    ready = make((random_inputs(), np.array([0, 1, 2])))
+    if keras.backend.backend() == "torch":
+        from torch.utils.data import DataLoader
+
+        raw.append(DataLoader(list(zip(TEXTS, LABELS, strict=True)), batch_size=2))
+        ready.append(DataLoader([({name: a[i] for name, a in random_inputs().items()}, i) for i in range(3)], 3))
+    for data in raw:
+        with pytest.raises(ValueError, match=r"`x` must hold batches of ready arrays.*Received: batches whose inputs"):
+            classifier.fit(data, verbose=0)
+    losses = [classifier.evaluate(data, steps=1, verbose=0) for data in ready]
+    np.testing.assert_allclose(losses, [losses[0]] * len(losses), rtol=1e-6)
+    drawn = iter(range(2))
+    classifier.predict((({**random_inputs()},) for _ in drawn), steps=2, verbose=0)
+    assert next(drawn, None) is None  # None is lost, and each is drawn once.
 
 
 def test_weights_in_bfloat16_predict_and_are_not_trained():

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.inputs import ChecksInputs
-from keras_bert_zoo.models.streaming import is_tf_dataset, tokenise_tf_dataset
+from keras_bert_zoo.models.streaming import check_first_batch, is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
@@ -146,7 +146,7 @@ class MakesBatches(ChecksInputs):
                 )
         if is_tf_dataset(x):
             return tokenise_tf_dataset(x, self)
-        return self._fed(x)
+        return self._fed(check_first_batch(x))
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
         if not isinstance(data, (tuple, list, dict)):

@@ -110,6 +110,8 @@ def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, 
                 f"Received: num_classes={num_classes}, {len(class_names)} class_names"
             )
         num_classes = len(class_names)
+    if isinstance(num_classes, np.integer):  # `y.max() + 1`
+        num_classes = int(num_classes)
     check_positive_int(num_classes=num_classes)
     assert num_classes is not None
     if num_classes < fewest:

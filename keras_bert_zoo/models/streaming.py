@@ -1,8 +1,10 @@
-"""A batched `tf.data.Dataset` of strings as one of arrays, as it streams."""
+"""What streams: a batched `tf.data.Dataset` of strings as one of arrays, and whatever else Keras takes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from itertools import chain
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_bert_zoo.models.inputs import INPUT_NAMES
@@ -11,6 +13,30 @@ from keras_bert_zoo.models.inputs import INPUT_NAMES
 def is_tf_dataset(x: Any) -> bool:
     """Whether `x` is a `tf.data.Dataset`, without importing TensorFlow to find out."""
     return any(cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__)
+
+
+def check_first_batch(x: Any) -> Any:
+    """What else Keras takes, once its first batch is ready: of strings Keras would say that a dtype is invalid.
+
+    A generator is another one afterwards, which begins with that batch again.
+    """
+    if isinstance(x, Generator):
+        first = next(x, None)
+        x = (batch for batch in chain([first], x)) if first is not None else x
+    elif isinstance(x, keras.utils.PyDataset):
+        first = x[0] if x.num_batches != 0 else None
+    elif any(cls.__name__ == "DataLoader" and cls.__module__.startswith("torch.") for cls in type(x).__mro__):
+        first = next(iter(x), None)
+    else:
+        return x
+    inputs = first[0] if isinstance(first, (tuple, list)) and first else first
+    if not (inputs is None or isinstance(inputs, dict)):
+        raise ValueError(
+            f"`x` must hold batches of ready arrays, a dict of {', '.join(INPUT_NAMES)}, where it is a "
+            f"{type(x).__name__}; raw text at hand goes in as a list. Received: batches whose inputs are a "
+            f"{type(inputs).__name__}"
+        )
+    return x
 
 
 def check_ready(dataset: Any, raw: str) -> None:

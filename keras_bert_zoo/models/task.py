@@ -155,13 +155,16 @@ class Task(Exports, FedModel):
         """Refuse what a preset has no place for."""
 
     def get_compile_config(self) -> dict[str, Any]:
-        return {**super().get_compile_config(), "optimizer_built": getattr(self.optimizer, "built", False)}
+        config = super().get_compile_config()
+        if self.optimizer is None:
+            return config
+        # Within the optimizer's: beside it, `keras.models.clone_model` would give it to a plain model's `compile`.
+        optimizer = keras.saving.serialize_keras_object(self.optimizer)
+        return {**config, "optimizer": {**optimizer, "built": self.optimizer.built}}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        config = dict(config)
-        built = config.pop("optimizer_built", False)
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if built:  # Makes room for the state that the file holds.
+        if self.optimizer is not None and config["optimizer"]["built"]:  # Makes room for the state that the file holds.
             self.optimizer.build(self.trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
