@@ -41,14 +41,16 @@ def test_reads_words_tags_and_documents(tmp_path):
     words, tags = sentences.by_document()
     assert words == [sentences.words[:2], sentences.words[2:]]
     assert tags == [sentences.tags[:2], sentences.tags[2:]]
+    path.write_text(FILE.removeprefix("-DOCSTART- -X- O O\n"))  # Nothing says that the first two belong together.
+    assert read_conll(path).documents == [0, 1, 2]
     path.write_text("\ufeffÅsa B-PER\r\nNilsson\u00a0x I-PER\r\n\r\nhej O")  # A no-break space parts no columns.
-    assert read_conll(path) == ([["Åsa", "Nilsson\u00a0x"], ["hej"]], [["B-PER", "I-PER"], ["O"]], [0, 0])
+    assert read_conll(path) == ([["Åsa", "Nilsson\u00a0x"], ["hej"]], [["B-PER", "I-PER"], ["O"]], [0, 1])
 
 
 def test_reads_columns():
     """As a mapping, and as Hugging Face's data set, which holds numbers and their names."""
     names = {"tokens": [["EU", "rejects"], [], ["Peter"]], "ner_tags": [["B-ORG", "O"], [], ["I-PER"]]}
-    expected = ([["EU", "rejects"], ["Peter"]], [["B-ORG", "O"], ["B-PER"]], [0, 0])
+    expected = ([["EU", "rejects"], ["Peter"]], [["B-ORG", "O"], ["B-PER"]], [0, 1])
     assert read_conll(names) == expected
     labels = datasets.ClassLabel(names=["O", "B-PER", "I-PER", "B-ORG"])
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(labels)})

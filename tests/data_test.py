@@ -177,6 +177,14 @@ def test_hugging_face_data(task, source, x, y):
         assert (columns.x, columns.y) == (x, y)
 
 
+def test_labels_are_withheld_from_all_or_from_none():
+    for task, labels in (("rte", [1, -1]), ("stsb", [2.5, -1.0])):
+        rows = {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "label": labels}
+        refused(lambda task=task, rows=rows: readers.read_glue(task, rows), "Row 1 must have a label, as others have")
+    assert readers.read_texts({"text": ["bad", "good"], "label": [-1, 1]}).y == [-1, 1]  # These are somebody's classes.
+    assert readers.read_texts({"text": ["bad"], "label": [-1]}).y == [-1]
+
+
 @pytest.mark.parametrize(
     "task, content, words",
     [
@@ -430,10 +438,11 @@ PLACE = "x.json, article 'Normans', paragraph 0"
         (squad(answers=[{"text": "Rollo", "answer_start": 5}]),
          f"{PLACE}, question 'q1': the context must hold the answer 'Rollo' at its `answer_start`. "
          "Received: 'ollo.' at 5"),
-        (squad(answers=[{"text": "Rollo", "answer_start": -6}]), "an answer must have a `text` and an `answer_start`"),
+        (squad(answers=[{"text": "Rollo", "answer_start": -6}]), "`answer_start` of at least 0. Received:"),
+        (squad(answers=[{"text": " \u200b", "answer_start": 0}]), "of more than spaces and control characters"),
         (squad(answers=[{"text": "Rollo", "answer_start": 10**30}]), "the context must hold the answer"),
         (squad(answers=[{"text": "", "answer_start": 0}]), "an answer must have a `text`"),
-        (squad(answers=[{"text": "Rollo"}]), f"{PLACE}, question 'q1': an answer must have a `text` and an"),
+        (squad(answers=[{"text": "Rollo"}]), f"{PLACE}, question 'q1': an answer must have a `text`, of"),
         (squad(answers=["Rollo"]), f"{PLACE}, question 'q1': `answers` must be a list of JSON objects"),
         (squad(answers=None), f"{PLACE}, question 'q1': `answers` must be a list of JSON objects. Received: None"),
         (squad(is_impossible=True), "true where `answers` is empty, else false. Received: True and 1 answers"),

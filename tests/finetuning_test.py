@@ -419,13 +419,32 @@ def test_endings_in_capitals_are_endings(start, tmp_path):
     assert read_texts(tmp_path / "N.CSV").y == [3.5]
 
 
+@pytest.mark.parametrize(
+    "task, train, expected",
+    [
+        ("texts", "text\tlabel\na\tx\nb\ty\nc\tz\n", (["a", "b"], ["x", "y"])),
+        ("conll", "a O\n\n-DOCSTART-\n\nb O\n\nc B-z\n", ([[["a"]], [["b"]]], [[["O"]], [["O"]]])),
+    ],
+)
+def test_of_a_few_examples_the_classes_are_those_of_all(task, train, expected, tmp_path):
+    """Else a class of the dev set that is rare would be refused."""
+    files = {part: tmp_path / f"{part}.tsv" for part in ("train", "dev")}
+    for file in files.values():
+        file.write_text(train)
+    few, dev, head = Run(task, "bert_base", limit=2, **{part: str(file) for part, file in files.items()}).read_both()
+    assert ((few.x, few.y), few.size, dev.size) == (expected, 2, 3)
+    assert head["class_names"] == {"texts": ["x", "y", "z"], "conll": ["O", "B-z", "I-z"]}[task]
+
+
 def test_recipes_find_and_read_their_files(data):
     """On real data: as many examples as the files have, classes by their names."""
-    for task, part, size in (("cola", "dev", 1043), ("sst2", "dev", 872), ("stsb", "dev", 1500), ("rte", "train", 100)):
-        read = Run(task, "bert_base", data=str(data), limit=100).read(part)
+    for task, size in (("cola", 1043), ("sst2", 872), ("stsb", 1500), ("rte", 277)):
+        read = Run(task, "bert_base", data=str(data)).read("dev")
         assert read.size == size
         assert set(read.y) == set(read.class_names) if task != "stsb" else max(read.y) == 5.0
-    documents = Run("conll", "bert_base", data=str(data), limit=200).read("train")
+    rte, _, _ = Run("rte", "bert_base", data=str(data), limit=100).read_both()
+    assert rte.size == len(rte.y) == len(rte.x[0]) == len(rte.x[1]) == 100
+    documents, _, _ = Run("conll", "bert_base", data=str(data), limit=200).read_both()
     starts = (data / "conll2003" / "eng.train").read_text().split("-DOCSTART-")[1:]
     sentences = [start.strip().count("\n\n") for start in starts]
     whole = [len(document) for document in documents.x[:-1]]
@@ -449,28 +468,37 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     common = ("--train", "train.csv", "--dev", "dev.csv", "--text", "message", "--label", "queue", "--limit", "4")
     options = ("--preset", "start", "--epochs", "1", "--sequence-length", "16", "--batch-size", "4")
     with caplog.at_level(logging.WARNING, "keras_bert_zoo"):
-        assert run("finetune", "texts", *common, *options, "--out", "run") == 0
+        assert run("finetune", "texts", *common, *options) == 0  # --out is the task's name.
     assert "needs matplotlib" in caplog.text
-    assert not Path("run/curve.png").exists()
-    results = json.loads(Path("run/results.json").read_text())
+    assert not Path("texts/curve.png").exists()
+    results = json.loads(Path("texts/results.json").read_text())
     assert f"texts accuracy: {results['scores']['accuracy']:.4f}" in capsys.readouterr().out
     assert results["examples"] == {"train": 4, "dev": 8}
-    assert run("evaluate", "--run", "run") == 0
-    assert json.loads(Path("run/evaluation/scores.json").read_text())["scores"] == pytest.approx(results["scores"])
-    table = ("--preset", "run/preset", "--text", "message", "--input", "dev.csv")
+    assert run("evaluate", "--run", "texts") == 0
+    assert json.loads(Path("texts/evaluation/scores.json").read_text())["scores"] == pytest.approx(results["scores"])
+    table = ("--preset", "texts/preset", "--text", "message", "--input", "dev.csv")
     assert run("predict", "texts", *table, "--out", "own.jsonl") == 0
-    assert lines_of("own.jsonl") == lines_of("run/predictions/dev.jsonl")
+    assert lines_of("own.jsonl") == lines_of("texts/predictions/dev.jsonl")
     assert {row["label"] for row in lines_of("own.jsonl")} <= {"0", "7"}
     capsys.readouterr()
     for arguments, words in (
         (("finetune", "--out", "run2"), "TASK must be given"),
         (("finetune", "texts", *common, "--out", "run2"), "--preset must be given"),
-        (("finetune", "--config", "run/run.json", "--seed", "2", "--out", "run"), "seed=2, before 12345"),
-        (("evaluate", "texts", "--preset", "run/preset"), "--out must be given"),
+        (("finetune", "--config", "texts/run.json", "--seed", "2", "--out", "texts"), "seed=2, before 12345"),
+        (("evaluate", "texts", "--preset", "texts/preset"), "--out must be given"),
         (("evaluate", "--run", "gone"), "--run must be the directory of a run. Received: gone"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err
+
+
+def test_predictions_of_one_language_of_several(start, tmp_path):
+    classes = ["entailment", "neutral", "contradiction"]
+    kbz.BertTextClassifier.from_preset(start, class_names=classes).save_to_preset(tmp_path / "preset")
+    xnli(tmp_path, "dev")
+    files = ("--input", str(tmp_path / "xnli.dev.tsv"), "--out", str(tmp_path / "out.jsonl"))
+    assert cli.main(["predict", "xnli", "--preset", str(tmp_path / "preset"), "--language", "ur", *files]) == 0
+    assert len(lines_of(tmp_path / "out.jsonl")) == 4
 
 
 def test_long_work_shows_its_progress_on_the_console_only(start, tmp_path, capsys):

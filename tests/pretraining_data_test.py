@@ -104,7 +104,7 @@ def test_bad_files_are_named(tmp_path):
     assert (report.files, report.documents, report.skips) == (3, 4, 2)
     with pytest.raises(ValueError, match=r"b must be UTF-8 text \(invalid start byte in line 3\)$"):
         read(tmp_path, "sentences", strict=True, **bad)
-    controls = {"a": "one\n\n\x00\x07\n\ufffd\n\ntwo", "b": "\x1b"}
+    controls = {"a": "one\n\n\x00\x07\n\ufffd\n\ntwo", "b": "\x1b\ufeff\u200b \xad\ue000"}
     documents, report = read(tmp_path, "sentences", **controls)
     assert documents == [(0, ["one"]), (2, ["two"])]
     assert [words.split("/")[-1] for words in report.skipped] == [

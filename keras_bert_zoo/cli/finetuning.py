@@ -129,12 +129,14 @@ def _add_finetune(commands: Any) -> None:
         ("warmup", float, "share of the updates spent warming up (0.1)"),
         ("strategy", str, "mirrored, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
     )
-    parser.add_argument("--out", required=True, help="directory of the run")
+    parser.add_argument("--out", help="directory of the run (TASK)")
 
 
 def _finetune(options: argparse.Namespace) -> None:
-    _report(finetune(_run(options), options.out, verbose=1))
-    print(f"{options.out}/preset is fine-tuned; {options.out}/results.json has the numbers")
+    run = _run(options)
+    out = options.out or run.task
+    _report(finetune(run, out, verbose=1))
+    print(f"{out}/preset is fine-tuned; {out}/results.json has the numbers")
 
 
 # --- tune
@@ -207,7 +209,11 @@ def _add_predict(commands: Any) -> None:
     parser.add_argument("--preset", required=True, help="a fine-tuned preset")
     parser.add_argument("--input", help="a file of the task, or lines of text; standard input unless given")
     _add_columns(parser)
-    add_options(parser, ("dtype", str, "precision policy (float32)"))
+    add_options(
+        parser,
+        ("language", str, "of XNLI, where a file has several"),
+        ("dtype", str, "precision policy (float32)"),
+    )
     parser.add_argument("--out", required=True, help="the file, or for a file of SQuAD the directory, to write")
 
 

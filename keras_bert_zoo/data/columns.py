@@ -8,9 +8,6 @@ import numpy as np
 
 from keras_bert_zoo.data.tables import Row
 
-# What Hugging Face's data sets hold where a test set's labels are withheld.
-_WITHHELD = -1
-
 
 class Columns(NamedTuple):
     """The examples of a file, in its order.
@@ -34,10 +31,11 @@ def text_columns(
     read_label: Callable[[str, Any], Any] | None,
     class_names: Sequence[str] | None = None,
 ) -> Columns:
-    """Rows of a text or two and, where there is `read_label`, a label."""
+    """Rows of a text or two and, where there is `read_label`, a label, None where it is withheld."""
     first: list[str] = []
     second: list[str] = []
     y: list[Any] = []
+    places: list[str] = []
     for place, values in rows:
         for text in values[: 2 if pairs else 1]:
             check_text(place, text)
@@ -46,24 +44,27 @@ def text_columns(
             second.append(values[1])
         if read_label is not None:
             y.append(read_label(place, values[-1]))
+            places.append(place)
     return Columns(
         (first, second) if pairs else first,
-        None if read_label is None or withheld(y) else y,
+        None if read_label is None or withheld(y, places) else y,
         None if class_names is None else list(class_names),
     )
 
 
-def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int]:
-    """A function that turns a label, `place` before it, into its class number.
+def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int | None]:
+    """A function that turns a label, `place` before it, into its class number, or None where it is withheld.
 
     Args:
         *spellings: The labels in the order of the classes, once for each way to write them. Numbers are labels, too.
     """
-    numbers: dict[Any, int] = {_WITHHELD: _WITHHELD}
+    numbers: dict[Any, int] = {}
     for labels in (*spellings, range(len(spellings[0]))):
         numbers |= {label: number for number, label in enumerate(labels)}
 
-    def read_label(place: str, label: Any) -> int:
+    def read_label(place: str, label: Any) -> int | None:
+        if is_withheld(label):
+            return None
         number = numbers.get(label) if isinstance(label, (str, int, np.integer)) else None
         if number is None:
             raise ValueError(f"{place}: a label must be one of {list(spellings[0])}. Received: {reprlib.repr(label)}")
@@ -72,9 +73,17 @@ def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int]:
     return read_label
 
 
-def withheld(y: Sequence[Any]) -> bool:
-    """Whether the labels only fill the column."""
-    return len(y) > 0 and all(label == _WITHHELD for label in y)
+def withheld(y: Sequence[Any], places: Sequence[str]) -> bool:
+    """Whether the labels, each from its place, are withheld: all of them or none."""
+    missing = [place for place, label in zip(places, y, strict=True) if label is None]
+    if missing and len(missing) < len(y):
+        raise ValueError(f"{missing[0]} must have a label, as others have. Received: -1")
+    return bool(missing)
+
+
+def is_withheld(label: Any) -> bool:
+    """Whether this is what Hugging Face's data sets hold where a test set's labels are withheld."""
+    return isinstance(label, (int, float, np.number)) and bool(label == -1)
 
 
 def check_text(place: str, text: Any, name: str = "a text") -> None:

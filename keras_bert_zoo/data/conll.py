@@ -4,6 +4,7 @@ import os
 import re
 import reprlib
 from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,12 +47,13 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
     """Read a file such as CoNLL-2003's `eng.train` (Tjong Kim Sang and De Meulder 2003).
 
     The first column is the word and the last its tag; what stands between is not used. Columns are parted by spaces or
-    tabs. `-DOCSTART-` begins a document; without such lines there is one. IOB1, as in the official files, BIO and
-    BIOES are read as conlleval reads them, and come as BIO.
+    tabs. `-DOCSTART-` begins a document; sentences before the first one, such as all of a file without them, are each a
+    document, as nothing says that they belong together. IOB1, as in the official files, BIO and BIOES are read as
+    conlleval reads them, and come as BIO.
 
     Args:
         source: A file; or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
-            `ner_tags`.
+            `ner_tags`, which knows no documents.
         labels: False reads the words of a file or data set whose tags are not there, or do not matter.
         class_names: Tags whose labels are the only ones there may be, such as a model's; None takes any.
 
@@ -73,26 +75,27 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
         name, sentences = "The data set", list(_table_sentences(source, labels, known))
     if not sentences:
         raise ValueError(f"{name} must hold a sentence. Received: none")
-    words, tags, documents = (list(column) for column in zip(*sentences, strict=True))
-    return ConllSentences(words, [to_bio(sentence) for sentence in tags], documents)
+    words, tags, starts = (list(column) for column in zip(*sentences, strict=True))
+    starts[0] = False  # The first document is number 0.
+    return ConllSentences(words, [to_bio(sentence) for sentence in tags], list(accumulate(map(int, starts))))
 
 
 def _file_sentences(
     path: str | os.PathLike[str], labels: bool, known: list[str] | None
-) -> Iterator[tuple[list[str], list[str], int]]:
-    """Words, tags and the number of the document."""
-    document, columns = 0, 0
+) -> Iterator[tuple[list[str], list[str], bool]]:
+    """Words, tags, and whether a document begins."""
+    columns = 0
     words: list[str] = []
     tags: list[str] = []
-    in_document = False
+    marked, starts = False, True
     for number, line in enumerate(read_lines(path, empty=True, whole=True), 1):
         cells = _COLUMNS.split(line.strip(" \t"))
         if cells == [""] or cells[0] == _DOCUMENT:
             if words:
-                yield words, tags, document
-                words, tags = [], []
-            if cells[0] == _DOCUMENT and in_document:
-                document, in_document = document + 1, False
+                yield words, tags, starts
+                words, tags, starts = [], [], not marked
+            if cells[0] == _DOCUMENT:
+                marked = starts = True
             continue
         columns = columns or len(cells)
         if len(cells) != columns or columns < 1 + labels:
@@ -103,13 +106,12 @@ def _file_sentences(
         _check_known(f"{path}, line {number}", cells[-1:] * labels, known)
         words.append(cells[0])
         tags += cells[-1:] * labels
-        in_document = True
     if words:
-        yield words, tags, document
+        yield words, tags, starts
 
 
-def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iterator[tuple[list[str], list[str], int]]:
-    """The same of columns, which know no documents; tags are names, or numbers where the data set has their names."""
+def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iterator[tuple[list[str], list[str], bool]]:
+    """The same of columns; tags are names, or numbers where the data set has their names."""
     tag_names = getattr(getattr(source, "features", {}).get("ner_tags"), "feature", None)
     names = getattr(tag_names, "names", None)
     for place, (words, *rest) in open_table(source).select("tokens", *["ner_tags"] * labels):
@@ -128,7 +130,7 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
         _check_known(place, tags, known)
         if len(words):
-            yield list(words), list(tags), 0
+            yield list(words), list(tags), True
 
 
 def _check_known(place: str, tags: Sequence[str], known: list[str] | None) -> None:

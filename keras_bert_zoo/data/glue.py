@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_bert_zoo.data.columns import Columns, class_reader, text_columns
+from keras_bert_zoo.data.columns import Columns, class_reader, is_withheld, text_columns
 from keras_bert_zoo.data.tables import Source, open_table, tsv_table
 from keras_bert_zoo.files import replacing
 
@@ -176,11 +176,13 @@ def _task(name: str) -> GlueTask:
     return GLUE[name]
 
 
-def _read_score(place: str, value: Any) -> float:
+def _read_score(place: str, value: Any) -> float | None:
+    if is_withheld(value):
+        return None
     try:
         score = float(value)
     except (TypeError, ValueError, OverflowError):
         score = float("nan")
-    if not 0 <= score <= 5 and value != -1:  # Hugging Face's test set holds -1.
+    if not 0 <= score <= 5:
         raise ValueError(f"{place}: a score must be a number from 0 to 5. Received: {reprlib.repr(value)}")
     return score

@@ -11,6 +11,7 @@ import numpy as np
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.tables import Row, Source, open_table
 from keras_bert_zoo.files import TEXT_BYTES, read_json
+from keras_bert_zoo.text.characters import has_text
 
 
 class Answer(NamedTuple):
@@ -123,14 +124,14 @@ def _answer(place: str, context: str, answer: dict[str, Any]) -> Answer:
     text, start = answer.get("text"), answer.get("answer_start")
     if (
         not isinstance(text, str)
-        or not text
+        or not has_text(text)
         or isinstance(start, bool)
         or not isinstance(start, (int, np.integer))
         or start < 0
     ):
         raise ValueError(
-            f"{place}: an answer must have a `text` and an `answer_start` of at least 0. "
-            f"Received: {reprlib.repr(answer)}"
+            f"{place}: an answer must have a `text`, of more than spaces and control characters, and an `answer_start` "
+            f"of at least 0. Received: {reprlib.repr(answer)}"
         )
     if not context.startswith(text, start):
         found = context[start : start + len(text)]

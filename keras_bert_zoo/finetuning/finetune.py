@@ -62,9 +62,9 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
 
 
 def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
-    train, dev = run.read_both()
+    train, dev, head = run.read_both()
     keras.utils.set_random_seed(run.seed)
-    model = run.build(train)
+    model = run.build(head)
     model.optimizer.build(model.trainable_variables)
     state = State(model, folder / STATE, train.digest())
     done = state.restore()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -59,6 +59,12 @@ class Kind(ABC):
     def head(self, train: Data) -> dict[str, Any]:
         """The arguments of `from_preset` for a head that is to learn this data."""
         return {}
+
+    def first(self, data: Data, count: int) -> Data:
+        """The first so many examples."""
+        x = tuple(column[:count] for column in data.x) if isinstance(data.x, tuple) else data.x[:count]
+        ids = None if data.ids is None else data.ids[:count]
+        return data._replace(x=x, y=data.y[:count], size=min(count, data.size), ids=ids)
 
     def predict(self, model: Any, data: Data, verbose: Any = 0) -> Any:
         """What the model says to each example, for the functions below; `verbose` as Keras has it."""
@@ -136,6 +142,17 @@ class Tags(Kind):
     def head(self, train: Data) -> dict[str, Any]:
         labels = {label for tags in chain.from_iterable(train.y) for label, _, _ in find_entities(tags)}
         return {"class_names": ["O", *(f"{prefix}-{label}" for label in sorted(labels) for prefix in "BI")]}
+
+    def first(self, data: Data, count: int) -> Data:
+        """Sentences are counted, and come in documents."""
+        places = [
+            count - end + len(document) for document, end in zip(data.x, accumulate(map(len, data.x)), strict=True)
+        ]
+        x, y = (
+            [document[:place] for document, place in zip(column, places, strict=True) if place > 0]
+            for column in (data.x, data.y)
+        )
+        return data._replace(x=x, y=y, size=min(count, data.size))
 
     def predict(self, model: Any, data: Data, verbose: Any = 0) -> Any:
         if isinstance(data.x[0], str):

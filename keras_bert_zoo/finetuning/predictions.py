@@ -32,9 +32,9 @@ def predict(
         out: The file to write, a JSON object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
             `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
             one of SQuAD it is a directory for the three official files.
-        source: A file of the task, by the ending of its name, with or without labels (of DREAM and XNLI with
-            them); any other file is lines: a text each, two with a tab between, or a context and its choices. None
-            reads lines from standard input.
+        source: A file of the task, by the ending of its name, with or without labels (of DREAM with them); any other
+            file is lines: a text each, two with a tab between, or a context and its choices. None reads lines from
+            standard input.
         verbose: As in `keras.Model.predict`; 1 shows a progress bar.
 
     Example:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keras_bert_zoo.data import Columns, ConllSentences, read_conll, read_squad
+from keras_bert_zoo.data import Columns, read_conll, read_squad
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.plain import read_columns
 from keras_bert_zoo.files import listed
@@ -14,20 +14,18 @@ from keras_bert_zoo.finetuning.kinds import Data
 
 Source = str | os.PathLike[str]
 Reader = Callable[..., Data]
-"""Takes a file, how many of its first examples to keep (`limit`), and the options of its task."""
+"""Takes a file and the options of its task."""
 
 
 def columns_reader(read: Callable[..., Columns]) -> Reader:
     """A reader on top of one of `keras_bert_zoo.data` that gives `Columns`; class numbers become names."""
 
-    def read_data(path: Source, limit: int | None = None, **options: Any) -> Data:
+    def read_data(path: Source, **options: Any) -> Data:
         columns = read(path, **options)
         y, names = columns.y, columns.class_names
-        if y is not None:
-            if min(y, default=0) < 0:
-                raise ValueError(f"{path}: all examples must have a label, or none. Received: a label in some")
-            y = y[:limit] if names is None else [names[number] for number in y[:limit]]
-        return _data(columns.x, y, names, limit)
+        if y is not None and names is not None:
+            y = [names[number] for number in y]
+        return _data(columns.x, y, names)
 
     return read_data
 
@@ -37,7 +35,6 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
 
     def read_data(
         path: Source,
-        limit: int | None = None,
         text: Sequence[str] = ("text",),
         label: str | None = "label",
         class_names: Sequence[str] | None = None,
@@ -52,8 +49,8 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
         own_text: Any = text[0] if len(text) == 1 else tuple(text)
         # Names stay as they are written: whether all of a file look like numbers says nothing about another file's.
         columns, _ = read_columns(path, own_text, label, check_known, numbers=convert is not str)
-        y = None if columns.y is None else [convert(label) for label in columns.y[:limit]]
-        return _data(columns.x, y, None, limit)
+        y = None if columns.y is None else [convert(label) for label in columns.y]
+        return _data(columns.x, y)
 
     return read_data
 
@@ -70,26 +67,23 @@ def check_number(place: str, label: Any, number: Any) -> None:
         raise ValueError(f"{place}: a label must be a number. Received: {reprlib.repr(label)}")
 
 
-def read_documents(
-    path: Source, limit: int | None = None, labels: bool = True, class_names: Sequence[str] | None = None
-) -> Data:
+def read_documents(path: Source, labels: bool = True, class_names: Sequence[str] | None = None) -> Data:
     """Documents of tagged sentences, so that a sentence sees its document (Devlin et al. 2019, section 5.3)."""
-    words, tags, documents = read_conll(path, labels, class_names)
-    kept = ConllSentences(words[:limit], tags[:limit], documents[:limit])
-    x, y = kept.by_document()
-    return Data(x, y if labels else None, len(kept.words))
+    sentences = read_conll(path, labels, class_names)
+    x, y = sentences.by_document()
+    return Data(x, y if labels else None, len(sentences.words))
 
 
-def read_questions(path: Source, limit: int | None = None, labels: bool = True) -> Data:
+def read_questions(path: Source, labels: bool = True) -> Data:
     """Questions, contexts and answers, of which there may be none (SQuAD 2.0)."""
     columns = read_squad(path, labels)
-    x = (columns.question[:limit], columns.context[:limit])
-    return Data(x, columns.answers[:limit] if labels else None, len(x[0]), ids=columns.id[:limit])
+    x = (columns.question, columns.context)
+    return Data(x, columns.answers if labels else None, len(columns.id), ids=columns.id)
 
 
-def read_answered(path: Source, limit: int | None = None, labels: bool = True) -> Data:
+def read_answered(path: Source, labels: bool = True) -> Data:
     """The same where each question has an answer (SQuAD 1.1)."""
-    data = read_questions(path, limit, labels)
+    data = read_questions(path, labels)
     for name, answers in zip(data.ids or (), data.y or (), strict=labels):
         if not answers:
             raise ValueError(
@@ -122,6 +116,5 @@ def from_lines(lines: Iterable[tuple[str, str]], fields: int | None, tabs: bool 
     return Data((first, second), None, len(rows))
 
 
-def _data(x: Any, y: Any, names: list[str] | None, limit: int | None) -> Data:
-    x = tuple(column[:limit] for column in x) if isinstance(x, tuple) else x[:limit]
+def _data(x: Any, y: Any, names: list[str] | None = None) -> Data:
     return Data(x, y, len(x[0]) if isinstance(x, tuple) else len(x), names)

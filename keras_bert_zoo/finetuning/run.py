@@ -34,7 +34,7 @@ class Run:
         warmup: Share of the updates spent warming up.
         seed: Where chance comes from.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
-        limit: Train on the first so many examples only.
+        limit: Train on the first so many examples only; the classes are those of all.
         language: Of XNLI's files.
         text: Of a user's own tables the column of the text, or the two columns of a pair; `["text"]` unless given.
         label: Of a user's own tables the column of the label; `"label"` unless given.
@@ -93,27 +93,32 @@ class Run:
     def recipe(self) -> Recipe:
         return RECIPES[self.task]
 
-    def read_both(self) -> tuple[Data, Data]:
-        """The examples to train on, and those of the dev set, whose labels are among those that are trained."""
-        train = self.read("train")
-        names = None if train.class_names is not None else self.recipe.kind.head(train).get("class_names")
-        return train, self.read("dev", **({} if names is None else {"class_names": names}))
+    def read_both(self) -> tuple[Data, Data, dict[str, Any]]:
+        """The examples to train on, those of the dev set, and what `from_preset` is told of a head for both.
+
+        The labels of the dev set must be among those of the training file, all of it.
+        """
+        kind, train = self.recipe.kind, self.read("train")
+        head = kind.head(train)
+        names = None if train.class_names is not None else head.get("class_names")
+        dev = self.read("dev", **({} if names is None else {"class_names": names}))
+        return train if self.limit is None else kind.first(train, self.limit), dev, head
 
     def read(self, part: str, **options: Any) -> Data:
-        """The examples of `"train"` or `"dev"`; `options` are the reader's, over those of the run.
+        """All examples of `"train"` or `"dev"`; `options` are the reader's, over those of the run.
 
         Raises:
             ValueError: There is no such file, or something in it is not as expected, with the file and the line.
         """
-        data = self.read_file(self.path(part), self.limit if part == "train" else None, **options)
+        data = self.read_file(self.path(part), **options)
         if data.y is None:
             raise ValueError(f"{self.path(part)} must have labels. Received: none")
         return data
 
-    def read_file(self, path: Path, limit: int | None = None, **options: Any) -> Data:
+    def read_file(self, path: Path, **options: Any) -> Data:
         """The examples of a file of the task; `options` are the reader's, over those of the run."""
         own = {name: getattr(self, name) for name in self.recipe.options if getattr(self, name) is not None}
-        data = self.recipe.read(path, limit, **own | options)
+        data = self.recipe.read(path, **own | options)
         if not data.size:
             raise ValueError(f"{path} must hold at least one example. Received: none")
         return data
@@ -135,11 +140,10 @@ class Run:
             )
         return found
 
-    def build(self, train: Data) -> keras.Model:
-        """The task's model with a head for this data, compiled with the run's optimizer."""
-        kind = self.recipe.kind
-        model = kind.model_class.from_preset(
-            self.preset, dtype=self.dtype, sequence_length=self.sequence_length, **kind.head(train)
+    def build(self, head: dict[str, Any]) -> keras.Model:
+        """The task's model with this head, compiled with the run's optimizer."""
+        model = self.recipe.kind.model_class.from_preset(
+            self.preset, dtype=self.dtype, sequence_length=self.sequence_length, **head
         )
         assert self.learning_rate is not None
         model.compile(AdamW(WarmupPolynomialDecay(self.learning_rate, self.warmup)))

@@ -1,6 +1,5 @@
 """Text files to blocks of documents, one block in memory at a time."""
 
-import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from keras_bert_zoo.pretraining.sentences import read_prose
+from keras_bert_zoo.text.characters import has_text
 from keras_bert_zoo.text.files import read_lines
 
 # A block is what is tokenised, paired and written as one shard. Longer documents go on in the next block.
@@ -19,8 +19,6 @@ _PARTNERS, _PARTNER_SENTENCES = 8, 1024
 _FEW_CHARACTERS = _BLOCK_CHARACTERS // 4
 # What is skipped is named, but not without end.
 _NAMED = 1000
-# Control characters and what stands for undecodable ones are no tokens.
-_TEXT = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ufffd]")
 
 LAYOUTS = ("sentences", "prose")
 
@@ -138,7 +136,7 @@ def read_documents(
             for sentences in _SPLITTERS[layout](read_lines(path, True, open_file, skip=None if strict else broken.add)):
                 held = report.sentences
                 for part in _parts(sentences):
-                    if not any(map(_TEXT.search, part)):
+                    if not any(map(has_text, part)):
                         what = f"{path} must hold text. Received: control characters"
                         if strict:
                             raise ValueError(what)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bert_zoo.text.characters import MARKS, code_points
+from keras_bert_zoo.text.characters import MARKS, members
 from keras_bert_zoo.text.context_windows import ContextWindows, most_context
 
-_MARKS = re.compile(f"[{''.join(map(chr, sorted(code_points(MARKS))))}]*").match
+_MARKS = re.compile(f"[{members(MARKS)}]*").match
 
 
 class AnswerSpan(NamedTuple):

@@ -7,6 +7,8 @@ differ from google-research/bert.
 Ranges of code points, hexadecimal, first and last included.
 """
 
+import re
+
 DROPPED = """
     0-8 B-C E-1F 7F-9F AD 600-605 61C 6DD 70F 180E 200B-200F 202A-202E 2060-2064 2066-206F E000-F8FF FEFF FFF9-FFFB
     FFFD 110BD 1BCA0-1BCA3 1D173-1D17A E0001 E0020-E007F F0000-FFFFD 100000-10FFFD
@@ -73,6 +75,11 @@ not: the only characters on which the two engines differ, where the text is lowe
 released vocabulary holds one."""
 
 
+def members(ranges: str) -> str:
+    """The class as it stands between the brackets of a regular expression of Python."""
+    return "".join("-".join(f"\\U{int(bound, 16):08x}" for bound in part.split("-")) for part in ranges.split())
+
+
 def code_points(ranges: str) -> set[int]:
     """The code points of a class."""
     bounds = ([int(bound, 16) for bound in part.split("-")] for part in ranges.split())
@@ -82,3 +89,7 @@ def code_points(ranges: str) -> set[int]:
 def pattern(ranges: str) -> str:
     """The class as a regular expression of RE2, such as `[\\x{21}-\\x{2F}]`."""
     return "[" + "".join("-".join(f"\\x{{{bound}}}" for bound in part.split("-")) for part in ranges.split()) + "]"
+
+
+has_text = re.compile(f"[^{members(SPACES + DROPPED)}]").search
+"""Whether the tokenizer makes tokens of a text; without accents, of lone marks it makes none either."""

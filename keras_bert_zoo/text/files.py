@@ -36,21 +36,23 @@ def read_lines(
         number = 1
         try:
             with open_file(path, "rb") as file:
+                broken = False
                 while raw := file.readline(_LONGEST_LINE):
                     if whole and len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
                         raise ValueError(f"{path} must have lines of less than a MiB. Received: line {number}, longer")
-                    last = not raw.endswith(b"\n")
+                    ends = raw.endswith(b"\n")
                     try:
-                        line = decoder.decode(raw, final=last and len(raw) < _LONGEST_LINE).rstrip("\r\n")
+                        line = "" if broken else decoder.decode(raw, final=not ends and len(raw) < _LONGEST_LINE)
                     except UnicodeDecodeError as error:
                         if skip is None:
                             raise
                         decoder.reset()
                         skip(number, error.reason)
-                    else:
-                        if empty or line.strip():
-                            yield line
-                    number += not last
+                        broken = True
+                    if not broken and (empty or line.strip()):
+                        yield line.rstrip("\r\n")
+                    number += ends
+                    broken = broken and not ends  # The rest of the line goes with it.
                 decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None

@@ -12,11 +12,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.text.characters import SPACES, code_points
+from keras_bert_zoo.text.characters import SPACES, members
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-_WORDS = re.compile(f"[^{''.join(map(chr, sorted(code_points(SPACES))))}]+").findall
+_WORDS = re.compile(f"[^{members(SPACES)}]+").findall
 # Lines to their parts and their ends: ASCII punctuation, special tokens written out, and what is between.
 _PARTS = re.compile(
     rf"\n|\[(?:{'|'.join(token[1:-1] for token in SPECIAL_TOKENS)})\]|[!-/:-@\[-`{{-~]|[^\n!-/:-@\[-`{{-~]+"

@@ -99,7 +99,7 @@ def tune(
     if (folder / RESULTS).is_file():
         check_directory(folder / CONFIG, config)
         return read_json(folder / RESULTS)
-    train, dev = run.read_both()
+    train, dev, head = run.read_both()
     config |= {"train_digest": train.digest(), "dev_digest": dev.digest()}
     if _is_worker():
         _wait_for(folder / CONFIG)
@@ -112,7 +112,7 @@ def tune(
         sequence_length=run.sequence_length,
         dtype=run.dtype,
         **space | ({"epochs": None} if search == "hyperband" else {}),
-        **kind.head(train),
+        **head,
     )
     if not _is_worker():
         hypermodel.build(keras_tuner.HyperParameters())
