@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -274,10 +275,15 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
 
     assert run("vocab", "text", "--size", "60", "--out", "vocab.txt") == 0
     assert run("prepare", "text", "gone", "--vocab", "vocab.txt", "--sequence-length", "16", "--out", "data") == 0
-    assert "skipped: gone must be a text file" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "sentences; skipped: 1\nskipped: gone must be a text file" in shown.out
+    examples = json.loads(Path("data/dataset.json").read_text())["examples"]
+    assert re.search(rf"\r100%  {examples} examples  [\d,]+/s  0 s left $", shown.err.removesuffix("\n"))
     monkeypatch.setattr("keras_bert_zoo.pretraining.run.load_preset", small_preset)
     options = ("--data", "data", "--steps", "2", "--save-every", "1", "--batch-size", "8", "--optimizer", "lamb")
     assert run("pretrain", *options, "--out", "run") == 0
+    line = capsys.readouterr().out.splitlines()[-2]  # The last one names the preset.
+    assert all(f" - {name}: " in line for name in ("loss", "mlm_accuracy", "nsp_accuracy", "tokens_per_second", "mfu"))
     assert json.loads(Path("run/run.json").read_text())["optimizer"] == "lamb"
     assert run("pretrain", "--config", "run/run.json", "--steps", "1", "--out", "again") == 0
     model = kbz.BertPretrainer.from_preset("run/preset")

@@ -156,7 +156,9 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument("--short-rate", type=float, default=0.1, help="share of short examples (%(default)s)")
     parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
     parser.add_argument("--workers", type=int, help="processes; one a core unless given, none for little text")
-    parser.add_argument("--strict", action="store_true", help="stop at a file that cannot be read")
+    parser.add_argument(
+        "--strict", action="store_true", help="stop at a file, line or document that cannot be read"
+    )
     parser.add_argument("--beam", metavar="OPTIONS", help="run as an Apache Beam pipeline with these options")
     parser.add_argument("--out", required=True, help="the directory to make")
 
@@ -179,7 +181,8 @@ def _prepare(options: argparse.Namespace) -> None:
         workers=options.workers,
         beam=None if options.beam is None else shlex.split(options.beam),
     )
-    print(f"{options.out}: {report.files:,} files, {report.documents:,} documents, {report.sentences:,} sentences")
+    taken = f"{report.files:,} files, {report.documents:,} documents, {report.sentences:,} sentences"
+    print(f"{options.out}: {taken}; skipped: {report.skips:,}")
     about = read_json(Path(options.out) / "dataset.json")
     for name, made in about.get("languages", {}).items():
         share = made["examples"] / about["examples"]

@@ -23,7 +23,7 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
 FORMAT = 1
-# Less text than this is done before processes would have started.
+# Less text than this is done before processes would have started; each further pass takes an eighth of the first.
 _WORTH_PROCESSES = 2**24
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -68,7 +68,8 @@ def prepare(
             languages it is the average.
         short_rate: Share of the examples that have a random target length.
         seed: Where chance comes from.
-        strict: Stop at a file that cannot be read or holds no text, instead of naming it in the report.
+        strict: Stop at a file that cannot be read, a line that is not UTF-8 or a document without text, instead of
+            leaving it out and naming it in the report.
         workers: Processes; None takes one a core, and none where there is so little text that it is done before they
             have started.
         verbose: Show progress.
@@ -118,14 +119,15 @@ def prepare(
             passes = count_passes(languages, layout, strict, recipe, tokenizer)
             counts = []
             size = sum(file_size(path) for files in languages.values() for path in files)
-            workers = workers or (os.cpu_count() or 1 if size >= _WORTH_PROCESSES else 1)
+            much = size * (7 + duplicates) / 8 >= _WORTH_PROCESSES
+            workers = workers or (os.cpu_count() or 1 if much else 1)
             blocks = read_blocks(languages, passes, layout, strict, reports)
             progress = _Progress(size if verbose else 0)
             for count in in_order(blocks, partial(_write_block, recipe, tokenizer, beside), workers):
                 counts.append(count)
                 read = sum(report.bytes for report in reports.values())
                 progress.show(read, sum(examples for _, examples in counts))
-            progress.end()
+            progress.end(sum(examples for _, examples in counts))
         report = CorpusReport.total(reports.values())
         shards = [beside / shard_name(number) for number, (_, examples) in enumerate(counts) if examples]
         if not shards:
@@ -213,6 +215,7 @@ class _Progress:
             flush=True,
         )
 
-    def end(self) -> None:
+    def end(self, examples: int) -> None:
         if self._size:
+            self.show(self._size, examples)  # Files are larger than their text.
             print(file=sys.stderr)

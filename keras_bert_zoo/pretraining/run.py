@@ -201,11 +201,11 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     if is_chief():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
-    state = State(model, folder / STATE, batches.digest)
+    state = State(model, folder / STATE, batches.digest, run.save_every)
     done = state.restore()
     if differs_among_workers(done):
         raise ValueError(f"`out` must be a directory that all workers see. Received: out={str(folder)!r}")
-    callbacks = [StopAtNaN(state, run.save_every), Speed(model, batches)]
+    callbacks = [StopAtNaN(state), Speed(model, batches)]
     if is_chief():
         keep_rows(folder / LOG, done)
         log = keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0)

@@ -65,10 +65,12 @@ class State:
         model: The compiled model.
         path: The file.
         data: What tells the run's data from other data in its place.
+        epoch_steps: Updates an epoch, where errors are to name the step; None where each batch is one.
     """
 
-    def __init__(self, model: keras.Model, path: Path, data: str) -> None:
+    def __init__(self, model: keras.Model, path: Path, data: str, epoch_steps: int | None = None) -> None:
         self.path = path
+        self.epoch_steps = epoch_steps
         self._model = model
         self._data = data
 
@@ -83,7 +85,8 @@ class State:
 
         arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in self._variables().items()}
         if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays.values()):
-            raise ValueError(f"The weights must be finite. Received: others after epoch {epochs}; {self.last()}")
+            place = f"epoch {epochs}" if self.epoch_steps is None else f"step {epochs * self.epoch_steps}"
+            raise ValueError(f"The weights must be finite. Received: others after {place}; {self.last()}")
         if keras.backend.backend() == "torch":
             import torch
 
@@ -173,16 +176,14 @@ class StopAtNaN(keras.callbacks.Callback):
 
     Args:
         state: What the run can go back to.
-        epoch_steps: Updates an epoch; None where each batch is one.
     """
 
     # Else Keras waits for each step's loss before it starts the next one. An error ends `fit` a little later so.
     async_safe = True
 
-    def __init__(self, state: State, epoch_steps: int | None = None) -> None:
+    def __init__(self, state: State) -> None:
         super().__init__()
         self._state = state
-        self._epoch_steps = epoch_steps
         self._epoch = 0
         self._first: int | None = None  # Step without a loss: those behind it may be seen before it.
 
@@ -192,7 +193,7 @@ class StopAtNaN(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = (logs or {}).get("loss")
         if loss is not None and not np.isfinite(loss):
-            epoch_steps = self._epoch_steps or self.params["steps"]
+            epoch_steps = self._state.epoch_steps or self.params["steps"]
             parts = self.params["steps"] // epoch_steps  # Where an update takes several batches.
             step = self._epoch * epoch_steps + batch // parts + 1
             self._first = min(step, self._first or step)
