@@ -1,6 +1,7 @@
 """Strategies by name, a batch in parts, training steps for a TPU; many devices are in distribution_test.py."""
 
 import re
+from functools import partial
 
 import keras
 import numpy as np
@@ -202,9 +203,14 @@ def test_the_workers_rows_are_the_epoch(data):
 # --- What a TPU asks for
 
 
-def small_pretrainer(**options):
+OPTIMIZERS = pytest.mark.parametrize(
+    "optimizer", [kbz.AdamW, kbz.Lamb, partial(kbz.AdamW, gradient_accumulation_steps=2)]
+)
+
+
+def small_pretrainer(optimizer, **options):
     model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "num_layers": 1})))
-    model.compile(optimizer=kbz.Lamb(kbz.WarmupPolynomialDecay(1e-3, total_steps=4)), **options)
+    model.compile(optimizer=optimizer(kbz.WarmupPolynomialDecay(1e-3, total_steps=4)), **options)
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -217,12 +223,13 @@ def accelerator(monkeypatch):
 
 
 @tensorflow_only
-def test_the_step_is_one_xla_program_of_fixed_shapes(data, accelerator):
+@OPTIMIZERS
+def test_the_step_is_one_xla_program_of_fixed_shapes(data, optimizer, accelerator):
     """Dropout on; the strategy's replica clips and updates within the program."""
     import tensorflow as tf
 
     with kbz.distribute("mirrored") as strategy:
-        model = small_pretrainer(jit_compile=True)
+        model = small_pretrainer(optimizer, jit_compile=True)
     batches = PretrainingBatches(data(), 8, epoch_batches=2)
     batch = keras.tree.map_structure(tf.constant, batches[0])
 
@@ -252,13 +259,11 @@ def test_fit_compiles_in_a_strategy(data):
 
 
 @jax_only
-@pytest.mark.parametrize("optimizer", [kbz.AdamW, kbz.Lamb])
+@OPTIMIZERS
 def test_the_step_lowers_for_tpu(data, optimizer, accelerator):
     import jax
 
-    model = small_pretrainer()
-    model.compile(optimizer=optimizer(kbz.WarmupPolynomialDecay(1e-3, total_steps=4)))
-    model.optimizer.build(model.trainable_variables)
+    model = small_pretrainer(optimizer)
     batch = PretrainingBatches(data(), 8)[0]
     model._symbolic_build(data_batch=batch)
     state = model._get_jax_state(
