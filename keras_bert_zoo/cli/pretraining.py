@@ -156,9 +156,7 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument("--short-rate", type=float, default=0.1, help="share of short examples (%(default)s)")
     parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
     parser.add_argument("--workers", type=int, help="processes; one a core unless given, none for little text")
-    parser.add_argument(
-        "--strict", action="store_true", help="stop at a file, line or document that cannot be read"
-    )
+    parser.add_argument("--strict", action="store_true", help="stop at a file, line or document that cannot be read")
     parser.add_argument("--beam", metavar="OPTIONS", help="run as an Apache Beam pipeline with these options")
     parser.add_argument("--out", required=True, help="the directory to make")
 
