@@ -41,8 +41,8 @@ class Task(NamedTuple):
 # The shortest first. A thread of an AVX-512 machine with bfloat16 trains some 1,300 tokens of MiniLM a second on torch
 # and predicts three times as many: the shares make runs of three to twelve minutes, of SQuAD up to 40. At 256 tokens 9
 # of 10 contexts of SQuAD are one window, and half as many tokens again would be padding at 384; the longest sentence of
-# CoNLL-2003 has 164, so that nobody has to cut or to lay windows. Of SQuAD 2.0 small batches make 441 updates: enough to
-# see more than that no answer is the likeliest one.
+# CoNLL-2003 has 164, so that nobody has to cut or to lay windows. Of SQuAD 2.0 small batches make 441 updates: enough
+# to see more than that no answer is the likeliest one.
 TASKS = {
     "cola": Task(),
     "sst2": Task(epochs=2),
