@@ -1,5 +1,7 @@
 """The backbone: size, outputs, serialisation, what Keras can do to its products, what it refuses."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -17,6 +19,17 @@ def test_parameters(preset, parameters):
     with keras.StatelessScope():
         backbone = kbz.BertBackbone.from_preset(preset, load_weights=False)
     assert sum(int(np.prod(weight.shape)) for weight in backbone.weights) == parameters
+
+
+def test_fresh_weights_spread_as_told():
+    """Of a normal that is cut at two standard deviations sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)) = 0.88 of one is left."""
+    backbone = kbz.BertBackbone(**{**TINY, "hidden_dim": 128}, initializer_range=0.1)
+    heads = [kbz.BertPretrainer, kbz.BertTextRegressor, kbz.BertQuestionAnswerer, kbz.BertMultipleChoice]
+    heads += [partial(task, num_classes=3) for task in (kbz.BertTextClassifier, kbz.BertTokenClassifier)]
+    for model in (head(backbone) for head in heads):
+        for weight in model.weights:
+            if weight.ndim > 1:  # Of 128 values or more.
+                assert numpy(weight).std() == pytest.approx(0.088, rel=0.3), (model.name, weight.path)
 
 
 def test_outputs_and_their_precision():

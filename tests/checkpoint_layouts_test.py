@@ -17,7 +17,7 @@ transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("
 
 CONFIG = {
     "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
-    "max_position_embeddings": 16, "num_labels": 3,
+    "max_position_embeddings": 16, "num_labels": 3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3,
 }  # fmt: skip
 HARD_TEXTS = ["A Good film!", "naïve café, 長い", "LONG longest", "[MASK] slow-film", "\u200bbad\tfilm"]
 
@@ -47,6 +47,7 @@ def run(model, inputs):
 
 def check_backbone(model, directory, pooler=True):
     backbone = kbz.BertBackbone.from_preset(directory)
+    assert [backbone.architecture[name] for name in ("dropout", "attention_dropout")] == [0.2, 0.3]
     inputs = random_inputs()
     ours, expected = backbone(inputs), run(model, inputs)
     np.testing.assert_allclose(numpy(ours["sequence_output"]), expected.last_hidden_state.numpy(), atol=5e-6)

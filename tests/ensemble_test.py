@@ -6,6 +6,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.models.ensemble import _mean_with
+from keras_bert_zoo.text.answers import search_answers
 from tests.helpers import TEXTS, TINY, WORDS, numpy, random_inputs, randomise
 
 CHOICES = [TEXTS[:2], TEXTS[1:4], TEXTS[:3], TEXTS[3:6], ["bad", "so slow"], TEXTS[2:4]]
@@ -18,6 +19,11 @@ TASKS = {
     "classifier": (kbz.BertTextClassifier, {"class_names": ["dull", "fine", "warm"]}, kbz.BertPreprocessor, {}, TEXTS),
     "regressor": (kbz.BertTextRegressor, {}, kbz.BertPreprocessor, {}, TEXTS),
     "tagger": (kbz.BertTokenClassifier, {"class_names": ["B-X", "I-X", "O"]}, kbz.BertWordPreprocessor, {}, SENTENCES),
+    "feature_tagger": (
+        kbz.BertFeatureTokenClassifier,
+        {"class_names": ["B-X", "I-X", "O"], "hidden_layers": [-1, 0], "units": 4, "num_layers": 1},
+        kbz.BertWordPreprocessor, {}, SENTENCES,
+    ),
     "answerer": (
         kbz.BertQuestionAnswerer, {}, kbz.BertQuestionPreprocessor, {"stride": 4, "question_length": 4},
         (QUESTIONS, CONTEXTS),
@@ -69,10 +75,11 @@ def test_predicts_the_mean_of_what_members_predict(task, monkeypatch):
         for (best, probabilities), row, choices in zip(together.choose(x, 2), expected, CHOICES, strict=True):
             assert (best, len(probabilities)) == (row.argmax(), len(choices))
     elif task == "answerer":
-        assert [answer.text in context for answer, context in zip(together.answer(*x, 2), x[1], strict=True)] == [
-            True
-        ] * 2
-    elif task == "tagger":
+        windows, logits = pack(members[0].preprocessor, x), [window for question in expected for window in question]
+        for answer, found in zip(together.answer(*x, 2), search_answers(windows, logits, False), strict=True):
+            assert answer[:3] == found.best()[:3]
+            assert answer.probability == pytest.approx(found.best().probability, abs=1e-5)
+    elif task in ("tagger", "feature_tagger"):
         for found, words, rows in zip(together.tag(x, 2), x, expected, strict=True):
             assert {word for entity in found for word in entity.text.split()} == {
                 word

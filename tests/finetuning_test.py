@@ -108,6 +108,62 @@ def numbers(folder, name):
     write(folder / f"{name}.csv", "text,label", *(f"{text},{i % 3}.5" for i, text in enumerate(SENTENCES)))
 
 
+# Sequence length, batch size, peak and epochs of each recipe.
+NUMBERS = {
+    # google-research/bert, README.md: the point of appendix A.3's grid that section 4.1 has, too.
+    **dict.fromkeys(("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"), (128, 32, 2e-5, 3)),
+    **dict.fromkeys(("texts", "numbers"), (128, 32, 2e-5, 3)),
+    "squad": (384, 32, 5e-5, 3),  # Section 4.2; run_squad.py for the length.
+    "squad2": (384, 48, 5e-5, 2),  # Section 4.3.
+    "swag": (128, 16, 2e-5, 3),  # Section 4.4.
+    "conll": (512, 16, 5e-5, 4),  # Appendix A.3.
+    "dream": (512, 24, 2e-5, 8),  # nlpdata/mrc_bert_baseline, README.md.
+    "xnli": (128, 32, 5e-5, 2),  # google-research/bert, multilingual.md.
+}
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_a_run_has_the_numbers_of_the_paper(task):
+    run = Run(task, "bert_base")
+    assert (run.sequence_length, run.batch_size, run.learning_rate, run.epochs) == NUMBERS[task]
+    assert run.warmup == 0.1  # google-research/bert, run_classifier.py and run_squad.py.
+
+
+@pytest.mark.parametrize(
+    "task, options, peak, warmup",
+    [
+        (kbz.BertTextClassifier, {"num_classes": 2}, 3e-5, 0.1),
+        (kbz.BertNextSentencePredictor, {}, 3e-5, 0.1),
+        (kbz.BertTextRegressor, {}, 3e-5, 0.1),
+        (kbz.BertTokenClassifier, {"num_classes": 2}, 3e-5, 0.1),
+        (kbz.BertFeatureTokenClassifier, {"num_classes": 2, "hidden_layers": [-1], "units": 4}, 1e-3, 0.1),
+        (kbz.BertQuestionAnswerer, {}, 3e-5, 0.1),
+        (kbz.BertMultipleChoice, {}, 2e-5, 0.1),
+        (kbz.BertTextEmbedder, {}, 2e-5, 0.1),
+        (kbz.BertMaskedLM, {}, 1e-4, 0.01),
+        (kbz.BertPretrainer, {}, 1e-4, 0.01),
+    ],
+)
+def test_what_compile_does_on_its_own(backbone, task, options, peak, warmup):
+    optimizer = task(backbone, **options).optimizer
+    assert isinstance(optimizer, kbz.AdamW)
+    assert schedule_of(optimizer) == {"learning_rate": peak, "warmup": warmup, "total_steps": None, "power": 1.0}
+
+
+def schedule_of(optimizer):
+    return optimizer.get_config()["learning_rate"]["config"]
+
+
+def test_the_model_and_its_schedule_are_the_run_s(start, tmp_path):
+    numbers(tmp_path, "train")
+    run = Run("numbers", start, data=tmp_path, dtype="mixed_bfloat16", warmup=0.25, **OPTIONS)
+    built = run.build(run.read("train"))
+    assert schedule_of(built.optimizer) == {"learning_rate": 1e-2, "warmup": 0.25, "total_steps": None, "power": 1.0}
+    built.save_to_preset(tmp_path / "preset")
+    loaded = replace(run, preset=tmp_path / "preset").load()
+    assert [model.backbone.embeddings.compute_dtype for model in (built, loaded)] == ["bfloat16"] * 2
+
+
 def lines_of(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 

@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import inspect
 from contextlib import contextmanager
 
 import keras
@@ -83,7 +84,7 @@ def randomise(model, seed=0, scale=0.2):
 
 
 def check_saving(build, inputs, tmp_path, as_model=None):
-    """Everything a serialisable class owes: config round trip, and a `.keras` file with the same outputs.
+    """Everything a serialisable class owes: a config of all its arguments, and a `.keras` file with the same outputs.
 
     Args:
         build: Makes the object.
@@ -93,6 +94,7 @@ def check_saving(build, inputs, tmp_path, as_model=None):
     """
     built = build()
     config = keras.saving.serialize_keras_object(built)
+    assert {*inspect.signature(type(built).__init__).parameters} - {"self", "kwargs"} <= config["config"].keys()
     again = keras.saving.deserialize_keras_object(copy.deepcopy(config))  # Keras writes into what it reads
     assert type(again) is type(built)
     assert keras.saving.serialize_keras_object(again) == config

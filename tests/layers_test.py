@@ -6,11 +6,12 @@ import keras
 import numpy as np
 import pytest
 
+import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention
-from tests.helpers import check_saving, gradients, numpy, random_inputs, randomise
+from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's kernel alone drops out")
 HIDDEN = np.random.default_rng(1).normal(size=(3, 9, 8)).astype("float32")
@@ -244,3 +245,42 @@ def test_dropout_s_gradient_has_its_mask():
     assert abs((gradient == 0).mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4096)
     if keras.backend.backend() != "jax":  # There it is traced.
         np.testing.assert_allclose(gradient, numpy(outputs[0])[0] / 0.75, rtol=1e-5)
+
+
+def assert_drops_out(layer, *inputs):
+    """By far more than an activation or attention that is computed in another way in training."""
+    dropped, whole = (numpy(layer(*inputs, training=training)) for training in (True, False))
+    assert np.abs(dropped - whole).max() > 0.1
+
+
+@pytest.mark.parametrize("silenced", ["attention", "feed-forward"])
+def test_each_half_of_a_block_drops_out(silenced):
+    layer = EncoderLayer(8, 2, 16, dropout=0.5, attention_dropout=0.0)
+    layer.build(HIDDEN.shape)
+    randomise(layer)
+    last = layer.attention.output_dense if silenced == "attention" else layer.output_dense
+    last.set_weights([np.zeros(weight.shape) for weight in last.weights])
+    assert_drops_out(layer, HIDDEN, MASK)
+
+
+def test_embeddings_drop_out():
+    inputs = random_inputs()
+    assert_drops_out(BertEmbeddings(40, 8, dropout=0.5), inputs["token_ids"], inputs["segment_ids"])
+
+
+@pytest.mark.parametrize(
+    "task, options",
+    [
+        (kbz.BertTextClassifier, {"num_classes": 3}),
+        (kbz.BertTextRegressor, {}),
+        (kbz.BertTokenClassifier, {"num_classes": 3}),
+        (kbz.BertFeatureTokenClassifier, {"num_classes": 3, "hidden_layers": [-1], "units": 4}),
+        (kbz.BertMultipleChoice, {}),
+    ],
+)
+def test_heads_drop_out(task, options):
+    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
+    inputs = random_inputs()
+    if task is kbz.BertMultipleChoice:
+        inputs = {name: array[None] for name, array in inputs.items()}
+    assert_drops_out(randomise(task(backbone, dropout=0.5, **options), scale=0.5), inputs)

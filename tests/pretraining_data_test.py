@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+from dataclasses import replace
 from itertools import repeat
 
 import keras
@@ -214,6 +215,15 @@ def test_partners_are_drawn_from_only():
     assert not alone.next_sentence_labels.any()
 
 
+def test_parts_of_one_document_are_no_partners():
+    """Each part is one sentence, whose partner is always random: the other document for all but itself."""
+    documents = replace(documents_of(*[[4]] * 9), origins=np.repeat([0, 1], [8, 1]))
+    spans = ex.draw_pairs(documents, 64, 0.0, np.random.default_rng(0))
+    assert spans.next_sentence_labels.all()
+    assert spans.second[:8].tolist() == [[32, 36]] * 8
+    assert spans.second[8, 1] <= 32
+
+
 @pytest.fixture(scope="module")
 def many():
     rng = np.random.default_rng(1)
@@ -315,9 +325,10 @@ def test_mask_counts_and_places(whole_words):
     assert (chosen[:, 1:] == chosen[:, :-1])[inner[:, 1:]].all()
 
 
-@pytest.mark.parametrize("mask, random", [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.0, 0.8), (0.0, 1.0)])
-def test_shares_of_masks(mask, random):
-    *_, result = masked(Masking(20, mask=mask, random=random), n=8000)
+@pytest.mark.parametrize("shares", [(), (0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.0, 0.8), (0.0, 1.0)])
+def test_shares_of_masks(shares):
+    mask, random = shares or (0.8, 0.1)  # The paper's.
+    *_, result = masked(Masking(20, 0.15, *shares), n=8000)
     real = result.mask_weights == 1
     now = np.take_along_axis(result.token_ids, result.mask_positions, axis=1)[real]
     was = result.mask_ids[real]

@@ -22,7 +22,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.progress import Speed
-from keras_bert_zoo.training.runs import SaveState
+from keras_bert_zoo.training.runs import SaveState, State
 from tests.helpers import TINY, WORDS, numpy, slow_on
 
 SENTENCES = [
@@ -86,6 +86,26 @@ def test_a_killed_run_ends_with_the_same_weights(run, tmp_path):
     assert all(float(row["tokens_per_second"]) > 0 for row in rows)
 
 
+SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
+
+
+@slow_on("jax")
+@pytest.mark.parametrize(
+    "changes, optimizer",
+    [
+        ({"optimizer": "lamb"}, kbz.Lamb),
+        ({"dropout": 0.2}, kbz.AdamW),
+        ({"preset": "bert_tiny", "architecture": SMALL}, kbz.AdamW),
+    ],
+)
+def test_precision_and_optimizer_are_the_run_s(run, tmp_path, monkeypatch, changes, optimizer):
+    monkeypatch.setattr("keras_bert_zoo.pretraining.progress.peak_flops", lambda dtype: 1e9)  # Takes a minute.
+    told = replace(run, dtype="mixed_bfloat16", steps=1, save_every=1, **changes)
+    model = pretrain(told, tmp_path / "run", verbose=0)
+    assert model.backbone.embeddings.compute_dtype == "bfloat16"
+    assert isinstance(model.optimizer, optimizer)
+
+
 def test_another_run_is_not_overwritten(run, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("years of work")
@@ -119,6 +139,22 @@ def test_a_state_that_is_not_finite_is_not_kept(run, tmp_path):
     assert not (tmp_path / "run" / "state.safetensors").exists()
 
 
+def test_a_state_that_is_half_written_leaves_the_last_one(classifier, tmp_path, monkeypatch):
+    """Newer releases of safetensors see to it, too; not all that we take."""
+    state = State(classifier, tmp_path / "state.safetensors", data="")
+    state.save(1)
+    before = state.path.read_bytes()
+
+    def break_off(arrays, path, metadata):
+        Path(path).write_bytes(before[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safetensors.numpy.save_file", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        state.save(2)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == {state.path: before}
+
+
 def test_a_finished_run_is_left_as_it_is(run, tmp_path):
     short = replace(run, steps=4)
     pretrain(short, tmp_path / "run", verbose=0)
@@ -145,8 +181,7 @@ def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp
 
 
 def test_an_embedding_of_more_rows_than_tokens(run, tokenizer, tmp_path):
-    small = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
-    rows = replace(run, preset="bert_tiny", architecture={**small, "vocabulary_size": 128}, steps=2, save_every=2)
+    rows = replace(run, preset="bert_tiny", architecture={**SMALL, "vocabulary_size": 128}, steps=2, save_every=2)
     pretrain(rows, tmp_path / "run", verbose=0)
     model = kbz.BertPretrainer.from_preset(tmp_path / "run" / "preset")
     assert model.backbone.embeddings.token_embedding.embeddings.shape[0] == 128
@@ -250,6 +285,20 @@ def test_a_nan_stops_the_run(run, tmp_path):
         pretrain(
             Run(run.data, str(tmp_path / "nan"), steps=4, batch_size=16, save_every=4), tmp_path / "run", verbose=0
         )
+
+
+def test_a_nan_leaves_the_last_state(run, tmp_path, monkeypatch):
+    save = SaveState.on_epoch_end
+
+    def save_and_poison(self, epoch, logs=None):
+        save(self, epoch, logs)
+        weight = self.model.weights[0]
+        weight.assign(np.full(weight.shape, np.nan))
+
+    monkeypatch.setattr(SaveState, "on_epoch_end", save_and_poison)
+    last = re.escape(str(tmp_path / "run" / "state.safetensors"))
+    with pytest.raises(ValueError, match=rf"step \d+.*the last state is {last}"):
+        pretrain(replace(run, steps=2, save_every=1), tmp_path / "run", verbose=0)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Keras reads each step's loss on TensorFlow.")
