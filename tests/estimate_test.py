@@ -236,5 +236,8 @@ def test_refusals(arguments, message):
 
 def test_every_device_takes_an_estimate():
     architecture = load_preset("bert_tiny", load_weights=False).backbone
-    for name in DEVICES:
-        assert estimate(architecture, name, efficiency=0.5).seconds > 0
+    for name, device in DEVICES.items():
+        run = estimate(architecture, name, schedule=[(128, 20, 256, 10)], efficiency=0.5)
+        (step,) = run.steps
+        assert step.compute == pytest.approx(step.flops / (device.peak * 0.5))
+        assert run.seconds == pytest.approx(10 * step.seconds)

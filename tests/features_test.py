@@ -82,7 +82,7 @@ def test_json_lines_in_the_layout_of_the_original(embedder, tmp_path):
             assert [layer["index"] for layer in feature["layers"]] == [-1, -2]
             for j, layer in enumerate(feature["layers"]):
                 assert layer["values"] == [round(float(value), 6) for value in values[j, i]]
-    with pytest.raises(ValueError):  # What fails on the way leaves what was there.
+    with pytest.raises(ValueError, match="`texts` must hold strings"):  # What fails on the way leaves what was there.
         kbz.write_features(tmp_path / "features.jsonl", kbz.extract_features(embedder, ["a", None], LAYERS))
     assert len((tmp_path / "features.jsonl").read_text().splitlines()) == 2
 

@@ -131,3 +131,9 @@ def gradients(model, inputs, loss):
         loss(model(inputs)).backward()
         grads = [w.value.grad for w in weights]
     return {w.path: numpy(grad) for w, grad in zip(weights, grads, strict=True)}
+
+
+def crossentropy(logits, labels):
+    """Of each row, in float64."""
+    logits = logits.astype("float64")
+    return np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, np.expand_dims(labels, -1), -1)[..., 0]

@@ -9,12 +9,12 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import prepare
 from keras_bert_zoo.text.languages import smoothed_passes
-from tests.helpers import left_to_torch
+from tests.helpers import WORDS, left_to_torch
 
 if left_to_torch():
     pytest.skip("languages know no backend: once is enough", allow_module_level=True)
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SPECIAL = WORDS[:5]
 # 128 of 129 where it was 1,024 of 1,025.
 OFTEN, RARE = 128 / 129 / (1024 / 1025), 1 / 129 / (1 / 1025)
 

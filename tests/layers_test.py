@@ -113,7 +113,9 @@ def test_activations_at_hand_worked_points():
     for name in ("gelu_new", "gelu_pytorch_tanh"):
         np.testing.assert_allclose(numpy(get_activation(name)(x)), x * 0.5 * (1 + tanh), atol=1e-6)
     np.testing.assert_array_equal(numpy(get_activation("relu")(x)), np.maximum(x, 0))
-    np.testing.assert_allclose(numpy(get_activation("silu")(x)), x / (1 + np.exp(-x)), atol=1e-6)
+    for name in ("silu", "swish"):
+        np.testing.assert_allclose(numpy(get_activation(name)(x)), x / (1 + np.exp(-x)), atol=1e-6)
+    np.testing.assert_allclose(numpy(get_activation("tanh")(x)), np.tanh(x), atol=1e-6)
 
 
 class Gelu(keras.layers.Layer):

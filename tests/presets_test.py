@@ -278,7 +278,7 @@ def test_saving_spares_other_peoples_directories(backbone, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="must be a new or empty directory"):
         backbone.save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match="a file"):
+    with pytest.raises(ValueError, match=r"`path` must be a directory\. Received: path='.*thesis\.tex', a file"):
         backbone.save_to_preset(tmp_path / "thesis.tex")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -362,8 +362,7 @@ def test_fields_of_the_wrong_kind_are_refused_by_name(classifier, file, field, v
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(ValueError) as error:
         kbz.BertTextClassifier.from_preset(tmp_path / "preset")
-    ours = {"layer_norm_eps": "layer_norm_eps", "num_hidden_layers": "num_hidden_layers"}.get(field, field)
-    assert ours in str(error.value)
+    assert field in str(error.value)
     assert len(str(error.value)) < 400
 
 

@@ -228,6 +228,20 @@ def test_batches_of_another_kind(tmp_path, tokenizer):
     assert int(masked.optimizer.iterations) == len(alone)
 
 
+def test_accuracy_is_of_predictions_and_not_of_what_fills_their_rows(tmp_path, tokenizer):
+    (tmp_path / "text").write_text("a good film\nso slow\n\nbad cast\nit is fine\n\n" * 20)
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    batches = PretrainingBatches(tmp_path / "data", PretrainingBatches(tmp_path / "data", 1).examples)
+    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**TINY)))
+    scores = model.evaluate(batches, verbose=0, return_dict=True)
+    ((inputs, targets, weights),) = batches
+    logits = model(inputs)
+    right = {name: numpy(logits[name]).argmax(-1) == targets[name] for name in ("mlm", "nsp")}
+    for name, hits in right.items():
+        assert scores[f"{name}_accuracy"] == pytest.approx(hits[weights[name] > 0].mean())
+    assert right["mlm"].mean() != pytest.approx(scores["mlm_accuracy"], rel=0.1)
+
+
 def test_the_smoke_run(tmp_path):
     """As google-research/bert's README: some KB of text, overfit (there 20 steps, accuracy 0.985 and 1.0)."""
     rng = np.random.default_rng(0)

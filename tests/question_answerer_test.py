@@ -8,7 +8,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from tests import layouts
-from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
+from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 QUESTIONS = ["was the cast good", "was it long ?", "is it slow", "was the plot good"]
@@ -39,12 +39,6 @@ def logits_one_by_one(answerer, x):
     return windows, [numpy(answerer(row))[0] for row in rows]
 
 
-def nll(logits, places):
-    """Of the start and of the end."""
-    logits = logits.astype("float64")
-    return [np.log(np.exp(row).sum()) - row[place] for row, place in zip(logits, places, strict=True)]
-
-
 def test_the_same_whatever_the_padding(answerer):
     windows, expected = logits_one_by_one(answerer, (QUESTIONS, CONTEXTS))
     assert windows.questions.tolist() == [0] * 4 + [1, 2] + [3] * 4
@@ -60,7 +54,7 @@ def test_the_same_whatever_the_padding(answerer):
         assert (ours[:, logits.shape[1] :] == -1e9).all()
     # The mean over windows of the mean of both ends' cross-entropies; a weight is its question's.
     places = windows.targets(ANSWERS)
-    losses = np.array([nll(logits, own) for logits, own in zip(expected, places, strict=True)])
+    losses = np.array([crossentropy(logits, own) for logits, own in zip(expected, places, strict=True)])
     right = np.array([logits.argmax(-1) for logits in expected]) == places
     scores = answerer.evaluate((QUESTIONS, CONTEXTS), ANSWERS, batch_size=4, verbose=0, return_dict=True)
     assert scores == {"loss": pytest.approx(losses.mean(), abs=1e-5), "accuracy": pytest.approx(right.mean())}

@@ -1,28 +1,44 @@
-"""How much work a step is, beside published counts: BERT with the masked-LM head at the masked positions only."""
+"""How fast a run is, by scripted clocks, and how fast the device could be."""
+
+from types import SimpleNamespace
 
 import pytest
 
-from keras_bert_zoo.presets import load_preset
+import keras_bert_zoo as kbz
+from keras_bert_zoo.pretraining import progress
+from keras_bert_zoo.pretraining.progress import Speed
+from keras_bert_zoo.training import speed
 from keras_bert_zoo.training.devices import peak_of
 from keras_bert_zoo.training.speed import peak_flops, training_flops
+from tests.helpers import TINY
 
 
-@pytest.mark.parametrize(
-    "preset, length, predictions, flops",
-    [
-        ("bert_base", 128, 20, 6.99e10),
-        ("bert_base", 512, 76, 3.01e11),
-        ("bert_large", 128, 20, 2.41e11),
-        ("bert_large", 512, 76, 1.02e12),
-    ],
-)
-def test_operations_of_a_training_step(preset, length, predictions, flops):
-    architecture = {**load_preset(preset, load_weights=False).backbone, "pooler": True}
-    assert training_flops(architecture, length, predictions) == pytest.approx(flops, rel=5e-3)
+def scripted(monkeypatch, module, readings):
+    """What the module's clock says, one reading after another."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=iter(readings).__next__))
 
 
-def test_a_peak_is_measured():
-    assert 1e8 < peak_flops("float32") < 1e16
+def test_a_peak_is_that_of_the_fastest_product(monkeypatch):
+    """Of ten, a second apart."""
+    seconds = [0.5] * 7 + [0.25, 0.5, 0.5]
+    scripted(monkeypatch, speed, [reading for i in range(10) for reading in (i, i + seconds[i])])
+    monkeypatch.setattr(speed, "_device_name", lambda: "")
+    assert peak_flops("float32") == 2 * 1024**3 / 0.25
+
+
+def test_speed_of_all_batches_of_an_epoch(monkeypatch):
+    """The third of them is done four seconds after its beginning."""
+    monkeypatch.setattr(progress, "peak_flops", lambda dtype: 1e9)
+    monkeypatch.setattr(progress, "device_count", lambda model: 2)
+    scripted(monkeypatch, progress, [100.0, 101.0, 104.0])
+    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
+    callback = Speed(model, SimpleNamespace(batch_size=8, mean_length=10.0, mean_predictions=2.0))
+    flops = 8 * training_flops(model.backbone.architecture, 10.0, 2.0)
+    logs = {}
+    callback.on_epoch_begin(0)
+    for batch, rate in ((0, 1.0), (2, 0.75)):
+        callback.on_train_batch_end(batch, logs)
+        assert logs == {"tokens_per_second": 80 * rate, "mfu": pytest.approx(flops * rate / 2e9)}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.files import read_json
 from keras_bert_zoo.text.token_batches import TokenBatches
-from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
+from keras_bert_zoo.text.words import split_text
+from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 NAMES = ["B-PER", "I-PER", "O"]
@@ -38,11 +39,6 @@ def logits_of(tagger, words):
     starts = np.cumsum([1, *map(len, tokens)])[:-1]
     inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": np.ones_like(ids)}
     return numpy(tagger(inputs))[0, starts.astype(int)]
-
-
-def losses_of(logits, labels):
-    logits = logits.astype("float64")
-    return np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
 
 
 def test_predictions_are_of_first_tokens_in_the_order_given(tagger):
@@ -85,7 +81,7 @@ def test_long_sentences_come_in_windows(tagger):
 def test_loss_is_the_mean_over_words(tagger):
     labels = [NAMES.index(tag) for tags in TAGS for tag in tags]
     logits = np.concatenate([logits_of(tagger, words) for words in SENTENCES])
-    losses = losses_of(logits, labels)
+    losses = crossentropy(logits, labels)
     for batch_size in (1, 2, 8):
         scores = tagger.evaluate(SENTENCES, TAGS, batch_size, verbose=0, return_dict=True)
         assert scores["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
@@ -191,6 +187,18 @@ def test_tags_have_places(tagger, monkeypatch):
     ]
     true = [[["B-PER", "I-PER"], ["B-PER", "O"]], [["O", "B-PER"]]]
     assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 1, "f1": 1}
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("(in the U.S.)", ["(", "in", "the", "U.S", ".", ")"]),
+        ("Clinton's well-known", ["Clinton", "'s", "well-known"]),
+        ("at 东京, GDP高", ["at", "东", "京", ",", "GDP", "高"]),
+    ],
+)
+def test_words_of_a_text(text, words):
+    assert [text[start:end] for start, end in split_text(text)] == words
 
 
 def test_spans_of_texts_are_tags(tagger):

@@ -9,12 +9,12 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.text import files
 from keras_bert_zoo.text.vocabulary import _merge
-from tests.helpers import left_to_torch
+from tests.helpers import WORDS, left_to_torch
 
 if left_to_torch():
     pytest.skip("a vocabulary knows no backend: once is enough", allow_module_level=True)
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SPECIAL = WORDS[:5]
 
 
 def test_merges_by_hand():

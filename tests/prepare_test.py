@@ -1,0 +1,42 @@
+"""`prepare` from text to arrays: what a label says, and its options at the console."""
+
+import filecmp
+
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
+from keras_bert_zoo.pretraining import prepare
+from keras_bert_zoo.pretraining.shards import open_shard
+from tests.helpers import WORDS, left_to_torch
+
+if left_to_torch():
+    pytest.skip("data sets know no backend: once is enough", allow_module_level=True)
+
+
+def test_a_label_is_1_where_the_second_segment_is_of_another_document(tmp_path, tokenizer):
+    """Each of the two documents is of one word."""
+    (tmp_path / "text").write_text("good\n" * 100 + "\n" + "bad\n" * 100)
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=8, verbose=False)
+    shard = open_shard(tmp_path / "data", fixed_masks=False)
+    first, last = shard.token_ids[np.r_[0, shard.ends[:-1]] + 1], shard.token_ids[shard.ends - 2]
+    np.testing.assert_array_equal(shard.next_sentence_labels, first != last)
+    assert set(shard.next_sentence_labels) == {0, 1}
+
+
+def test_options_at_the_console(tmp_path, capsys):
+    text, vocab = tmp_path / "text", str(tmp_path / "vocab.txt")
+    text.write_text("a Good film\nso slow\nit is fine\n\nbad cast\nThe plot was dull\n\n" * 20)
+    kbz.write_vocabulary(vocab, WORDS)
+    command = ["prepare", "--vocab", vocab, "--cased", "--sequence-length", "16", "--duplicates", "2"]
+    command += ["--short-rate", "0.5", "--seed", "7", str(text)]
+    assert cli.main([*command, "--out", str(tmp_path / "console")]) == 0
+    options = {"sequence_length": 16, "duplicates": 2, "short_rate": 0.5, "seed": 7, "verbose": False}
+    prepare([text], tmp_path / "python", kbz.BertTokenizer(vocab, lowercase=False), **options)
+    names = sorted(path.name for path in (tmp_path / "python").iterdir())
+    assert filecmp.cmpfiles(tmp_path / "console", tmp_path / "python", names, shallow=False) == (names, [], [])
+    command.append(str(tmp_path / "gone"))
+    assert cli.main([*command, "--out", str(tmp_path / "lenient")]) == 0
+    assert cli.main([*command, "--out", str(tmp_path / "strict"), "--strict"]) == 2
+    assert "gone must be a text file" in capsys.readouterr().err
