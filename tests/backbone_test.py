@@ -75,6 +75,7 @@ def test_extractor_shows_the_same_computation(backbone):
     fast = backbone.extractor()
     assert set(fast(inputs)) == {"sequence_output", "pooled_output", "hidden_states"}
     assert fast.predict(inputs, verbose=0)["hidden_states"][0].shape == (3, 9, 8)
+    assert set(backbone.extractor(hidden_states=False)(inputs)) == {"sequence_output", "pooled_output"}
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True, "pooler": False, "activation": "relu", "dropout": 0.3}])
@@ -161,7 +162,7 @@ BAD_INPUTS = [
 def test_bad_inputs_leave_the_model_usable(backbone):
     extractor = backbone.extractor()
     for inputs, words in BAD_INPUTS:
-        for run in (backbone, lambda x: backbone.predict(x, verbose=0), extractor, backbone.evaluate):
+        for run in (backbone, lambda x: backbone.predict(x, verbose=0), extractor, backbone.evaluate, backbone.fit):
             with pytest.raises(ValueError) as error:
                 run(inputs)
             assert words in str(error.value)

@@ -29,6 +29,7 @@ TASKS = {
         (QUESTIONS, CONTEXTS),
     ),
     "chooser": (kbz.BertMultipleChoice, {}, kbz.BertMultipleChoicePreprocessor, {}, (TEXTS, CHOICES)),
+    "next_sentence": (kbz.BertNextSentencePredictor, {}, kbz.BertPreprocessor, {}, (TEXTS, TEXTS[::-1])),
     "masked_lm": (kbz.BertMaskedLM, {}, kbz.BertPreprocessor, {}, None),
 }  # fmt: skip
 
@@ -63,10 +64,11 @@ def test_predicts_the_mean_of_what_members_predict(task, monkeypatch):
     monkeypatch.setattr(type(members[0].preprocessor), "pack", lambda self, x: packed.append(x) or pack(self, x))
     assert_close(together.predict(x, 2, verbose=0), expected)
     assert len(packed) == 1
-    if task == "classifier":
+    if task in ("classifier", "next_sentence"):
         rows = np.exp(expected) / np.exp(expected).sum(-1, keepdims=True)
         for found, row in zip(together.classify(x, 2), rows, strict=True):
-            assert [name for name, _ in found] == [("dull", "fine", "warm")[i] for i in np.argsort(-row)]
+            assert [name for name, _ in found] == [members[0].class_names[i] for i in np.argsort(-row)]
+    if task == "classifier":
         scores = together.evaluate(x, LABELS, batch_size=2, verbose=0, return_dict=True)
         numbers = ["dull fine warm".split().index(label) for label in LABELS]
         assert scores["loss"] == pytest.approx(-np.log(rows[np.arange(6), numbers]).mean(), abs=1e-5)

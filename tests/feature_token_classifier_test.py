@@ -67,6 +67,12 @@ def test_only_the_head_learns(tokenizer, combine):
     assert len(tagger.tag(["a film"])) == 1
 
 
+def test_the_backbone_does_not_drop_out():
+    tagger, inputs = randomise(build(dropout=0.0)), random_inputs()
+    assert tagger.backbone.architecture["dropout"] == 0.1
+    np.testing.assert_allclose(numpy(tagger(inputs, training=True)), numpy(tagger(inputs)), atol=1e-5)
+
+
 def test_saves(tmp_path):
     loaded = check_saving(lambda: build(combine="weighted_sum"), random_inputs(), tmp_path)
     assert not loaded.backbone.trainable

@@ -302,6 +302,15 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
         evaluate(replace(run, dev="gone"), tmp_path / "out" / "RTE.tsv")  # Before anything is read.
 
 
+def test_a_submission_of_scores(start, tmp_path):
+    stsb(tmp_path, "test")
+    tilted(kbz.BertTextRegressor.from_preset(start), "regressor", [3.25]).save_to_preset(tmp_path / "stsb")
+    test = tmp_path / "glue" / "STS-B" / "test.tsv"
+    predict(Run("stsb", str(tmp_path / "stsb")), tmp_path / "out" / "STS-B.tsv", test)
+    written = (tmp_path / "out" / "STS-B.tsv").read_text().splitlines()
+    assert written == ["index\tprediction", *(f"{i}\t3.250" for i in range(8))]
+
+
 def test_files_without_labels(start, tmp_path):
     """Test sets of SQuAD have no answers, those of a tagger words alone: the same is said as with them."""
     conll(tmp_path, "dev")

@@ -38,6 +38,8 @@ class BertExtractor(ChecksInputs, keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
         backbone = self.backbone
+        if not backbone.trainable:  # Features do not drop out; within a functional model Keras tells all layers alike.
+            training = False
         hidden = backbone.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
         states, scores = [hidden], []
         for layer in backbone.encoder_layers:

@@ -74,7 +74,7 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         super().__init__(backbone, num_classes, class_names, dropout, preprocessor, name, **kwargs)
 
     def features(self, backbone: BertBackbone) -> Any:
-        states = backbone.extractor()(backbone.input, training=False)["hidden_states"]
+        states = backbone.extractor()(backbone.input)["hidden_states"]
         chosen = [states[i] for i in self.hidden_layers]
         dtype = backbone.embeddings.dtype_policy
         if self.combine == "weighted_sum":

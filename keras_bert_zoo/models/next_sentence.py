@@ -31,6 +31,8 @@ class BertNextSentencePredictor(BertTextClassifier):
 
     head_layers = ("nsp",)
     pairs_only = True
+    # Its config does not say them; an ensemble has them from here.
+    num_classes, class_names, multi_label = 2, ["is_next", "not_next"], False
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class BertNextSentencePredictor(BertTextClassifier):
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         super().__init__(
             backbone,
-            class_names=("is_next", "not_next"),
+            class_names=self.class_names,
             dropout=0.0,
             preprocessor=preprocessor,
             name=name,
