@@ -451,7 +451,11 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ),
         ("texts", data | {"train": str(tmp_path / "halved.jsonl")}, "line 1: a label must be valid Unicode"),
         ("squad", answerable, "question '1' must have an answer"),
-        ("squad", dict.fromkeys(("train", "dev"), str(tmp_path / "vain.json")), "of which the tokenizer leaves some"),
+        (
+            "squad",
+            dict.fromkeys(("train", "dev"), str(tmp_path / "vain.json")),
+            "question '1': an answer must have a `text`",
+        ),
         ("mrpc", data | {"sequence_length": 128}, "`sequence_length` must be at most the backbone's"),
     ):
         with pytest.raises(ValueError) as error:
