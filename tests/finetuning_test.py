@@ -157,7 +157,7 @@ def schedule_of(optimizer):
 def test_the_model_and_its_schedule_are_the_run_s(start, tmp_path):
     numbers(tmp_path, "train")
     run = Run("numbers", start, data=tmp_path, dtype="mixed_bfloat16", warmup=0.25, **OPTIONS)
-    built = run.build(run.read("train"))
+    built = run.build({})
     assert schedule_of(built.optimizer) == {"learning_rate": 1e-2, "warmup": 0.25, "total_steps": None, "power": 1.0}
     built.save_to_preset(tmp_path / "preset")
     loaded = replace(run, preset=tmp_path / "preset").load()
