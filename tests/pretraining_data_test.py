@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import sys
 from dataclasses import replace
 from itertools import repeat
 
@@ -183,11 +184,7 @@ def documents_of(*lengths, partners=0):
 
 def scripted(monkeypatch, *draws):
     left = list(draws)
-
-    def uniform(self):
-        return left.pop(0)
-
-    monkeypatch.setattr(ex._Draws, "uniform", uniform)
+    monkeypatch.setattr(ex, "_draws", lambda rng: lambda: left.pop(0))
     return left
 
 
@@ -453,15 +450,21 @@ def test_a_data_set_has_a_checksum_of_its_arrays(corpus, tmp_path, tokenizer, mo
     assert PretrainingBatches(tmp_path / "data", 8).examples == about["examples"]
 
 
-@pytest.mark.parametrize("jax, backend", [(True, "numpy"), (False, "torch")])
-def test_processes_start_what_there_is(monkeypatch, jax, backend):
-    """Keras' NumPy backend, which is quick to start, imports JAX."""
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    monkeypatch.setattr(on_cores.importlib.util, "find_spec", lambda name: name if jax else None)
-    before = dict(os.environ)
-    with on_cores._light_processes(1):
-        assert os.environ["KERAS_BACKEND"] == backend
+def test_processes_do_without_keras():
+    """It would take most of the time that they save. The work is Python, here, and each piece some of it."""
+    pieces = ["__import__('os').getpid()", "__import__('keras_bert_zoo.pretraining.prepare').__doc__"]
+    pieces += ["[name for name in ('keras', 'jax', 'torch', 'tensorflow') if name in __import__('sys').modules]", "3"]
+    before, main = dict(os.environ), sys.modules["__main__"]
+    number, doc, heavy, three = on_cores.in_order(iter(pieces), eval, 2)
+    assert number != os.getpid()
+    assert (doc, heavy, three) == (None, [], 3)
     assert dict(os.environ) == before
+    assert sys.modules["__main__"] is main
+
+
+def test_results_come_in_the_order_of_their_pieces():
+    pieces = [f"__import__('time').sleep({0.5 / (i + 1)}) or {i}" for i in range(12)]
+    assert list(on_cores.in_order(iter(pieces), eval, 3)) == list(range(12))
 
 
 def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatch):

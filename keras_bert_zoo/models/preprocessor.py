@@ -10,6 +10,9 @@ from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts
 
+# Here, and not where the class is: processes that make arrays of text do without Keras, which takes seconds to import.
+keras.saving.register_keras_serializable(package="keras_bert_zoo")(BertTokenizer)
+
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertPreprocessor:

@@ -2,8 +2,9 @@
 create_pretraining_data.py)."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, count
 
 import numpy as np
 
@@ -75,20 +76,9 @@ class PackedExamples:
     next_sentence_labels: np.ndarray
 
 
-class _Draws:
-    """Random numbers, drawn many at a time: one by one they would cost more than all the rest."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._left: list[float] = []
-
-    def uniform(self) -> float:
-        if not self._left:
-            self._left = self._rng.random(8192).tolist()
-        return self._left.pop()
-
-    def below(self, stop: int) -> int:
-        return int(self.uniform() * stop)
+def _draws(rng: np.random.Generator) -> Callable[[], float]:
+    """Random numbers in [0, 1), drawn many at a time: one by one they would cost more than all the rest."""
+    return chain.from_iterable(rng.random(8192).tolist() for _ in count()).__next__
 
 
 def draw_pairs(
@@ -105,7 +95,7 @@ def draw_pairs(
     The original draws from any document; here it is one of those that are in memory, so that NSP is somewhat easier to
     learn where these are few. Documents of one origin only give true pairs only, and lose what is a single sentence.
     """
-    draws = _Draws(rng)
+    draw = _draws(rng)
     longest = sequence_length - 3
     ends = [0, *documents.sentence_ends.tolist()]  # The tokens before each sentence, and after the last.
     document_ends = documents.document_ends.tolist()
@@ -115,15 +105,15 @@ def draw_pairs(
     i = 0
     for origin, stop in documents.to_pair():
         while i < stop:
-            target = 2 + draws.below(longest - 1) if draws.uniform() < short_rate else longest
+            target = 2 + int(draw() * (longest - 1)) if draw() < short_rate else longest
             end = min(bisect_left(ends, ends[i] + target, i + 1), stop)
-            cut = i + 1 + (draws.below(end - i - 1) if end - i >= 2 else 0)
-            if several and (end - i == 1 or draws.uniform() < 0.5):
-                other = draws.below(len(origins))
+            cut = i + 1 + (int(draw() * (end - i - 1)) if end - i >= 2 else 0)
+            if several and (end - i == 1 or draw() < 0.5):
+                other = int(draw() * len(origins))
                 while origins[other] == origin:
-                    other = draws.below(len(origins))
+                    other = int(draw() * len(origins))
                 first, last = document_ends[other - 1] if other else 0, document_ends[other]
-                b = first + draws.below(last - first)
+                b = first + int(draw() * (last - first))
                 wanted = max(target - (ends[cut] - ends[i]), 1)
                 b_end = min(bisect_left(ends, ends[b] + wanted, b + 1), last)
                 rows.append((ends[i], ends[cut], ends[b], ends[b_end], 1))
@@ -139,14 +129,14 @@ def draw_packed(
     documents: TokenisedDocuments, sequence_length: int, short_rate: float, rng: np.random.Generator
 ) -> Spans:
     """One pass over the documents without pairs: as many whole sentences as fit, never across documents."""
-    draws = _Draws(rng)
+    draw = _draws(rng)
     longest = sequence_length - 2
     ends = [0, *documents.sentence_ends.tolist()]
     rows = []
     i = 0
     for _, stop in documents.to_pair():
         while i < stop:
-            target = 2 + draws.below(longest - 1) if draws.uniform() < short_rate else longest
+            target = 2 + int(draw() * (longest - 1)) if draw() < short_rate else longest
             end = min(bisect_left(ends, ends[i] + target + 1, i + 1), stop + 1) - 1
             end = max(end, i + 1)
             rows.append((ends[i], ends[end], 0, 0, 0))
@@ -189,10 +179,10 @@ def pack(
             for span, length, kept in ((part.first, first, kept_first), (part.second, second, kept_second))
         ]
         lengths = kept_first + 2 + np.where(pairs, kept_second + 1, 0)
-        in_first = (steps >= 1) & (steps <= kept_first[:, None])
-        in_second = (steps >= kept_first[:, None] + 2) & (steps < lengths[:, None] - 1)
-        source = np.where(in_first, starts[0][:, None] + steps - 1, 0)
-        source = np.where(in_second, (starts[1] - kept_first - 2)[:, None] + steps, source)
-        packed = np.where(in_first | in_second, token_ids[source], np.where(steps < lengths[:, None], sep, pad))
+        in_first = steps <= kept_first[:, None]
+        source = steps + np.where(in_first, starts[0][:, None] - 1, (starts[1] - kept_first - 2)[:, None])
+        packed = np.where(steps < lengths[:, None], token_ids.take(source, mode="clip"), pad)
         packed[:, 0] = cls
+        rows = np.arange(len(part))
+        packed[rows, kept_first + 1] = packed[rows, lengths - 1] = sep
         yield PackedExamples(packed.astype("int32"), lengths, kept_first + 2, part.next_sentence_labels)

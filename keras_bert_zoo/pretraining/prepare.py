@@ -23,8 +23,8 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
 FORMAT = 1
-# Less text than this is done before processes would have started; each further pass takes an eighth of the first.
-_WORTH_PROCESSES = 2**24
+# Less text than this takes hardly longer than processes to start; each further pass takes an eighth of the first.
+_WORTH_PROCESSES = 2**22
 
 Paths = Sequence[str | os.PathLike[str]]
 

@@ -1,8 +1,8 @@
 """Work on all cores, few pieces at a time, results in order."""
 
-import importlib.util
 import multiprocessing
 import os
+import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -26,27 +26,54 @@ def in_order(pieces: Iterator[Piece], work: Callable[[Piece], Result], workers: 
         yield from map(work, chain([first] if second is None else [first, second], pieces))
         return
     waiting: deque[Future[Result]] = deque()
-    with _light_processes(workers) as executor:
+    with _light_processes(workers, work) as executor:
         for piece in chain([first, second], pieces):
-            waiting.append(executor.submit(work, piece))
+            waiting.append(executor.submit(work_on, piece))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
+# What these import by themselves takes seconds, Keras above all, and what makes arrays of text needs none of it.
+_PACKAGES = ("keras_bert_zoo", "keras_bert_zoo.pretraining")
+_START = f"""
+import sys, types
+for name, path in packages.items():
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = path
+from {__name__} import take
+take(work)
+"""
+
+
 @contextmanager
-def _light_processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that start neither TensorFlow nor PyTorch nor the caller's script to turn text into arrays."""
-    environment, main = {**os.environ}, sys.modules["__main__"]
-    if importlib.util.find_spec("jax") is not None:  # Keras' NumPy backend imports it.
-        os.environ["KERAS_BACKEND"] = "numpy"
+def _light_processes(workers: int, work: Callable[[Any], Any]) -> Iterator[ProcessPoolExecutor]:
+    """Processes that import what the work needs, neither Keras nor the caller's script."""
+    parallelism, main = os.environ.get("TOKENIZERS_PARALLELISM"), sys.modules["__main__"]
+    packages = {name: list(sys.modules[name].__path__) for name in _PACKAGES}
+    start = (_START, {"packages": packages, "work": pickle.dumps(work)})
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is a process a core already.
     sys.modules["__main__"] = ModuleType("__main__")
     try:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as executor:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, context, initializer=exec, initargs=start) as executor:
             yield executor
     finally:
         sys.modules["__main__"] = main
-        os.environ.clear()
-        os.environ.update(environment)
+        os.environ.pop("TOKENIZERS_PARALLELISM")
+        if parallelism is not None:
+            os.environ["TOKENIZERS_PARALLELISM"] = parallelism
+
+
+_work: Callable[[Any], Any]
+
+
+def take(work: bytes) -> None:
+    """Begin a process: the work comes once, not with each piece, as a tokenizer is large."""
+    global _work
+    _work = pickle.loads(work)
+
+
+def work_on(piece: Any) -> Any:
+    return _work(piece)

@@ -108,22 +108,18 @@ def mask_tokens(
         assert continues_word is not None
         chosen = _choose_words(maskable, continues_word, wanted, rng)
     else:
-        chosen = _choose_tokens(maskable, wanted, masking.max_predictions, rng)
-    # Chosen positions first, in ascending order.
-    order = np.argsort(~chosen, axis=1, kind="stable")[:, : masking.max_predictions]
-    if order.shape[1] < masking.max_predictions:
-        order = np.pad(order, ((0, 0), (0, masking.max_predictions - order.shape[1])))
-    weights = np.arange(masking.max_predictions) < chosen.sum(axis=1)[:, None]
-    positions = np.where(weights, order, 0)
-    labels = np.where(weights, np.take_along_axis(token_ids, positions, axis=1), 0)
-    fate = rng.random(positions.shape)
-    drawn = rng.integers(0, vocabulary_size, positions.shape)
+        chosen = _choose_tokens(maskable, wanted, rng)
+    masked = np.array(token_ids, dtype="int32", order="C")
+    places = np.flatnonzero(chosen)  # Row by row, ascending in each.
+    labels = masked.reshape(-1)[places]
+    fate = rng.random(len(places))
+    drawn = rng.integers(0, vocabulary_size, len(places))
     replaced = np.where(fate < masking.mask + masking.random, drawn, labels)
-    replaced = np.where(fate < masking.mask, mask_token_id, replaced)
-    masked = token_ids.astype("int32")
-    rows, columns = np.nonzero(weights)
-    masked[rows, positions[rows, columns]] = replaced[rows, columns]
-    return MaskedTokens(masked, positions.astype("int32"), labels.astype("int32"), weights.astype("float32"))
+    masked.reshape(-1)[places] = np.where(fate < masking.mask, mask_token_id, replaced)
+    filled = np.arange(masking.max_predictions) < chosen.sum(axis=1)[:, None]
+    return MaskedTokens(
+        masked, _laid(places % masked.shape[1], filled), _laid(labels, filled), filled.astype("float32")
+    )
 
 
 def next_tokens(token_ids: np.ndarray, lengths: np.ndarray) -> MaskedTokens:
@@ -142,16 +138,29 @@ def next_tokens(token_ids: np.ndarray, lengths: np.ndarray) -> MaskedTokens:
     )
 
 
-def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """As many random maskable tokens a row as wanted, or all that there are."""
-    keys = np.where(maskable, rng.random(maskable.shape, dtype="float32"), np.float32(2))
-    most = min(most, maskable.shape[1])
-    first = np.argpartition(keys, most - 1, axis=1)[:, :most]
-    first_keys = np.take_along_axis(keys, first, axis=1)
-    first = np.take_along_axis(first, np.argsort(first_keys, axis=1), axis=1)
+def _laid(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
+    """Values that lie end to end where they are to be, int32, and 0 elsewhere."""
+    laid = np.zeros(filled.shape, dtype="int32")
+    laid[filled] = values
+    return laid
+
+
+def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """As many random maskable tokens a row as wanted, or all that there are.
+
+    Floyd's draws without replacement (Bentley and Floyd 1987, A sample of brilliance), a draw of all rows at a time.
+    """
+    counts = maskable.sum(axis=1)
+    wanted = np.minimum(wanted, counts)
+    taken = np.zeros_like(maskable)  # Of the maskable tokens of each row, counted from its first.
+    for turn, draws in enumerate(rng.random((int(wanted.max(initial=0)), len(maskable)))):
+        rows = np.flatnonzero(turn < wanted)
+        last = (counts - wanted)[rows] + turn
+        drawn = (draws[rows] * (last + 1)).astype("int64")
+        taken[rows, np.where(taken[rows, drawn], last, drawn)] = True
     chosen = np.zeros_like(maskable)
-    np.put_along_axis(chosen, first, np.arange(most) < wanted[:, None], axis=1)
-    return chosen & maskable
+    chosen[maskable] = taken[np.arange(maskable.shape[1]) < counts[:, None]]
+    return chosen
 
 
 def _choose_words(

@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bert_zoo.text.characters import SPACES, members
@@ -53,7 +52,6 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     return lines
 
 
-@keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertTokenizer:
     """Turns text into WordPiece tokens and back.
 
