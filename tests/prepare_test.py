@@ -1,6 +1,7 @@
 """`prepare` from text to arrays: what a label says, and its options at the console."""
 
 import filecmp
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -23,6 +24,27 @@ def test_a_label_is_1_where_the_second_segment_is_of_another_document(tmp_path, 
     first, last = shard.token_ids[np.r_[0, shard.ends[:-1]] + 1], shard.token_ids[shard.ends - 2]
     np.testing.assert_array_equal(shard.next_sentence_labels, first != last)
     assert set(shard.next_sentence_labels) == {0, 1}
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\n", " "])
+def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer, monkeypatch, end):
+    """Three blocks of it, or thirty: documents of a sentence, one of all sentences, and one of a single line."""
+    for name in ("_BLOCK_CHARACTERS", "_PART_CHARACTERS"):
+        monkeypatch.setattr(f"keras_bert_zoo.pretraining.corpus.{name}", 2**15)
+    monkeypatch.setattr("keras_bert_zoo.text.files._LONGEST_LINE", 2**15)
+    peaks = []
+    for times in (1, 10):
+        paths = [tmp_path / f"text{times}", tmp_path / "other"]
+        paths[0].write_text(f"A good film and a very , very long plot .{end}" * 2000 * times)
+        paths[1].write_text(f"It is fine .{end}" * 10)
+        options = {"layout": "prose" if end == " " else "sentences", "sequence_length": 16, "fix_masks": True}
+        tracemalloc.start()
+        prepare(paths, tmp_path / f"data{times}", tokenizer, workers=1, verbose=False, **options)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    small, large = ((tmp_path / f"data{times}" / "token_ids.npy").stat().st_size for times in (1, 10))
+    assert large > 8 * small
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 def test_options_at_the_console(tmp_path, capsys):
