@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,38 +54,83 @@ def weights(folder):
     return {weight.path: numpy(weight) for weight in model.weights}
 
 
-def test_a_killed_run_ends_with_the_same_weights(run, tmp_path):
-    """Dropout is on, so that its random state counts, and the data set draws masks in training."""
-    pretrain(run, tmp_path / "whole", verbose=0)
+def started(run, out):
+    """A process of the run; a batch takes 0.3 seconds, and a file that is written 0.1 until it is in place."""
     config = {name: getattr(run, name) for name in Run.__dataclass_fields__}
     code = (
-        "import json, sys, time; from keras_bert_zoo.pretraining import PretrainingBatches, Run, pretrain\n"
+        "import json, os, sys, time; from keras_bert_zoo.pretraining import PretrainingBatches, Run, pretrain\n"
         "make = PretrainingBatches.part_of\n"
         "PretrainingBatches.part_of = lambda self, *place: (time.sleep(0.3), make(self, *place))[1]\n"
+        "replace = os.replace; os.replace = lambda *paths: (time.sleep(0.1), replace(*paths))[1]\n"
         "pretrain(Run(**json.loads(sys.argv[1])), sys.argv[2], verbose=0)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(config), str(tmp_path / "killed")],
+    return subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(config), str(out)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stderr=subprocess.DEVNULL,
     )
-    for _ in range(1200):
-        if (tmp_path / "killed" / "state.safetensors").is_file() or process.poll() is not None:
-            break
-        time.sleep(0.1)
+
+
+def times(folder, name):
+    found = {}
+    for path in folder.glob(name):
+        with suppress(FileNotFoundError):  # A file beside another takes its place.
+            found[path] = path.stat().st_mtime_ns
+    return found
+
+
+def wait_for(process, folder, name):
+    """Until a file of such a name is there, or is another than before: whether it is, when the process ends."""
+    before = times(folder, name)
+    for _ in range(12000):
+        if times(folder, name) != before:
+            return True
+        if process.poll() is not None:
+            return False
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+def check_same_ends(killed, whole, epochs):
+    expected = weights(whole)
+    for path, weight in weights(killed).items():
+        np.testing.assert_array_equal(weight, expected[path], err_msg=path)
+    with (killed / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == [str(epoch) for epoch in range(epochs)]
+    assert all(float(row["tokens_per_second"]) > 0 for row in rows)
+
+
+def test_a_killed_run_ends_with_the_same_weights(run, tmp_path):
+    """Dropout is on, so that its random state counts, and the data set draws masks in training."""
+    pretrain(run, tmp_path / "whole", verbose=0)
+    killed = tmp_path / "killed"
+    process = started(run, killed)
+    assert wait_for(process, killed, "state.safetensors")
     time.sleep(0.6)  # In the middle of the next epoch.
     assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "killed" / "preset").exists()
-    pretrain(run, tmp_path / "killed", verbose=0)
-    expected = weights(tmp_path / "whole")
-    for path, weight in weights(tmp_path / "killed").items():
-        np.testing.assert_array_equal(weight, expected[path], err_msg=path)
-    with (tmp_path / "killed" / "log.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
-    assert all(float(row["tokens_per_second"]) > 0 for row in rows)
+    assert not (killed / "preset").exists()
+    pretrain(run, killed, verbose=0)
+    check_same_ends(killed, tmp_path / "whole", 3)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_weights(run, tmp_path):
+    """Before its first step, beside a state that is written and not yet in place, within epochs, and at its preset."""
+    run = replace(run, save_every=2)
+    pretrain(run, tmp_path / "whole", verbose=0)
+    killed, chance = tmp_path / "killed", random.Random(5)
+    for sign in ("run.json", ".state.part*", "log.csv", ".state.part*", "log.csv", "log.csv", ".preset.*"):
+        process = started(run, killed)
+        assert wait_for(process, killed, sign)
+        time.sleep(chance.uniform(0.0, 0.6) if sign == "log.csv" else 0)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    process = started(run, killed)
+    assert process.wait() == 0
+    check_same_ends(killed, tmp_path / "whole", 6)
 
 
 SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
@@ -96,13 +143,14 @@ SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", 
         ({"optimizer": "lamb"}, kbz.Lamb),
         ({"dropout": 0.2}, kbz.AdamW),
         ({"preset": "bert_tiny", "architecture": SMALL}, kbz.AdamW),
+        ({"dtype": "mixed_float16"}, kbz.LossScaleOptimizer),
     ],
 )
 def test_precision_and_optimizer_are_the_run_s(run, tmp_path, monkeypatch, changes, optimizer):
-    monkeypatch.setattr("keras_bert_zoo.pretraining.progress.peak_flops", lambda dtype: 1e9)  # Takes a minute.
-    told = replace(run, dtype="mixed_bfloat16", steps=1, save_every=1, **changes)
+    monkeypatch.setattr("keras_bert_zoo.pretraining.progress.peak_flops", lambda dtype: 1e9)  # Takes seconds.
+    told = replace(run, **{"dtype": "mixed_bfloat16", "steps": 1, "save_every": 1, **changes})
     model = pretrain(told, tmp_path / "run", verbose=0)
-    assert model.backbone.embeddings.compute_dtype == "bfloat16"
+    assert f"mixed_{model.backbone.embeddings.compute_dtype}" == told.dtype
     assert isinstance(model.optimizer, optimizer)
 
 
