@@ -2,10 +2,11 @@
 
     python benchmarks/prepare_speed.py --original ORIGINAL --vocab VOCAB --out OUT NOVELS/*.txt
 
-`ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert at eedf571;
-without it only ours is timed. Both were written for TensorFlow 1; this line is all that they need under TensorFlow 2:
+`ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert, as PyPI's
+`bert-tensorflow` 1.0.1 has them; without it only ours is timed. They were written for TensorFlow 1 and for that package;
+this is all that they need:
 
-    sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' create_pretraining_data.py tokenization.py
+    sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/; s/^from bert import/import/' *.py
 
 Both sides read the same files, the novels with one sentence a line as our splitter finds them, and make the same thing:
 pairs of length 128 with 20 predictions at most, masks fixed. The original is one process and writes TFRecords; ours
