@@ -3,8 +3,8 @@
     python benchmarks/prepare_speed.py --original ORIGINAL --vocab VOCAB --out OUT NOVELS/*.txt
 
 `ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert, as PyPI's
-`bert-tensorflow` 1.0.1 has them; without it only ours is timed. They were written for TensorFlow 1 and for that package;
-this is all that they need:
+`bert-tensorflow` 1.0.1 has them; without it only ours is timed. They were written for TensorFlow 1 and for that
+package; this is all that they need:
 
     sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/; s/^from bert import/import/' *.py
 

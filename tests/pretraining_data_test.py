@@ -6,8 +6,10 @@ import importlib
 import io
 import json
 import os
+import pickle
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 
 import keras
@@ -23,7 +25,7 @@ from keras_bert_zoo.pretraining.recipe import maskable
 from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
 from keras_bert_zoo.text.masking import Masking, mask_tokens
 from tests.corpora import novels, vocabulary
-from tests.helpers import left_to_torch
+from tests.helpers import WORDS, left_to_torch
 
 if left_to_torch():
     pytest.skip("data sets know no backend: once is enough", allow_module_level=True)
@@ -184,7 +186,7 @@ def documents_of(*lengths, partners=0):
 
 def scripted(monkeypatch, *draws):
     left = list(draws)
-    monkeypatch.setattr(ex, "_draws", lambda rng: lambda: left.pop(0))
+    monkeypatch.setattr(ex, "_draws", lambda rng: iter(lambda: left.pop(0), None))
     return left
 
 
@@ -348,6 +350,17 @@ def test_places_are_uniform():
     assert (abs(hits[hits > 0] - expected) < 5 * np.sqrt(expected)).all()
 
 
+def test_sets_of_places_are_uniform():
+    """Of six tokens three are masked: each of the twenty sets as often, not only each place."""
+    n = 20000
+    allowed, lengths = np.ones((n, 6), dtype=bool), np.full(n, 6)
+    rng = np.random.default_rng(3)
+    result = mask_tokens(np.full((n, 6), 7), allowed, lengths, Masking(3, rate=0.5), 4, 1000, rng)
+    _, counts = np.unique(result.mask_positions, axis=0, return_counts=True)
+    assert len(counts) == 20
+    assert ((counts - n / 20) ** 2 / (n / 20)).sum() < 43.8  # Chi squared at 19 degrees of freedom, one in a thousand.
+
+
 def test_bad_masking():
     for arguments, words in (
         ({"max_predictions": 0}, "`max_predictions` must be a positive integer"),
@@ -452,14 +465,40 @@ def test_a_data_set_has_a_checksum_of_its_arrays(corpus, tmp_path, tokenizer, mo
 
 def test_processes_do_without_keras():
     """It would take most of the time that they save. The work is Python, here, and each piece some of it."""
-    pieces = ["__import__('os').getpid()", "__import__('keras_bert_zoo.pretraining.prepare').__doc__"]
-    pieces += ["[name for name in ('keras', 'jax', 'torch', 'tensorflow') if name in __import__('sys').modules]", "3"]
+    heavy = "[name for name in ('numpy', 'keras') if name in __import__('sys').modules]"
+    pieces = [f"__import__('keras_bert_zoo.pretraining.prepare') and {heavy}", "__import__('os').getpid()", "3"]
     before, main = dict(os.environ), sys.modules["__main__"]
-    number, doc, heavy, three = on_cores.in_order(iter(pieces), eval, 2)
+    found, number, three = on_cores.in_order(iter(pieces), eval, 2)
+    assert found == ["numpy"]
     assert number != os.getpid()
-    assert (doc, heavy, three) == (None, [], 3)
+    assert three == 3
     assert dict(os.environ) == before
     assert sys.modules["__main__"] is main
+
+
+class UpperCase(kbz.BertTokenizer):
+    """Of a user's own: its module imports the whole package."""
+
+    def encode_batch(self, texts):
+        return super().encode_batch(text.swapcase() for text in texts)
+
+
+@pytest.mark.parametrize("kind", [kbz.BertTokenizer, UpperCase])
+def test_processes_make_the_same_bytes(corpus, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 500)
+    tokenizer = kind(WORDS, lowercase=False)
+    for workers in (1, 2):
+        out = tmp_path / f"data{workers}"
+        prepare([corpus], out, tokenizer, sequence_length=16, fix_masks=True, verbose=False, workers=workers)
+    names = sorted(path.name for path in (tmp_path / "data1").iterdir())
+    assert filecmp.cmpfiles(tmp_path / "data1", tmp_path / "data2", names, shallow=False) == (names, [], [])
+
+
+def test_work_that_cannot_travel_is_named(monkeypatch):
+    monkeypatch.setattr(UpperCase, "__module__", "__main__")  # As in a script or a notebook.
+    work = partial(UpperCase.tokenize, UpperCase(WORDS))
+    with pytest.raises(pickle.PicklingError, match="UpperCase"):
+        list(on_cores.in_order(iter("ab"), work, 2, light=False))
 
 
 def test_results_come_in_the_order_of_their_pieces():
@@ -471,7 +510,7 @@ def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatc
     module = importlib.import_module("keras_bert_zoo.pretraining.prepare")  # The package has the function by that name.
     chosen = []
 
-    def in_order(blocks, work, workers):
+    def in_order(blocks, work, workers, light):
         chosen.append(workers)
         return map(work, blocks)
 

@@ -88,6 +88,7 @@ def wait_for(process, folder, name):
         if process.poll() is not None:
             return False
         time.sleep(0.01)
+    process.kill()
     raise TimeoutError
 
 
@@ -122,10 +123,13 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_weights(run, tm
     run = replace(run, save_every=2)
     pretrain(run, tmp_path / "whole", verbose=0)
     killed, chance = tmp_path / "killed", random.Random(5)
-    for sign in ("run.json", ".state.part*", "log.csv", ".state.part*", "log.csv", "log.csv", ".preset.*"):
+    state = "state.safetensors"
+    signs = ("run.json", ".state.part*", state, ".state.part*", state, state, ".preset.*")
+    for number, sign in enumerate(signs):
+        assert (killed / state).is_file() == (number > 2)
         process = started(run, killed)
         assert wait_for(process, killed, sign)
-        time.sleep(chance.uniform(0.0, 0.6) if sign == "log.csv" else 0)
+        time.sleep(chance.uniform(0.0, 0.6) if sign == state else 0)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     process = started(run, killed)

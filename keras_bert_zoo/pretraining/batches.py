@@ -263,8 +263,8 @@ class _RowsOf:
     def __init__(self, rng: np.random.Generator, count: int, own: slice) -> None:
         self._rng, self._count, self._own = rng, count, own
 
-    def random(self, size: tuple[int, int], dtype: Any = "float64") -> np.ndarray:
-        return self._rng.random((self._count, size[1]), dtype)[self._own]
+    def random(self, size: tuple[int, int]) -> np.ndarray:
+        return self._rng.random((self._count, size[1]))[self._own]
 
     def integers(self, low: int, high: int, size: tuple[int, int]) -> np.ndarray:
         return self._rng.integers(low, high, (self._count, size[1]))[self._own]

@@ -2,9 +2,8 @@
 create_pretraining_data.py)."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, count
 
 import numpy as np
 
@@ -76,9 +75,10 @@ class PackedExamples:
     next_sentence_labels: np.ndarray
 
 
-def _draws(rng: np.random.Generator) -> Callable[[], float]:
+def _draws(rng: np.random.Generator) -> Iterator[float]:
     """Random numbers in [0, 1), drawn many at a time: one by one they would cost more than all the rest."""
-    return chain.from_iterable(rng.random(8192).tolist() for _ in count()).__next__
+    while True:
+        yield from rng.random(8192).tolist()
 
 
 def draw_pairs(
@@ -95,7 +95,7 @@ def draw_pairs(
     The original draws from any document; here it is one of those that are in memory, so that NSP is somewhat easier to
     learn where these are few. Documents of one origin only give true pairs only, and lose what is a single sentence.
     """
-    draw = _draws(rng)
+    draw = _draws(rng).__next__
     longest = sequence_length - 3
     ends = [0, *documents.sentence_ends.tolist()]  # The tokens before each sentence, and after the last.
     document_ends = documents.document_ends.tolist()
@@ -129,7 +129,7 @@ def draw_packed(
     documents: TokenisedDocuments, sequence_length: int, short_rate: float, rng: np.random.Generator
 ) -> Spans:
     """One pass over the documents without pairs: as many whole sentences as fit, never across documents."""
-    draw = _draws(rng)
+    draw = _draws(rng).__next__
     longest = sequence_length - 2
     ends = [0, *documents.sentence_ends.tolist()]
     rows = []

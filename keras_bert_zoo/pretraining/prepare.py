@@ -123,7 +123,8 @@ def prepare(
             workers = workers or (os.cpu_count() or 1 if much else 1)
             blocks = read_blocks(languages, passes, layout, strict, reports)
             progress = _Progress(size if verbose else 0)
-            for count in in_order(blocks, partial(_write_block, recipe, tokenizer, beside), workers):
+            light = type(tokenizer) is BertTokenizer  # Another class may come with anything.
+            for count in in_order(blocks, partial(_write_block, recipe, tokenizer, beside), workers, light):
                 counts.append(count)
                 read = sum(report.bytes for report in reports.values())
                 progress.show(read, sum(examples for _, examples in counts))

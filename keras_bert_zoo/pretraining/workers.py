@@ -16,8 +16,17 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 
-def in_order(pieces: Iterator[Piece], work: Callable[[Piece], Result], workers: int) -> Iterator[Result]:
-    """The results of work on pieces, in their order; one worker, or one piece, is worked on in this process."""
+def in_order(
+    pieces: Iterator[Piece], work: Callable[[Piece], Result], workers: int, light: bool = True
+) -> Iterator[Result]:
+    """The results of work on pieces, in their order.
+
+    Args:
+        pieces: What to work on; a few at a time are in memory.
+        work: What to do with each.
+        workers: Processes; one worker, or one piece, is worked on in this process.
+        light: Whether the work needs modules of this package only, and none that its own `__init__` imports.
+    """
     first = next(pieces, None)
     if first is None:
         return
@@ -26,7 +35,7 @@ def in_order(pieces: Iterator[Piece], work: Callable[[Piece], Result], workers: 
         yield from map(work, chain([first] if second is None else [first, second], pieces))
         return
     waiting: deque[Future[Result]] = deque()
-    with _light_processes(workers, work) as executor:
+    with _processes(workers, work, light) as executor:
         for piece in chain([first, second], pieces):
             waiting.append(executor.submit(work_on, piece))
             if len(waiting) > 2 * workers:
@@ -48,20 +57,23 @@ take(work)
 
 
 @contextmanager
-def _light_processes(workers: int, work: Callable[[Any], Any]) -> Iterator[ProcessPoolExecutor]:
-    """Processes that import what the work needs, neither Keras nor the caller's script."""
+def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterator[ProcessPoolExecutor]:
+    """Processes that import what the work needs, not the caller's script, and where they are light not Keras."""
     parallelism, main = os.environ.get("TOKENIZERS_PARALLELISM"), sys.modules["__main__"]
-    packages = {name: list(sys.modules[name].__path__) for name in _PACKAGES}
-    start = (_START, {"packages": packages, "work": pickle.dumps(work)})
+    packages = {name: list(sys.modules[name].__path__) for name in _PACKAGES if light}
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is a process a core already.
     sys.modules["__main__"] = ModuleType("__main__")
     try:
+        start = _START, {"packages": packages, "work": pickle.dumps(work)}
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, context, initializer=exec, initargs=start) as executor:
-            yield executor
+            try:
+                yield executor
+            finally:
+                executor.shutdown(cancel_futures=True)  # After an error, what has not begun.
     finally:
         sys.modules["__main__"] = main
-        os.environ.pop("TOKENIZERS_PARALLELISM")
+        os.environ.pop("TOKENIZERS_PARALLELISM", None)
         if parallelism is not None:
             os.environ["TOKENIZERS_PARALLELISM"] = parallelism
 

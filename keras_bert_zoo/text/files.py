@@ -32,17 +32,25 @@ def read_lines(
         ValueError: A file is not there or not UTF-8, with its name and the line.
     """
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
-        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        decoder = codecs.getincrementaldecoder("utf-8")()  # Of the lines that come in parts.
         number = 1
         try:
             with open_file(path, "rb") as file:
-                broken = False
+                broken = within = False
                 while raw := file.readline(_LONGEST_LINE):
                     if whole and len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
                         raise ValueError(f"{path} must have lines of less than a MiB. Received: line {number}, longer")
                     ends = raw.endswith(b"\n")
+                    if number == 1 and not within:
+                        raw = raw.removeprefix(codecs.BOM_UTF8)
+                    within = within or not ends
                     try:
-                        line = "" if broken else decoder.decode(raw, final=not ends and len(raw) < _LONGEST_LINE)
+                        if broken:
+                            line = ""
+                        elif within:
+                            line = decoder.decode(raw, final=not ends and len(raw) < _LONGEST_LINE)
+                        else:
+                            line = raw.decode("utf-8")
                     except UnicodeDecodeError as error:
                         if skip is None:
                             raise
@@ -53,6 +61,7 @@ def read_lines(
                         yield line.rstrip("\r\n")
                     number += ends
                     broken = broken and not ends  # The rest of the line goes with it.
+                    within = not ends
                 decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None

@@ -108,15 +108,15 @@ def mask_tokens(
         assert continues_word is not None
         chosen = _choose_words(maskable, continues_word, wanted, rng)
     else:
-        chosen = _choose_tokens(maskable, wanted, rng)
+        chosen = _choose_tokens(maskable, wanted, masking.max_predictions, rng)
     masked = np.array(token_ids, dtype="int32", order="C")
     places = np.flatnonzero(chosen)  # Row by row, ascending in each.
     labels = masked.reshape(-1)[places]
-    fate = rng.random(len(places))
-    drawn = rng.integers(0, vocabulary_size, len(places))
+    filled = np.arange(masking.max_predictions) < chosen.sum(axis=1)[:, None]
+    fate = rng.random(filled.shape)[filled]
+    drawn = rng.integers(0, vocabulary_size, filled.shape)[filled]
     replaced = np.where(fate < masking.mask + masking.random, drawn, labels)
     masked.reshape(-1)[places] = np.where(fate < masking.mask, mask_token_id, replaced)
-    filled = np.arange(masking.max_predictions) < chosen.sum(axis=1)[:, None]
     return MaskedTokens(
         masked, _laid(places % masked.shape[1], filled), _laid(labels, filled), filled.astype("float32")
     )
@@ -145,15 +145,16 @@ def _laid(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
     return laid
 
 
-def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
     """As many random maskable tokens a row as wanted, or all that there are.
 
-    Floyd's draws without replacement (Bentley and Floyd 1987, A sample of brilliance), a draw of all rows at a time.
+    Floyd's draws without replacement (Bentley and Floyd 1987, A sample of brilliance), one of all rows at a time. As
+    many numbers are drawn for each row, whatever rows there are, so that a worker can draw those of its own.
     """
     counts = maskable.sum(axis=1)
     wanted = np.minimum(wanted, counts)
     taken = np.zeros_like(maskable)  # Of the maskable tokens of each row, counted from its first.
-    for turn, draws in enumerate(rng.random((int(wanted.max(initial=0)), len(maskable)))):
+    for turn, draws in enumerate(rng.random((len(maskable), min(most, maskable.shape[1]))).T):
         rows = np.flatnonzero(turn < wanted)
         last = (counts - wanted)[rows] + turn
         drawn = (draws[rows] * (last + 1)).astype("int64")
