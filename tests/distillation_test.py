@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
+from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise, slow_on
 
 # Keras takes the string, which is its default, for a loss over logits (3.15).
 LOSS = keras.distillation.LogitsDistillation(2.0, loss=keras.losses.KLDivergence())
@@ -30,6 +30,7 @@ def by_hand(teacher, student, labels, temperature=2.0, share=0.3):
     return {"student_loss": hard, "distillation_loss": divergence, "loss": share * hard + (1 - share) * divergence}
 
 
+@slow_on("tensorflow", "jax")
 def test_loss_by_hand_and_a_student_nearer_to_its_teachers(tokenizer, tmp_path):
     members = [classifier(tokenizer, seed, dropout=0.5, scale=1.0, num_layers=2) for seed in range(2)]
     teacher, student = kbz.ensemble(members), classifier(tokenizer, 2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, check_saving, crossentropy, gradients, numpy, random_inputs, randomise
+from tests.helpers import TEXTS, TINY, check_saving, crossentropy, gradients, numpy, random_inputs, randomise, slow_on
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 # Two, three or four choices, of different lengths.
@@ -75,6 +75,7 @@ def test_hugging_face_in_and_out(tmp_path):
     np.testing.assert_array_equal(numpy(back(inputs)), numpy(ours(inputs)))
 
 
+@slow_on("jax")
 def test_predictions_come_in_the_order_given(chooser):
     rows = logits_row_by_row(chooser)
     expected = padded(rows, -1e9)
@@ -132,6 +133,7 @@ def test_fit_learns_which_choice(tokenizer):
     assert [best for best, _ in chooser.choose(x)] == y
 
 
+@slow_on("jax")
 def test_fit_takes_the_papers_batch_and_epochs(chooser):
     """17 questions are two batches of at most 16, three times."""
     steps = []
@@ -141,6 +143,7 @@ def test_fit_takes_the_papers_batch_and_epochs(chooser):
     assert steps == [0, 1] * 3
 
 
+@slow_on("tensorflow", "jax")
 def test_ready_arrays_stream(chooser):
     tf = pytest.importorskip("tensorflow")
     arrays = chooser.preprocessor(X)

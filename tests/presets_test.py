@@ -11,7 +11,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.presets import presets
 from keras_bert_zoo.pretraining import run
-from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
+from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise, slow_on
 
 PARAMETERS = {
     "bert_tiny": 4_385_920,
@@ -409,6 +409,7 @@ def test_vocabulary_survives_unusual_tokens(backbone, tmp_path):
     assert loaded.get_config() == tokenizer.get_config()
 
 
+@slow_on("tensorflow", "jax")
 def test_fit_then_save_then_go_on(classifier, tmp_path):
     classifier.fit(TEXTS, LABELS, epochs=1, verbose=0)
     classifier.save_to_preset(tmp_path / "preset")

@@ -232,6 +232,7 @@ def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp
         assert not (tmp_path / "out").exists()
 
 
+@slow_on("tensorflow", "jax")
 def test_an_embedding_of_more_rows_than_tokens(run, tokenizer, tmp_path):
     rows = replace(run, preset="bert_tiny", architecture={**SMALL, "vocabulary_size": 128}, steps=2, save_every=2)
     pretrain(rows, tmp_path / "run", verbose=0)
@@ -260,6 +261,7 @@ def test_a_state_stays_with_its_backend(run, tmp_path):
             pretrain(short, tmp_path / "run", verbose=0)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_state_stays_with_its_data(run, tmp_path):
     short = replace(run, steps=2, save_every=1)
     pretrain(short, tmp_path / "run", verbose=0)
@@ -284,6 +286,7 @@ def test_a_state_stays_with_its_data(run, tmp_path):
     pretrain(short, tmp_path / "run", verbose=0)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_log_has_each_epoch_once(run, tmp_path, monkeypatch):
     """Killed behind the log and before the state, and in the middle of the very first file."""
     short = replace(run, steps=3, save_every=1)
@@ -367,6 +370,7 @@ def test_no_step_waits_for_the_loss_of_the_one_before(run, tmp_path, monkeypatch
     assert threading.main_thread() not in threads
 
 
+@slow_on("tensorflow", "jax")
 def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
     (tmp_path / "text").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
@@ -493,6 +497,7 @@ def test_batches_between_two_returns_to_python(run, tmp_path):
         np.testing.assert_allclose(weight, expected[path], atol=1e-6, err_msg=path)
 
 
+@slow_on("tensorflow", "jax")
 def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):
     """`mfu` is the rate times the operations of an example: 3 x 2 x the multiplications, counted by hand for TINY."""
     monkeypatch.setattr("keras_bert_zoo.pretraining.progress.peak_flops", lambda dtype: 1e9)

@@ -20,7 +20,7 @@ from keras_bert_zoo.pretraining import (
 )
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.pretraining.record_files import RecordFiles
-from tests.helpers import TINY, WORDS, broken_off, numpy, randomise
+from tests.helpers import TINY, WORDS, broken_off, numpy, randomise, slow_on
 from tests.pretraining_run_test import TEXT
 
 tf = pytest.importorskip("tensorflow")
@@ -190,6 +190,7 @@ def run(many, data):
     return Run(many[0], "bert_tiny", architecture=SMALL, **options)
 
 
+@slow_on("jax")
 def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
     if keras.backend.backend() != "torch":
         run = replace(run, steps_per_execution=2)
@@ -222,6 +223,7 @@ def test_what_is_not_looked_at_first_stops_training(many, data, tmp_path):
     assert model.predict(tf.data.Dataset.from_tensors(batch[0]), verbose=0)["nsp"].shape == (8, 2)
 
 
+@slow_on("jax")
 def test_a_run_from_records_at_the_console(run, tmp_path, capsys):
     """Held-out records, an accumulated update, and a preset with the vocabulary that was given."""
     command = ["pretrain", "--data", run.data, "--vocab", run.vocab, "--validation", run.data, "--steps", "2"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, check_saving, crossentropy, numpy, random_inputs, randomise
+from tests.helpers import LABELS, TEXTS, TINY, check_saving, crossentropy, numpy, random_inputs, randomise, slow_on
 
 
 @pytest.fixture
@@ -26,6 +26,7 @@ def logits_one_by_one(classifier, texts, pairs=None):
     return np.concatenate(rows)
 
 
+@slow_on("jax")
 @pytest.mark.parametrize("batch_size", [2, 4, None])
 def test_predictions_come_in_the_order_given(classifier, batch_size):
     randomise(classifier)
@@ -55,6 +56,7 @@ def test_evaluate_is_loss_and_accuracy(classifier):
     assert scores["accuracy"] == pytest.approx(np.average(logits.argmax(-1) == LABELS, weights=weights))
 
 
+@slow_on("jax")
 def test_ready_arrays_text_and_tf_data_give_the_same(classifier):
     tf = pytest.importorskip("tensorflow")
     randomise(classifier)
@@ -113,6 +115,7 @@ def test_fit_learns_from_text_names_and_pairs(tokenizer):
     assert paired.evaluate((same, EASY), LABELS, verbose=0)[1] > 0.8
 
 
+@slow_on("tensorflow", "jax")
 def test_multi_label(tokenizer):
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     names = ["film", "praise", "length"]
@@ -137,6 +140,7 @@ def test_multi_label(tokenizer):
         assert likely == {name for name, logit in zip(names, row, strict=True) if logit > 0}
 
 
+@slow_on("tensorflow", "jax")
 def test_class_weight_and_validation_split(classifier):
     randomise(classifier)
     np.testing.assert_array_equal(
@@ -160,6 +164,7 @@ def test_class_weight_weighs_the_loss(still):
     assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
 
 
+@slow_on("tensorflow", "jax")
 def test_validation_steps_takes_the_first_examples(classifier):
     randomise(classifier)
     history = classifier.fit(

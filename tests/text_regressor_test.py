@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, check_saving, gradients, numpy, random_inputs, randomise
+from tests.helpers import TEXTS, TINY, check_saving, gradients, numpy, random_inputs, randomise, slow_on
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 SCORES = [5.0, 0.0, 2.5, 4.2, 3.0, 1.25]
@@ -65,6 +65,7 @@ def test_one_label_is_a_regressor(tmp_path):
     assert kbz.BertTextRegressor.from_preset(tmp_path).load_report.fresh == ()
 
 
+@slow_on("jax")
 def test_predictions_come_in_the_order_given(regressor):
     expected = np.array([numpy(regressor(regressor.preprocessor([text])))[0, 0] for text in TEXTS])
     assert len(np.unique(expected.round(4))) == len(TEXTS)

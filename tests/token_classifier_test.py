@@ -10,7 +10,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.files import read_json
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.words import split_text
-from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise
+from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise, slow_on
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 NAMES = ["B-PER", "I-PER", "O"]
@@ -41,6 +41,7 @@ def logits_of(tagger, words):
     return numpy(tagger(inputs))[0, starts.astype(int)]
 
 
+@slow_on("jax")
 def test_predictions_are_of_first_tokens_in_the_order_given(tagger):
     expected = [logits_of(tagger, words) for words in SENTENCES]
     for batch_size in (1, None):
@@ -219,6 +220,7 @@ def test_nothing_is_found_where_there_are_no_words(tagger):
         tagger.fit([""], [[]], verbose=0)
 
 
+@slow_on("tensorflow", "jax")
 def test_ready_arrays_and_streams(tagger):
     tf = pytest.importorskip("tensorflow")
     arrays, windows = tagger.preprocessor(SENTENCES), tagger.preprocessor.pack(SENTENCES)

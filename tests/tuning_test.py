@@ -262,6 +262,7 @@ def test_what_failed_is_tried_again(name, trainings, tmp_path):
     assert len(trainings.rows) == count
 
 
+@slow_on("tensorflow", "jax")
 @pytest.mark.filterwarnings("ignore:All-NaN axis encountered")  # NumPy, within Keras Tuner.
 def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
     """It is not complete, keeps what there is, and goes on until all is well; three in a row are no end."""
