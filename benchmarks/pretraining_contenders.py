@@ -49,6 +49,7 @@ class Work:
     compiled: bool = False  # torch.compile, or Keras' jit_compile on TensorFlow and PyTorch.
     rematerialise: bool = False
     accumulation: int = 1
+    steps_per_execution: int = 1
     replicas: int = 0  # Logical CPUs under MirroredStrategy; 0 is no strategy.
     device: str = "cpu"  # Or gpu.
     steps: int = 2
@@ -119,7 +120,11 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
         )
         model = kbz.BertPretrainer(backbone)
         parts = work.accumulation if work.accumulation > 1 else None
-        model.compile(kbz.AdamW(1e-4, gradient_accumulation_steps=parts), jit_compile=True if work.compiled else "auto")
+        model.compile(
+            kbz.AdamW(1e-4, gradient_accumulation_steps=parts),
+            steps_per_execution=work.steps_per_execution,
+            jit_compile=True if work.compiled else "auto",
+        )
     return lambda steps: model.fit(Same(steps * work.accumulation), verbose=0)
 
 
@@ -238,7 +243,7 @@ def main() -> None:
     train = CONTENDERS[work.contender](work)
     before = memory(work.framework, work.device)
     start = time.perf_counter()
-    train(2)
+    train(max(2, work.steps_per_execution))
     first = time.perf_counter() - start
     seconds = []
     for _ in range(work.repeats):

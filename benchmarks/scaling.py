@@ -1,4 +1,4 @@
-"""Cost against length, batch, depth, width, corpus and replicas, memory with rematerialisation and accumulation.
+"""Cost against length, batch, depth, width, corpus, replicas and the steps of an execution, and memory.
 
     python benchmarks/scaling.py --backend tensorflow --vocab VOCAB NOVELS/*.txt
     python benchmarks/scaling.py --backend tensorflow --table
@@ -6,9 +6,9 @@
 Each measurement is a process of its own, and what is in `results/scaling_<backend>.jsonl` of this machine, these
 versions and this code is not measured again: the command may be interrupted. The first line measures, then both fit a
 law by least squares to each sweep, draw `results/scaling_<backend>.svg` and print the laws. Without novels the corpus
-is left out. `--only length batch` takes some sweeps, `--quick` tiny sizes, to see that it runs. Memory is PyTorch's,
-whatever the backend: XLA on a CPU does not save any by rematerialisation. Needs the extras `plot`, and for replicas
-TensorFlow. Measure on an idle machine.
+is left out. `--only length batch` takes some sweeps, `--quick` tiny sizes, to see that it runs. Memory, with
+rematerialisation and accumulation, is PyTorch's, whatever the backend: XLA on a CPU saves none by rematerialisation.
+Needs the extras `plot`, and for replicas TensorFlow. Measure on an idle machine.
 """
 
 import argparse
@@ -67,6 +67,9 @@ def sweeps(quick: bool, backend: str) -> dict[str, list[tuple[float, Work]]]:
     # Enough of it that activations are most of the memory.
     heavy = dataclasses.replace(base, backend="torch", batch=4 if quick else 32, steps=1, repeats=1)
     heavy = dataclasses.replace(heavy, **({} if quick else sized(256)))
+    # So little of it that the host's part shows.
+    light = dataclasses.replace(QUICK, backend="jax" if backend == "jax" else "tensorflow", steps=16 if quick else 512)
+    light = dataclasses.replace(light, repeats=1 if quick else 5)
     return {
         "length": over([64, 128, 192, 256, 384, 512], sized),
         "batch": over([4, 8, 16, 32, 64], lambda batch: {"batch": batch}),
@@ -75,6 +78,7 @@ def sweeps(quick: bool, backend: str) -> dict[str, list[tuple[float, Work]]]:
         "memory": over([1, 2, 4, 8], lambda layers: {"layers": layers}, heavy),
         "memory, rematerialised": over([1, 2, 4, 8], lambda n: {"layers": n, "rematerialise": True}, heavy),
         "memory, accumulated": over([1, 2, 4, 8], lambda parts: {"accumulation": parts}, heavy),
+        "steps per execution": over([1, 2, 4, 8, 16], lambda n: {"steps_per_execution": n}, light),
         "replicas": over([0, 1, 2, 4], lambda n: {"replicas": n}, dataclasses.replace(base, backend="tensorflow")),
     }
 
@@ -88,7 +92,7 @@ def law(name: str, x: np.ndarray, y: np.ndarray) -> tuple[str, Callable[[np.ndar
         power, scale = np.polyfit(np.log(x), np.log(y), 1)
         words, predict = f"{np.exp(scale):.3g} n^{power:.2f}", lambda n: np.exp(scale) * n**power
     else:
-        powers = {"length": (0, 1, 2), "memory, accumulated": (0, -1)}.get(name, (0, 1))
+        powers = {"length": (0, 1, 2), "memory, accumulated": (0, -1), "steps per execution": (0, -1)}.get(name, (0, 1))
         terms = np.stack([x**power for power in powers], axis=1)
         factors = np.linalg.lstsq(terms / y[:, None], np.ones_like(y), rcond=None)[0]
         spelled = {0: "", 1: " n", 2: " n²", -1: " / n"}
@@ -118,9 +122,9 @@ def points(name: str, rows: list[tuple[float, dict[str, Any]]]) -> tuple[np.ndar
 def report(measured: dict[str, list[tuple[float, dict[str, Any]]]], out: Path) -> str:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 9), layout="constrained")
+    figure = Figure(figsize=(17, 9), layout="constrained")
     names = [name for name in measured if measured[name]]
-    grid = figure.subplots(3, 3).flat
+    grid = figure.subplots(3, 4).flat
     lines = ["| n | measured at n | law |", "|---|---|---|"]
     for name, axes in zip(names, grid, strict=False):
         x, y = points(name, measured[name])

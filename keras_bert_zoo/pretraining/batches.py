@@ -136,8 +136,9 @@ class PretrainingBatches(keras.utils.PyDataset):
         """The examples in the order of a pass."""
         drawn = self._drawn
         if drawn is None or drawn[0] != number:
-            drawn = number, np.random.default_rng((self.seed, number)).permutation(self.examples)
-            self._drawn = drawn
+            order = np.arange(self.examples, dtype="int32" if self.examples < 2**31 else "int64")
+            np.random.default_rng((self.seed, number)).shuffle(order)
+            self._drawn = drawn = number, order
         return drawn[1]
 
     def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
