@@ -25,7 +25,7 @@ PAGES = [
     ROOT / "README.md", DOCS / "index.md", DOCS / "is_my_run_normal.md",
     *sorted(DOCS.glob("guides/*.md")), *sorted(DOCS.glob("migration/*.md")),
 ]  # fmt: skip
-NO_COMMAND = ("make", "pip")
+NO_COMMAND = ("head", "make", "pip")
 # What readers would write -> what a test has time for.
 SMALLER = [
     (r"\bepochs=\d+", "epochs=1"), (r"\bsteps=\d+", "steps=2"), (r"\bsteps_per_epoch=\d+", "steps_per_epoch=2"),
