@@ -1,0 +1,47 @@
+"""A step that TensorFlow traces once, where Keras' trainer has it traced twice (Keras 3.15 and 3.16)."""
+
+from typing import Any
+
+import keras
+
+
+class TracesOnce:
+    """For a `keras.Model`: makes the variables of optimizer, metrics and losses before a step is traced.
+
+    Without a strategy Keras leaves them to the first trace, and what makes variables TensorFlow traces again, which
+    takes as long as the first time.
+    """
+
+    optimizer: Any
+    trainable_variables: Any
+    distribute_strategy: Any
+    _distribute_strategy: Any
+    _symbolic_build: Any
+
+    def make_train_function(self, force: bool = False) -> Any:
+        if keras.backend.backend() == "tensorflow" and not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)  # type: ignore[misc]
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
+        specs = getattr(getattr(iterator, "_distributed_dataset", None), "element_spec", None)
+        if self._distribute_strategy is not None or not all(map(_is_known, keras.tree.flatten(specs))):
+            return
+        # `evaluate` comes here, too, and needs no room for an optimizer's state.
+        optimizer, self.optimizer = self.optimizer, None
+        try:
+            self._symbolic_build(data_batch=keras.tree.map_structure(_symbol, specs))
+        finally:
+            self.optimizer = optimizer
+
+
+def _is_known(spec: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+
+
+def _symbol(spec: Any) -> keras.KerasTensor:
+    return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
