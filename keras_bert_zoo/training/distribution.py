@@ -170,7 +170,7 @@ def _tpu(strategy: str, address: str) -> Any:
     try:
         return _connected(address or "local")
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
-        reason = str(error).split("\n")[0][:200]
+        reason = str(error).split("\n")[0].split(". ")[0][:200]
         raise ValueError(
             f"`strategy` must lead to a TPU, and there is none. Received: strategy={strategy!r} ({reason})"
         ) from error
