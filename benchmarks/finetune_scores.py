@@ -137,10 +137,11 @@ def gains(records: list[dict]) -> Iterator[str]:
 
 
 def summary(values: list[float]) -> str:
-    listed = ", ".join(f"{value:.3g}" for value in values)
+    digits = 1 if max(values, default=0) > 1 else 3  # SQuAD's scores are percentages.
+    listed = ", ".join(f"{value:.{digits}f}" for value in values)
     if len(values) < 2:
         return listed or "-"
-    return f"{statistics.mean(values):.3g} ± {statistics.stdev(values):.2g} ({listed})"
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f} ({listed})"
 
 
 def verdict(ours: list[float], theirs: list[float]) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -91,3 +92,39 @@ def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
     assert all((BENCHMARKS / name).is_file() for name in scripts)
     assert {"prepare_speed.py", "scaling.py", "int8_score.py", "pretraining_step.py", "import_time.py"} <= scripts
     assert "--runtimes" in wanted["base_8x128_float32"][1]
+
+
+def row(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+NAMES = {
+    "cola, matthews": "CoLA, Matthews",
+    "rte, accuracy": "RTE, accuracy",
+    "stsb, pearson": "STS-B, Pearson",
+    "stsb, spearman": "STS-B, Spearman",
+    "conll, f1": "CoNLL, F1",
+    "dream, accuracy": "DREAM, accuracy",
+    "squad, f1": "SQuAD 1.1, F1",
+    "squad, exact_match": "SQuAD 1.1, exact match",
+    "squad2, best_f1": "SQuAD 2.0, best F1",
+}
+
+
+def test_the_scores_on_the_pages_are_those_of_the_results(script):
+    """The benchmarks' table has rows that `finetune_scores.py --table` prints, and our preset's card its numbers."""
+    scores = script("finetune_scores")
+    printed = [row(line) for line in scores.table(scores.read_results(scores.RESULTS))]
+    page = (BENCHMARKS / "README.md").read_text("utf-8").split("| task, score | seeds |")[1].split("\n\n")[0]
+    rows = [row(line) for line in page.splitlines()[2:]]
+    assert len(rows) == 13
+    for name, *cells in rows:
+        (task,) = [task for task, _, *others in printed if others == cells]
+        assert name.startswith(("the same", NAMES[task])), name
+    records = scores.read_results(BENCHMARKS / "results" / "preset_scores.jsonl")
+    pooled = [{**record, "contender": record["contender"].removesuffix(", bfloat16")} for record in records]
+    gains = "\n".join([*scores.gains(records), *scores.gains(pooled)])  # SST-2's seeds are of both precisions.
+    card = (BENCHMARKS.parent / "presets" / "bert_mini_novels" / "README.md").read_text("utf-8")
+    found = re.findall(r"-?[\d.]+ ± [\d.]+ \([^)]+\)", card)
+    assert len(found) >= 14
+    assert [numbers for numbers in found if numbers not in gains] == []

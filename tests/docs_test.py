@@ -1,12 +1,16 @@
 """Every code block of the README and the guides runs, one after the other, on toy files under the names that it uses.
 
-Only sizes that cost time are made smaller, by the table below; `text` blocks are other people's commands, and what
-needs machines that are not here.
+Only sizes that cost time are made smaller, and several machines one, by the table below; `text` blocks are other
+people's commands, and what needs machines that are not here.
 """
 
 import glob
+import os
 import re
 import shlex
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -32,6 +36,7 @@ SMALLER = [
     (r"\bbatch_size=\d{2,}", "batch_size=8"), (r"--steps \d+", "--steps 2"), (r"--batch-size \d+", "--batch-size 8"),
     (r"--save-every \d+", "--save-every 2"), (r"--sequence-length 512", "--sequence-length 128"),
     (r"\bsave_every=\d+", "save_every=2"),
+    (r'"host0:12345", "host1:12345"', '"127.0.0.1:0"'),
 ]  # fmt: skip
 SIZES = {
     "vocabulary_size": 60, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16,
@@ -121,6 +126,9 @@ def test_every_block_runs(page, toys, monkeypatch, tmp_path):
         if language == "python":
             exec(compile(code, str(page), "exec"), names)
             ran += 1
+        elif re.search(r"^(export )?[A-Z_]+=", code, re.MULTILINE):
+            _run_in_shell(code)
+            ran += 1
         else:
             ran += sum(_run(line) for line in code.replace("\\\n", " ").splitlines())
     assert ran
@@ -134,3 +142,22 @@ def _run(line):
     arguments = [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
     assert cli.main(arguments) == 0, line
     return True
+
+
+def _run_in_shell(code):
+    """A block that sets variables: each command in a process of its own, those behind `&` side by side."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = re.sub(r"_PORT=\d+", f"_PORT={port}", code)
+    # Bash's own `wait` does not tell how they ended.
+    code = re.sub(r"^wait$", "for job in $(jobs -p); do wait $job; done", code, flags=re.MULTILINE)
+    command = f'keras-bert-zoo() {{ {shlex.quote(sys.executable)} -m keras_bert_zoo "$@"; }}\n'
+    ended = subprocess.run(
+        ["bash", "-e", "-c", command + code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert ended.returncode == 0, f"{code}\n{ended.stderr[-3000:]}"

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.files import replacing
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
@@ -20,6 +21,7 @@ from keras_bert_zoo.tuning.restarts import Restarts
 from keras_bert_zoo.tuning.spaces import PAPER, checked_space, declare
 
 PRESET = "preset"
+MODEL = "model.keras"  # In its place, where a preset has none for all of a model.
 CHECKPOINT = "checkpoint.weights.h5"  # Keras Tuner's.
 
 
@@ -31,9 +33,10 @@ class TaskHyperModel(keras_tuner.HyperModel):
 
     A point is trained with each of `restarts` seeds, and its score is the mean after the last epoch, where the rate has
     come down to zero. Each training is kept on disk when it is done, and the best one as a preset, for `best_preset`
-    and `save_best`; a trial that is no better than one before it keeps the numbers only. Keras Tuner's own checkpoint,
-    behind `get_best_models`, is of the best epoch, and goes with the preset: there is the best model, and none to rank
-    after it.
+    and `save_best`; a trial that is no better than one before it keeps the numbers only. Where a preset has no place
+    for all of the task, as for the BiLSTM of `BertFeatureTokenClassifier`, the best one is a `.keras` file. Keras
+    Tuner's own checkpoint, behind `get_best_models`, is of the best epoch, and goes with the preset: there is the best
+    model, and none to rank after it.
 
     `epochs=None` is for `Hyperband`, which sets them. A trial that it promotes is trained anew, with more epochs: the
     schedule of the rate spans all of them, so that what was trained with fewer is no beginning of it. Hyperband opens
@@ -106,12 +109,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
     def build(self, hp: Any) -> keras.Model:
         """The compiled task of a point, under its first seed."""
         values = declare(hp, self.space)
-        model = self._make(values, values["seed"])
-        try:
-            model.check_preset()  # The best trial is one.
-        except ValueError as error:  # It would be the same in every trial.
-            raise keras_tuner.errors.FatalValueError(str(error)) from None
-        return model
+        return self._make(values, values["seed"])
 
     def fit(self, hp: Any, model: keras.Model, *args: Any, callbacks: Any = None, **kwargs: Any) -> Any:
         """Train a point with each of its seeds, or with those that are missing; called by the tuner.
@@ -155,7 +153,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
                 _keep_numbers_only(folder, hp)
                 raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {scores['loss']}")
             if _is_best(objective, scores, done.scores()):
-                trained.save_to_preset(folder / PRESET)
+                _keep(trained, folder)
             done.add(seed, time.perf_counter() - start, scores)
         summary = done.summary()
         if not _is_best_trial(at.tuner.oracle, summary):
@@ -196,8 +194,20 @@ def _with_dropout(model: Any, rate: float) -> Any:
     return other
 
 
+def _keep(model: Any, folder: Path) -> None:
+    """As a preset, or as a `.keras` file where a preset would lose something."""
+    try:
+        model.check_preset()
+    except ValueError:
+        with replacing(folder / MODEL) as beside:
+            model.save(beside)
+    else:
+        model.save_to_preset(folder / PRESET)
+
+
 def _keep_numbers_only(folder: Path, hp: Any) -> None:
     shutil.rmtree(folder / PRESET, ignore_errors=True)
+    (folder / MODEL).unlink(missing_ok=True)
     if "tuner/epochs" not in hp.values:  # Hyperband opens it when it promotes the trial.
         (folder / CHECKPOINT).unlink(missing_ok=True)
 

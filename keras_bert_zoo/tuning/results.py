@@ -15,16 +15,19 @@ from keras_bert_zoo.checkpoints.model_card import CARD, is_written_by_hand
 from keras_bert_zoo.files import replacing, write_directory
 from keras_bert_zoo.finetuning.curve import can_draw, write_figure
 from keras_bert_zoo.tuning.failures import failures, reasons
-from keras_bert_zoo.tuning.hypermodel import PRESET
+from keras_bert_zoo.tuning.hypermodel import MODEL, PRESET
 from keras_bert_zoo.tuning.restarts import Restarts, spread
 
 
 def best_preset(tuner: Any) -> Path:
-    """The directory of the best trial's preset: of its best restart, after the last epoch."""
+    """The directory of the best trial's preset: of its best restart, after the last epoch.
+
+    Of a task that a preset has no place for it is a `.keras` file; see `TaskHyperModel`.
+    """
     for trial in _ranked(tuner):  # Of several equal ones one has it.
-        path = Path(tuner.get_trial_dir(trial.trial_id)) / PRESET
-        if trial.status == "COMPLETED" and path.is_dir():
-            return path
+        for path in (Path(tuner.get_trial_dir(trial.trial_id)) / name for name in (PRESET, MODEL)):
+            if trial.status == "COMPLETED" and path.exists():
+                return path
     failed = failures(tuner)
     raise ValueError(
         f"`tuner` must have finished a trial of a TaskHyperModel. Received: {tuner.project_dir!r} without"
@@ -33,8 +36,17 @@ def best_preset(tuner: Any) -> Path:
 
 
 def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:
-    """Copy the best trial's preset to a directory, all of it or nothing."""
+    """Copy the best trial's preset to a directory, or its `.keras` file to one, all of it or nothing."""
     source = best_preset(tuner)
+    if source.is_file():
+        if Path(path).suffix != source.suffix:
+            raise ValueError(
+                "`path` must end in .keras, as a preset has no place for all of this task. "
+                f"Received: path={os.fspath(path)!r}"
+            )
+        with replacing(Path(path)) as beside:
+            shutil.copyfile(source, beside)
+        return
 
     def copy(folder: Path) -> None:
         card = shutil.ignore_patterns(CARD) if is_written_by_hand(Path(path) / CARD) else None
