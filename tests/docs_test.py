@@ -5,8 +5,12 @@ needs machines that are not here.
 """
 
 import glob
+import importlib.util
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -130,7 +134,19 @@ def _run(line):
     words = shlex.split(line, comments=True)
     if not words or words[0] in NO_COMMAND:
         return False
+    if "python" in words:
+        return _run_python(words)
     assert words.pop(0) == "keras-bert-zoo", line
     arguments = [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
     assert cli.main(arguments) == 0, line
+    return True
+
+
+def _run_python(words):
+    """In a process of its own, for another backend or without ours; not where what it names is not installed."""
+    if any(name in " ".join(words) and importlib.util.find_spec(name) is None for name in ("tensorflow", "openvino")):
+        return False
+    place = words.index("python")
+    settings = dict(word.split("=", 1) for word in words[:place])
+    subprocess.run([sys.executable, *words[place + 1 :]], env={**os.environ, **settings}, check=True)
     return True
