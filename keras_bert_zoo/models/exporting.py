@@ -67,7 +67,8 @@ class Exports:
         ```python
         classifier.export("serving/1")
         import tensorflow as tf, tensorflow_text    # in another process
-        tf.saved_model.load("serving/1").serve(tf.constant(["a charming journey"]))
+        served = tf.saved_model.load("serving/1")    # a name, as what it returns loses its variables with it
+        served.serve(tf.constant(["a charming journey"]))
         ```
         """
         path = check_format(filepath, format)
