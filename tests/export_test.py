@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.export import FORMATS
+from keras_bert_zoo.export import _NO_LOOPS, FORMATS
 from keras_bert_zoo.layers.activations import gelu_spelled_out, get_activation
 from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
 
@@ -87,16 +88,20 @@ def runtime(format, path):
     return lambda inputs: named(module({name: torch.tensor(array) for name, array in inputs.items()}))
 
 
-def check_export(model, format, path, shapes=((3, 9), (1, 5), (4, 16)), **options):
+def check_export(model, format, path, **options):
+    """Of any batch and length, padding in it; of one length where the format has one, that of the preprocessor."""
+    fixed = BACKEND in FORMATS[format].fixed_length
+    if fixed and getattr(model, "preprocessor", None) is None:
+        options.setdefault("sequence_length", 16)
     for module in FORMATS[format].needs[BACKEND]:
         pytest.importorskip(module, reason=f"{format} needs {module}")
     path = path.with_suffix(SUFFIXES[format])
     model.export(path, format, **options)
-    assert {file.name for file in path.parent.iterdir()} == {
+    assert {file.name for file in path.parent.iterdir()} - {f"{path.name}.data"} == {
         path.with_suffix(suffix).name for suffix in FORMATS[format].suffixes or ("",)
     }
     run = runtime(format, path)
-    for shape in shapes:
+    for shape in ((3, 16), (1, 16)) if fixed else ((3, 9), (1, 5), (4, 16)):
         inputs = inputs_of(model, *shape)
         expected, outputs = named(model(inputs)), run(inputs)
         assert outputs.keys() == expected.keys()
@@ -108,9 +113,7 @@ def check_export(model, format, path, shapes=((3, 9), (1, 5), (4, 16)), **option
 
 @pytest.mark.parametrize("format", HERE)
 def test_runtimes(format, tmp_path):
-    """Of any batch and length, padding in it; LiteRT of one length, that of the preprocessor."""
-    shapes = {"shapes": ((3, 16), (1, 16))} if format == "litert" else {}
-    check_export(with_text(kbz.BertTextClassifier, num_classes=3), format, tmp_path / "model", **shapes)
+    check_export(with_text(kbz.BertTextClassifier, num_classes=3), format, tmp_path / "model")
 
 
 def test_the_tolerance_of_exports_tells_the_exact_gelu_from_its_tanh_form():
@@ -140,14 +143,17 @@ def test_the_tolerance_of_exports_tells_the_exact_gelu_from_its_tanh_form():
 @pytest.mark.parametrize("format", [name for name, known in FORMATS.items() if BACKEND in known.needs])
 def test_every_task(build, format, tmp_path):
     model = build()
-    fixed = {} if format != "litert" else {"shapes": ((3, 16), (1, 16))}
-    if fixed and getattr(model, "preprocessor", None) is None:
-        fixed["sequence_length"] = 16
-    check_export(model, format, tmp_path / "model", **fixed)
+    if BACKEND == "jax" and format in ("onnx", "openvino") and isinstance(model, kbz.BertMultipleChoice):
+        for module in FORMATS[format].needs[BACKEND]:
+            pytest.importorskip(module, reason=f"{format} needs {module}")
+        with pytest.raises(ValueError, match=f'`format="{format}"` takes no number of choices here, as jax2onnx'):
+            model.export((tmp_path / "model").with_suffix(SUFFIXES[format]), format)
+        assert not list(tmp_path.iterdir())
+        return
+    check_export(model, format, tmp_path / "model")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch's exporter follows no loop")
 @pytest.mark.parametrize(
     "build",
     [
@@ -156,10 +162,17 @@ def test_every_task(build, format, tmp_path):
     ],
     ids=["bilstm", "features"],
 )
-def test_loops_over_tokens(build, tmp_path):
-    for format in ("tf_saved_model", "onnx") if BACKEND == "tensorflow" else ("tf_saved_model",):
-        (tmp_path / format).mkdir()
-        check_export(build(), format, tmp_path / format / "model")
+@pytest.mark.parametrize("format", HERE)
+def test_loops_over_tokens(build, format, tmp_path, monkeypatch):
+    model = build()
+    if (format, BACKEND) not in _NO_LOOPS:
+        check_export(model, format, tmp_path / "model")
+        return
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: object())  # Whether it is there or not.
+    why = re.escape(f'`format="{format}"` has no loop over tokens here, as {_NO_LOOPS[format, BACKEND]}; "tf_saved')
+    with pytest.raises(ValueError, match=why):
+        model.export((tmp_path / "model").with_suffix(SUFFIXES[format]), format)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -191,6 +204,37 @@ def test_large_weights_have_a_file_of_their_own(tmp_path, monkeypatch):
     inputs = inputs_of(model, 3, 9)
     outputs = runtime("onnx", path)(inputs)
     np.testing.assert_allclose(outputs["output_0"], numpy(model(inputs)), atol=TOLERANCE, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", HERE)
+def test_the_preset(format, tmp_path):
+    """Of weights that were trained, in sizes that are used."""
+    model = kbz.BertTextClassifier.from_preset("bert_mini_novels", num_classes=3, sequence_length=16)
+    check_export(model, format, tmp_path / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", HERE)
+def test_quantized_whole(format, tmp_path):
+    """With the embeddings, where the format takes them; `test_int8_from_a_file` has PyTorch's refusals."""
+    model = tiny(kbz.BertTextClassifier, num_classes=3)
+    model.quantize("int8")
+    if format == "litert":
+        with pytest.raises(ValueError, match=r'`format="litert"` needs a model before quantize\(\)'):
+            model.export(tmp_path / "model.tflite", format)
+    elif (format, BACKEND) not in (("onnx", "torch"), ("openvino", "torch")):
+        check_export(model, format, tmp_path / "model")
+
+
+@pytest.mark.slow
+def test_opset_version(tmp_path):
+    for module in FORMATS["onnx"].needs[BACKEND]:
+        pytest.importorskip(module)
+    import onnx
+
+    with_text(kbz.BertTextClassifier, num_classes=3).export(tmp_path / "model.onnx", "onnx", opset_version=18)
+    assert [each.version for each in onnx.load(tmp_path / "model.onnx").opset_import if not each.domain] == [18]
 
 
 @pytest.mark.slow
@@ -269,7 +313,10 @@ def test_refusals(classifier, tmp_path, monkeypatch):
     for name, known in FORMATS.items():
         if backend not in known.needs:
             message = refused(classifier, f"model{SUFFIXES[name]}", name)
-            assert f'`format="{name}"` needs the ' in message
+            assert (
+                f'`format="{name}"` needs the {" or ".join(known.needs)} backend, as {known.lacks[backend]}: '
+                in message
+            )
             assert f"Received: the {backend} backend" in message
     if backend == "torch":
         name = "torch"
@@ -296,13 +343,13 @@ def test_refusals(classifier, tmp_path, monkeypatch):
         follows = with_text(kbz.BertNextSentencePredictor)
         assert "`x` must be pairs" in refused(follows, path, name, pairs=False)
         assert "`sequence_length` must be None where strings go in" in refused(classifier, path, sequence_length=8)
-    if backend != "jax":
-        half = kbz.BertBackbone(**TINY, dtype="bfloat16")
-        monkeypatch.setattr("importlib.util.find_spec", lambda module: object())
-        assert '`format="onnx"` needs a float32 model' in refused(half, "model.onnx", "onnx")
-        monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
-        message = refused(classifier, "model.onnx", "onnx")
-        assert "pip install \"keras-bert-zoo[export]\". Received: format='onnx'" in message
+    half = kbz.BertBackbone(**TINY, dtype="bfloat16")
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: object())
+    assert '`format="onnx"` needs a float32 model' in refused(half, "model.onnx", "onnx")
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    message = refused(classifier, "model.onnx", "onnx")
+    extra = "export-jax" if backend == "jax" else "export"
+    assert f"pip install \"keras-bert-zoo[{extra}]\". Received: format='onnx'" in message
 
 
 @slow_on("tensorflow", "jax")

@@ -4,8 +4,10 @@ import os
 from functools import partial
 from typing import Any, ClassVar
 
+import keras
+
 from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.export import Axes, Texts, check_format, write_model
+from keras_bert_zoo.export import FORMATS, Axes, Texts, check_format, write_model
 from keras_bert_zoo.models.inputs import INPUT_NAMES
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.quantized import quantized_layers
@@ -33,8 +35,8 @@ class Exports:
         | `format` | backends | `filepath` | batch | length |
         |---|---|---|---|---|
         | `"tf_saved_model"`, TensorFlow and TF Serving | TensorFlow, JAX | a directory | any | any |
-        | `"onnx"`, ONNX Runtime | TensorFlow, PyTorch | `.onnx` | any | any |
-        | `"openvino"`, OpenVINO | TensorFlow, PyTorch | `.xml`, and a `.bin` beside it | any | any |
+        | `"onnx"`, ONNX Runtime | all | `.onnx` | any | any; `sequence_length` on JAX |
+        | `"openvino"`, OpenVINO | all | `.xml`, and a `.bin` beside it | any | any; `sequence_length` on JAX |
         | `"litert"`, LiteRT (TFLite) | TensorFlow | `.tflite` | any | `sequence_length` |
         | `"torch"`, `torch.export` | PyTorch | `.pt2` | any | any |
 
@@ -50,8 +52,8 @@ class Exports:
         Args:
             filepath: Where to; a directory may hold a SavedModel, which is replaced.
             format: One of the above.
-            sequence_length: Fixes the length in tokens of ready arrays, which are padded to it. Only `"litert"` needs
-                it, and takes the preprocessor's where there is one.
+            sequence_length: Fixes the length in tokens of ready arrays, which are padded to it. Where one
+                length only can be written, the preprocessor's is taken, or the longest there is.
             pairs: Whether a SavedModel's strings are pairs; only a task of pairs does without.
             verbose: If True, say what was written.
             **options: To the exporter: `opset_version` of ONNX, the TFLite converter's such as `optimizations`,
@@ -65,7 +67,8 @@ class Exports:
         ```python
         classifier.export("serving/1")
         import tensorflow as tf, tensorflow_text    # in another process
-        tf.saved_model.load("serving/1").serve(tf.constant(["a charming journey"]))
+        served = tf.saved_model.load("serving/1")    # a name, as what it returns loses its variables with it
+        served.serve(tf.constant(["a charming journey"]))
         ```
         """
         path = check_format(filepath, format)
@@ -88,7 +91,7 @@ class Exports:
             raise ValueError(
                 f"`pairs` must be None where no strings go in, as in this task's {format}. Received: pairs={pairs!r}"
             )
-        if format == "litert" and sequence_length is None:
+        if sequence_length is None and keras.backend.backend() in FORMATS[format].fixed_length:
             preprocessor = getattr(self, "preprocessor", None)
             sequence_length = positions if preprocessor is None else preprocessor.sequence_length
         if sequence_length is not None:
