@@ -93,6 +93,7 @@ class SelfAttention(keras.layers.Layer):
         # Float32 from here to the softmax: half-precision scores lose digits and their largest finite number is small.
         scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
+            # From 0, as jax2onnx (0.17) has no stop alone.
             steps = ops.arange(0, length)
             causal = (steps[:, None] >= steps[None, :])[None, None]
             mask = causal if mask is None else ops.logical_and(mask, causal)

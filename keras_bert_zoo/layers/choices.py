@@ -26,7 +26,7 @@ class FoldChoices(keras.layers.Layer):
 
     def call(self, token_ids: Any, segment_ids: Any, padding_mask: Any) -> dict[str, Any]:
         length = ops.shape(token_ids)[2]
-        first = ops.cast(ops.arange(0, length, dtype="int32") == 0, padding_mask.dtype)
+        first = ops.cast(ops.arange(length, dtype="int32") == 0, padding_mask.dtype)
         arrays = {
             "token_ids": token_ids,
             "segment_ids": segment_ids,

@@ -63,6 +63,7 @@ class MaskedLMHead(keras.layers.Layer):
         # A product with ones and zeros takes rows as exactly as a gather, and its gradient is a product again: no
         # scattered sums, whose order no backend promises, and shapes that a TPU likes.
         # Not `one_hot`, of which PyTorch would export one length only.
+        # From 0, as jax2onnx (0.17) has no stop alone.
         positions = ops.arange(0, ops.shape(sequence_output)[1], dtype="int32")
         chosen = ops.cast(ops.expand_dims(mask_positions, -1) == positions, sequence_output.dtype)
         transformed = self.dense(ops.matmul(chosen, sequence_output))
