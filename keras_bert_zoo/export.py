@@ -154,7 +154,7 @@ def write_model(
         )
     if backend == "jax" and format in ("onnx", "openvino") and any("choices" in sizes for sizes in axes.values()):
         raise ValueError(
-            f'`format="{format}"` takes no number of choices here, as jax2onnx reshapes to one unknown size at most: '
+            f'`format="{format}"` holds no choices here, as jax2onnx reshapes to one unknown size at most: '
             "export on TensorFlow or PyTorch. Received: a model of choices"
         )
     tables = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]

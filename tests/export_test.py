@@ -146,7 +146,7 @@ def test_every_task(build, format, tmp_path):
     if BACKEND == "jax" and format in ("onnx", "openvino") and isinstance(model, kbz.BertMultipleChoice):
         for module in FORMATS[format].needs[BACKEND]:
             pytest.importorskip(module, reason=f"{format} needs {module}")
-        with pytest.raises(ValueError, match=f'`format="{format}"` takes no number of choices here, as jax2onnx'):
+        with pytest.raises(ValueError, match=f'`format="{format}"` holds no choices here, as jax2onnx'):
             model.export((tmp_path / "model").with_suffix(SUFFIXES[format]), format)
         assert not list(tmp_path.iterdir())
         return
