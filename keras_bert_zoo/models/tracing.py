@@ -30,11 +30,12 @@ class TracesOnce:
         if self._distribute_strategy is not None or not all(map(_is_known, keras.tree.flatten(specs))):
             return
         # `evaluate` comes here, too, and needs no room for an optimizer's state.
-        optimizer, self.optimizer = self.optimizer, None
+        optimizer = self.optimizer
+        built, optimizer.built = optimizer.built, True
         try:
             self._symbolic_build(data_batch=keras.tree.map_structure(_symbol, specs))
         finally:
-            self.optimizer = optimizer
+            optimizer.built = built
 
 
 def _is_known(spec: Any) -> bool:
