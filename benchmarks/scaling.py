@@ -67,9 +67,9 @@ def sweeps(quick: bool, backend: str) -> dict[str, list[tuple[float, Work]]]:
     # Enough of it that activations are most of the memory.
     heavy = dataclasses.replace(base, backend="torch", batch=4 if quick else 32, steps=1, repeats=1)
     heavy = dataclasses.replace(heavy, **({} if quick else sized(256)))
-    # So little of it that the host's part shows.
-    light = dataclasses.replace(QUICK, backend="jax" if backend == "jax" else "tensorflow", steps=16 if quick else 512)
-    light = dataclasses.replace(light, repeats=1 if quick else 5)
+    # So little of it that the host's part shows, in the update of a vocabulary's rows, too.
+    light = dataclasses.replace(QUICK, backend="jax" if backend == "jax" else "tensorflow", width=8)
+    light = dataclasses.replace(light, steps=16 if quick else 256, repeats=1 if quick else 5)
     return {
         "length": over([64, 128, 192, 256, 384, 512], sized),
         "batch": over([4, 8, 16, 32, 64], lambda batch: {"batch": batch}),
