@@ -30,8 +30,12 @@ def classifier(tokenizer):
 # --- Programs
 
 
-def test_few_programs_a_fit(classifier):
-    """Texts of 20 lengths in two epochs: one program a static length where shapes compile, else one for all."""
+@pytest.mark.parametrize(("rate", "epochs"), [("fixed", 1), ("scheduled", 2)])
+def test_few_programs_a_fit(rate, epochs, classifier):
+    """Texts of 20 lengths in two epochs: one program a static length where shapes compile, else one for all.
+
+    Another fit has no new ones, of as many updates where the default optimizer's rate is over them.
+    """
     texts, traces = texts_of(np.arange(5, 25)), []
     step = classifier.train_step
 
@@ -40,10 +44,12 @@ def test_few_programs_a_fit(classifier):
         return step(*arguments, **options)
 
     classifier.train_step = counted
+    if rate == "fixed":
+        classifier.compile(keras.optimizers.SGD(0.1))
     classifier.fit(texts, [i % 2 for i in range(20)], batch_size=2, epochs=2, verbose=0)
     assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 20}[BACKEND]  # PyTorch has steps, no programs.
-    classifier.fit(texts[::-1], [0] * 20, batch_size=2, epochs=2, verbose=0)
-    assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 40}[BACKEND]
+    classifier.fit(texts[::-1], [0] * 20, batch_size=2, epochs=epochs, verbose=0)
+    assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 20 + 10 * epochs}[BACKEND]
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Keras makes it in any case on JAX and PyTorch.")

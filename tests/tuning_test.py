@@ -732,6 +732,7 @@ def test_processes_share_a_sweep(start, tmp_path):
     """A chief and two workers find what one process finds, and each worker has a part in it."""
     for status, errors in share(tmp_path, [*SHARED, "--restarts", "2"], MARKED + CONSOLE):
         assert status == 0, errors[-3000:]
+    assert {"one.json", "two.json", "chief.json"} <= {path.name for path in (tmp_path / "shared" / "trials").iterdir()}
     ran = {path.stem: path.read_text().split() for path in tmp_path.glob("*.ran")}
     assert set(ran) == {"one", "two"}
     assert sorted(ran["one"] + ran["two"]) == [f"{number:04d}" for number in range(6)]

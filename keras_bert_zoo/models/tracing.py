@@ -1,4 +1,4 @@
-"""A step that TensorFlow traces once, where Keras' trainer has it traced twice (Keras 3.15 and 3.16)."""
+"""A step that TensorFlow traces once, where Keras' trainer has it traced twice (Keras 3.15)."""
 
 from typing import Any
 
@@ -14,14 +14,12 @@ class TracesOnce:
 
     optimizer: Any
     trainable_variables: Any
-    distribute_strategy: Any
     _distribute_strategy: Any
     _symbolic_build: Any
 
     def make_train_function(self, force: bool = False) -> Any:
         if keras.backend.backend() == "tensorflow" and not self.optimizer.built:
-            with self.distribute_strategy.scope():
-                self.optimizer.build(self.trainable_variables)
+            self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)  # type: ignore[misc]
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:

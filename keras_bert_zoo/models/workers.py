@@ -1,4 +1,4 @@
-"""`fit` and `evaluate` over several workers, where Keras' TensorFlow trainer stops (Keras 3.15 and 3.16)."""
+"""`fit` and `evaluate` over several workers, where Keras' TensorFlow trainer stops (Keras 3.15)."""
 
 from collections.abc import Callable
 from typing import Any
