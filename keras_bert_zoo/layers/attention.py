@@ -7,9 +7,11 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
+from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import drops_out, fused_attention, trains_slowly
 from keras_bert_zoo.layers.lora import AdaptableDense
+from keras_bert_zoo.layers.parts import call_part
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -60,7 +62,7 @@ class SelfAttention(keras.layers.Layer):
             return kind(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
 
         self.qkv = dense(AdaptableDense, 3 * hidden_dim, "qkv")
-        self.output_dense = dense(keras.layers.Dense, hidden_dim, "output")
+        self.output_dense = dense(Dense, hidden_dim, "output")
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, hidden_shape: Any, padding_mask_shape: Any = None) -> None:
@@ -76,7 +78,7 @@ class SelfAttention(keras.layers.Layer):
         return_attention_scores: bool = False,
     ) -> Any:
         batch, length = ops.shape(hidden)[0], ops.shape(hidden)[1]
-        qkv = ops.reshape(self.qkv(hidden), (batch, length, 3, self.num_heads, self.head_dim))
+        qkv = ops.reshape(call_part(self, self.qkv, hidden), (batch, length, 3, self.num_heads, self.head_dim))
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
         dropout = self.dropout if training else 0.0
         slow = (dropout > 0 and not drops_out(qkv)) or (training and trains_slowly(qkv))
@@ -84,7 +86,8 @@ class SelfAttention(keras.layers.Layer):
             context, scores = self._explicit(qkv, mask, length, training)
         else:
             context, scores = ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
-        output = self.output_dense(ops.reshape(context, (batch, length, self.hidden_dim)))
+        context = ops.reshape(context, (batch, length, self.hidden_dim))
+        output = call_part(self, self.output_dense, context)
         return (output, scores) if return_attention_scores else output
 
     def _explicit(self, qkv: Any, mask: Any, length: Any, training: bool | None) -> tuple[Any, Any]:
@@ -101,7 +104,7 @@ class SelfAttention(keras.layers.Layer):
             # A sum's gradient costs nothing, and no constant has to go to the device.
             scores = scores + (ops.cast(mask, "float32") - 1.0) * 1e30
         scores = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
-        context = ops.matmul(self.dropout_layer(scores, training=training), value)
+        context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores
 
     def compute_output_spec(

@@ -1,5 +1,6 @@
 """One block of the Transformer encoder, LayerNorm after the residual sum (google-research/bert, modeling.py)."""
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -7,7 +8,9 @@ import keras
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
+from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.parts import call_part
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
 
 
@@ -63,9 +66,9 @@ class EncoderLayer(RecomputedLayer):
         self.initializer_range = initializer_range
         policy = self.dtype_policy
 
-        def dense(units: int, name: str) -> keras.layers.Dense:
+        def dense(units: int, name: str) -> Dense:
             initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
-            return keras.layers.Dense(units, kernel_initializer=initializer, dtype=policy, name=name)
+            return Dense(units, kernel_initializer=initializer, dtype=policy, name=name)
 
         def layer_norm(name: str) -> keras.layers.LayerNormalization:
             return keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, dtype=policy, name=name)
@@ -94,14 +97,14 @@ class EncoderLayer(RecomputedLayer):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        attended = self.attention(
-            hidden, padding_mask, training=training, return_attention_scores=return_attention_scores
-        )
+        run = partial(call_part, self)
+        options = {"training": training, "return_attention_scores": return_attention_scores}
+        attended = run(self.attention, hidden, padding_mask, **options)
         attended, scores = attended if return_attention_scores else (attended, None)
-        hidden = self.attention_norm(hidden + self.dropout_layer(attended, training=training))
-        transformed = get_activation(self.activation, training)(self.intermediate(hidden))
-        transformed = self.output_dense(transformed)
-        hidden = self.output_norm(hidden + self.dropout_layer(transformed, training=training))
+        hidden = run(self.attention_norm, hidden + run(self.dropout_layer, attended, training=training))
+        transformed = get_activation(self.activation, training)(run(self.intermediate, hidden))
+        transformed = run(self.output_dense, transformed)
+        hidden = run(self.output_norm, hidden + run(self.dropout_layer, transformed, training=training))
         return (hidden, scores) if return_attention_scores else hidden
 
     def compute_output_spec(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:

@@ -4,8 +4,10 @@ from typing import Any
 
 import keras
 
+from keras_bert_zoo.layers.dense import Dense
 
-class AdaptableDense(keras.layers.Dense):
+
+class AdaptableDense(Dense):
     """A Dense whose saved weights keep LoRA's two factors apart.
 
     Keras' own file has them multiplied into the kernel, and reads both back as zeros (Keras 3.15), from which
@@ -13,9 +15,6 @@ class AdaptableDense(keras.layers.Dense):
     """
 
     lora_enabled: bool
-
-    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.
 
     def save_own_variables(self, store: Any) -> None:
         enabled = self.lora_enabled
