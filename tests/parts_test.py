@@ -4,10 +4,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_zoo.layers import EncoderLayer
+from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.parts import call_part
-from tests.helpers import numpy, randomise
+from keras_bert_zoo.models import BertBackbone
+from tests.helpers import TINY, gradients, numpy, random_inputs, randomise
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="Elsewhere each call is Keras'.")
 HIDDEN = np.random.default_rng(2).normal(size=(3, 5, 8)).astype("float32")
@@ -83,6 +84,26 @@ def test_keras_calls_a_part_of_another_precision(part_dtype, dtype, calls):
 
 
 @torch_only
+def test_keras_calls_a_part_of_inputs_it_must_cast(calls):
+    owner = owner_of("mixed_bfloat16", "mixed_bfloat16")
+    assert call_part(owner, owner.part, keras.ops.convert_to_tensor(HIDDEN)).dtype == owner(HIDDEN).dtype
+    assert calls == ["part", "owner"]
+    owner.autocast = False
+    halved = keras.ops.cast(HIDDEN, "bfloat16")  # Only the weights are left to cast.
+    assert keras.backend.standardize_dtype(owner(halved).dtype) == "bfloat16"
+    assert calls == ["part", "owner", "owner", "part"]
+
+
+def test_a_dense_without_bias_and_one_called_outside_of_keras():
+    exact = Dense(4, use_bias=False)
+    exact.build(HIDDEN.shape)
+    kernel = numpy(exact.kernel)
+    np.testing.assert_allclose(numpy(exact(HIDDEN)), HIDDEN @ kernel, atol=1e-6)
+    halved = keras.ops.cast(HIDDEN, "bfloat16")
+    np.testing.assert_allclose(numpy(exact.call(halved)), numpy(keras.ops.cast(halved, "float32")) @ kernel, atol=1e-6)
+
+
+@torch_only
 def test_keras_calls_a_quantized_and_a_rematerialised_part(calls):
     owner = owner_of()
     expected = numpy(owner(HIDDEN))
@@ -95,3 +116,73 @@ def test_keras_calls_a_quantized_and_a_rematerialised_part(calls):
     calls.clear()
     owner(HIDDEN)
     assert calls == ["owner", "part"]
+
+
+@torch_only
+@pytest.mark.parametrize("reason", ["regularized", "derived"])
+def test_keras_calls_what_does_more_than_compute(reason, calls):
+    class Derived(Dense):
+        pass
+
+    kind, regularizer = (Derived, None) if reason == "derived" else (Dense, keras.regularizers.L2(0.5))
+    owner = Owner(kind(4, activity_regularizer=regularizer, name="part"), name="owner")
+    output = numpy(owner(HIDDEN))
+    assert calls == ["owner", "part"]
+    if regularizer:
+        np.testing.assert_allclose([numpy(loss) for loss in owner.losses], [0.5 * (output**2).sum() / 3], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "default, pattern, other",
+    [
+        ("mixed_bfloat16", ".*norm", "float32"),
+        ("mixed_bfloat16", ".*attention", "float32"),
+        ("mixed_float16", ".*output", "bfloat16"),
+        ("float32", ".*intermediate", "mixed_bfloat16"),
+        ("mixed_bfloat16", ".*token_embedding", "float32"),
+    ],
+)
+def test_a_precision_for_each_part(default, pattern, other):
+    inputs = random_inputs()
+
+    def output(dtype):
+        model = BertBackbone(**TINY, dtype=dtype)
+        randomise(model)
+        return numpy(model(inputs)["sequence_output"]).astype("float32")
+
+    precisions = keras.dtype_policies.DTypePolicyMap(default_policy=default)
+    precisions[pattern] = keras.dtype_policies.DTypePolicy(other)
+    exact, mixed = output("float32"), output(precisions)
+    np.testing.assert_allclose(mixed, exact, atol=0.1)
+    assert np.abs(mixed - exact).max() > 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_gradients_of_mixed_precision_are_summed_in_float32(dtype):
+    """A segment of 4,000 tokens: in half precision a sum stands still once an addend is less than its last digit."""
+    length = 4000
+    inputs = {name: np.zeros((1, length), "int32") for name in ("token_ids", "segment_ids")}
+    of_outputs = np.random.default_rng(1).normal(size=8).astype("float32")
+
+    def of_weights(policy):
+        layer = BertEmbeddings(7, 8, length, dropout=0.0, dtype=policy, name="embeddings")
+        symbols = {name: keras.Input((length,), dtype="int32", name=name) for name in inputs}
+        model = keras.Model(symbols, layer(**symbols))
+        randomise(model)
+        of_x = keras.ops.convert_to_tensor(of_outputs)
+        return gradients(model, inputs, lambda x: keras.ops.sum(keras.ops.cast(x, "float32") * of_x))
+
+    exact, mixed = of_weights("float32"), of_weights(dtype)
+    for table in ("segment_embedding", "token_embedding"):
+        expected = exact[f"embeddings/{table}/embeddings"]
+        largest = np.abs(expected).max()
+        assert largest > 2000
+        np.testing.assert_allclose(mixed[f"embeddings/{table}/embeddings"], expected, atol=0.005 * largest)
+
+
+def test_a_block_of_another_width_is_refused():
+    layer = EncoderLayer(8, 2, 16, name="block")
+    layer(HIDDEN)
+    for called in (layer, layer.attention):
+        with pytest.raises(ValueError, match=r"expected axis -1 .* to have value 8, .* shape \(3, 5, 6\)"):
+            called(HIDDEN[..., :6])

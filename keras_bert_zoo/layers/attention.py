@@ -11,9 +11,10 @@ from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import drops_out, fused_attention, trains_slowly
 from keras_bert_zoo.layers.lora import AdaptableDense
-from keras_bert_zoo.layers.parts import call_part
+from keras_bert_zoo.layers.parts import call_part, plain_part
 
 
+@plain_part
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention.
@@ -66,6 +67,7 @@ class SelfAttention(keras.layers.Layer):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, hidden_shape: Any, padding_mask_shape: Any = None) -> None:
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: self.hidden_dim})
         self.qkv.build(hidden_shape)
         self.output_dense.build(hidden_shape)
         self.dropout_layer.build((None, self.num_heads, None, None))

@@ -5,10 +5,12 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.layers.on_cpu import on_cpu
+from keras_bert_zoo.layers.parts import plain_part
 
 _DRAWS = 2**16
 
 
+@plain_part
 class Dropout(keras.layers.Dropout):
     """Keras' Dropout, on JAX and on the CPU of TensorFlow and PyTorch from 16 random bits a value.
 

@@ -1,6 +1,5 @@
 """The input representation: token + segment + position (Devlin et al. 2019, figure 2)."""
 
-from functools import partial
 from typing import Any
 
 import keras
@@ -8,7 +7,6 @@ from keras import ops
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.dropout import Dropout
-from keras_bert_zoo.layers.parts import call_part
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -82,12 +80,11 @@ class BertEmbeddings(keras.layers.Layer):
         self.dropout_layer.build((None, None, self.hidden_dim))
 
     def call(self, token_ids: Any, segment_ids: Any, training: bool | None = None) -> Any:
-        run = partial(call_part, self)
+        length = ops.shape(token_ids)[1]
+        x = ops.add(self.token_embedding(token_ids), self.segment_embedding(segment_ids))
         # From 0, as jax2onnx (0.17) has no stop alone.
-        positions = ops.arange(0, ops.shape(token_ids)[1], dtype="int32")
-        x = run(self.token_embedding, token_ids) + run(self.segment_embedding, segment_ids)
-        x = run(self.layer_norm, x + run(self.position_embedding, positions))
-        return run(self.dropout_layer, x, training=training)
+        x = ops.add(x, self.position_embedding(ops.arange(0, length, dtype="int32")))
+        return self.dropout_layer(self.layer_norm(x), training=training)
 
     def compute_output_shape(self, token_ids_shape: Any, segment_ids_shape: Any = None) -> tuple[int | None, ...]:
         return (*token_ids_shape, self.hidden_dim)

@@ -5,8 +5,10 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.parts import plain_part
 
 
+@plain_part
 class AdaptableDense(Dense):
     """A Dense whose saved weights keep LoRA's two factors apart.
 
