@@ -58,7 +58,7 @@ def test_attention_is_the_papers(causal, heads):
 
 @pytest.mark.parametrize("by_the_kernel", [False, pytest.param(True, marks=torch_only)])
 def test_attention_dropout_drops_probabilities_and_keeps_their_mean(monkeypatch, by_the_kernel):
-    monkeypatch.setattr("keras_bert_zoo.layers.attention.drops_out", lambda qkv: by_the_kernel)
+    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.drops_out", lambda qkv: by_the_kernel)
     layer = SelfAttention(8, 2, dropout=0.5, name="attention")
     layer.build(HIDDEN.shape)
     randomise(layer)
@@ -87,7 +87,7 @@ def test_fused_attention_runs_whenever_dropout_is_inactive(monkeypatch, dropout,
     )
     layer = SelfAttention(8, 2, dropout=dropout)
     layer(HIDDEN, MASK, training=training, return_attention_scores=scores)
-    assert len(calls) == fused
+    assert len(calls) == (0 if keras.backend.backend() == "tensorflow" else fused)
 
 
 def test_embeddings_are_the_normalised_sum_of_three():

@@ -104,8 +104,10 @@ class EncoderLayer(RecomputedLayer):
         attended = run(self.attention, hidden, padding_mask, **options)
         attended, scores = attended if return_attention_scores else (attended, None)
         hidden = run(self.attention_norm, ops.add(hidden, run(self.dropout_layer, attended, training=training)))
-        transformed = get_activation(self.activation, training)(run(self.intermediate, hidden))
-        transformed = run(self.output_dense, transformed)
+        # To a product of two dimensions TensorFlow joins bias and GELU.
+        tokens = ops.reshape(hidden, (-1, self.hidden_dim))
+        transformed = get_activation(self.activation, training)(run(self.intermediate, tokens))
+        transformed = ops.reshape(run(self.output_dense, transformed), ops.shape(hidden))
         hidden = run(self.output_norm, ops.add(hidden, run(self.dropout_layer, transformed, training=training)))
         return (hidden, scores) if return_attention_scores else hidden
 

@@ -28,12 +28,19 @@ def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0) -> 
     return ops.dot_product_attention(query, key, value, mask=mask, is_causal=causal)
 
 
+def fused_attention_pays(qkv: Any, dropout: float, training: bool | None) -> bool:
+    """Whether there is such a kernel for this call, and it is the faster way."""
+    if keras.backend.backend() == "tensorflow":
+        return False  # It has none: Keras composes it, of einsums that transpose more than is needed.
+    return (dropout == 0 or drops_out(qkv)) and not (training and _trains_slowly(qkv))
+
+
 def drops_out(qkv: Any) -> bool:
     """Whether the kernel drops probabilities out itself, and fast: PyTorch's on an accelerator."""
     return keras.backend.backend() == "torch" and not on_cpu(qkv)
 
 
-def trains_slowly(qkv: Any) -> bool:
+def _trains_slowly(qkv: Any) -> bool:
     """Whether training is faster without it: PyTorch's gradient on a CPU does not use its bfloat16 products."""
     if keras.backend.backend() != "torch" or keras.backend.standardize_dtype(qkv.dtype) != "bfloat16":
         return False

@@ -76,12 +76,16 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
         return ops.sqrt(second) / first
 
+    def _updates_in_tensorflow(self) -> bool:
+        return keras.backend.backend() == "tensorflow" and not self.amsgrad
+
     def _updates_in_torch(self) -> bool:
         return keras.backend.backend() == "torch" and not self.amsgrad
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        # The kernel multiplies decay by the rate that it is given, which is not the schedule's where that is corrected.
-        if not self._updates_in_torch() or self.bias_correction:
+        # PyTorch's kernel multiplies decay by the rate that it is given, which is not the schedule's where that is
+        # corrected. On TensorFlow decay is part of the step.
+        if not self._updates_in_tensorflow() and (not self._updates_in_torch() or self.bias_correction):
             super()._apply_weight_decay(variables)
 
     def _update_in_torch(self, grads: Any, variables: Any, rate: Any) -> None:
@@ -119,11 +123,14 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
                 )
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        if keras.backend.backend() != "tensorflow" or self.amsgrad:
+        if not self._updates_in_tensorflow():
             super().update_step(gradient, variable, learning_rate)
             return
         import tensorflow as tf
 
+        if self.weight_decay and self._use_weight_decay(variable):
+            # Keras multiplies the variable twice, each time an array as large as it.
+            variable.assign_sub(variable * tf.cast(self.weight_decay * self.learning_rate, variable.dtype))
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, variable.dtype)
         beta_1, beta_2 = (tf.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))

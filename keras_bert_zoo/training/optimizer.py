@@ -47,6 +47,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
             # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
             if replica := tf.distribute.get_replica_context():
                 grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
+            if self.global_clipnorm:  # Reads for the norm, where Keras writes the squares, too.
+                return list(tf.clip_by_global_norm(grads, self.global_clipnorm)[0])
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
 
