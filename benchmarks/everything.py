@@ -54,18 +54,30 @@ def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, t
 
     # A report for each, so that an interruption loses no more than one.
     for dtype in DTYPES:
-        common = ["--dtypes", dtype, "--runtimes", "--keras-hub", BACKENDS]
         for task, name in TEXTS.items():
-            title = f"MiniLM, {name}, {dtype}"
-            speed(f"minilm_{task}_{dtype}", title, *minilm, "--tasks", task, *common)
-        for task in FIXED:
-            title = f"BERT base, {task}, {dtype}"
-            speed(f"base_{task}_{dtype}", title, "--preset", str(base), "--tasks", task, *common)
-        for task, name in TEXTS.items():
-            title, few = f"BERT base, {name}, {dtype}", ["--examples", str(FEWER[task])]
-            speed(f"base_{task}_{dtype}", title, "--preset", str(base), "--tasks", task, *few, *common)
+            options = ["--tasks", task, "--dtypes", dtype, "--runtimes", "--keras-hub", BACKENDS]
+            speed(f"minilm_{task}_{dtype}", f"MiniLM, {name}, {dtype}", *minilm, *options)
+    for task, name in {**{shape: shape for shape in FIXED}, **TEXTS}.items():
+        few = ["--examples", str(FEWER[task])] if task in FEWER else []
+        options = ["--preset", str(base), "--tasks", task, *few]
+        for dtype in DTYPES:
+            speed(f"base_{task}_{dtype}", f"BERT base, {name}, {dtype}", *options, "--dtypes", dtype, "--runtimes")
+        for backend in BACKENDS.split(","):  # On its own: all contenders are alive at once, at up to 5 GiB each.
+            title = f"BERT base, {name}, beside keras-hub on {backend}"
+            beside = ["--dtypes", "float32", "--backends", backend, "--keras-hub", backend]
+            speed(f"base_{task}_keras_hub_{backend}", title, *options, *beside)
     for task in ("mrpc", "sst2"):
-        few = ["--dtypes", "float32", "--examples", "96", "--backends", "tensorflow", "--as-it-comes"]
+        few = [
+            "--dtypes",
+            "float32",
+            "--examples",
+            "96",
+            "--backends",
+            "tensorflow",
+            "--keras-hub",
+            "tensorflow",
+            "--as-it-comes",
+        ]
         title = f"MiniLM, {TEXTS[task]}, beside keras-hub as it comes, padded to 512"
         speed(f"as_it_comes_{task}", title, *minilm, "--tasks", task, *few)
     written("pretraining_step", "A step of pre-training", "pretraining_step.py", *peers)

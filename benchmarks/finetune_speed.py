@@ -173,7 +173,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dtypes", type=_names(_DTYPES), default=list(_DTYPES))
     parser.add_argument("--examples", type=_count, help="of each task, in place of its own number")
     parser.add_argument("--rounds", type=_count, default=3)
-    parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=["tensorflow"], help="backends of keras-hub")
+    parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=[], help="also keras-hub, on these backends")
     parser.add_argument("--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO")
     parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
     parser.add_argument(
