@@ -49,6 +49,9 @@ def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, t
         command = ["finetune_speed.py", *peers, *options, "--out", str(out), "--name", name]
         found[name] = f"Fine-tuning and prediction: {title}", command
 
+    def beside(backend: str) -> list[str]:
+        return ["--dtypes", "float32", "--backends", backend, "--keras-hub", backend]
+
     def written(name: str, title: str, script: str, *options: str) -> None:
         found[name] = title, [script, *options, "--out", str(out / f"{name}.md")]
 
@@ -64,22 +67,11 @@ def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, t
             speed(f"base_{task}_{dtype}", f"BERT base, {name}, {dtype}", *options, "--dtypes", dtype, "--runtimes")
         for backend in BACKENDS.split(","):  # On its own: all contenders are alive at once, at up to 5 GiB each.
             title = f"BERT base, {name}, beside keras-hub on {backend}"
-            beside = ["--dtypes", "float32", "--backends", backend, "--keras-hub", backend]
-            speed(f"base_{task}_keras_hub_{backend}", title, *options, *beside)
+            speed(f"base_{task}_keras_hub_{backend}", title, *options, *beside(backend))
+    few = ["--examples", "96", "--as-it-comes"]
     for task in ("mrpc", "sst2"):
-        few = [
-            "--dtypes",
-            "float32",
-            "--examples",
-            "96",
-            "--backends",
-            "tensorflow",
-            "--keras-hub",
-            "tensorflow",
-            "--as-it-comes",
-        ]
         title = f"MiniLM, {TEXTS[task]}, beside keras-hub as it comes, padded to 512"
-        speed(f"as_it_comes_{task}", title, *minilm, "--tasks", task, *few)
+        speed(f"as_it_comes_{task}", title, *minilm, "--tasks", task, *few, *beside("tensorflow"))
     written("pretraining_step", "A step of pre-training", "pretraining_step.py", *peers)
     written(
         "load_time", "From a file to the first prediction: BERT base", "load_time.py", "--preset", str(base), *peers

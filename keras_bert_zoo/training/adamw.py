@@ -62,7 +62,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         rate = ops.cast(learning_rate, "float32")
-        if self._updates_in_torch():
+        if self._updates_in("torch"):
             rate = rate * self._correction() if self.bias_correction else rate
             self._update_in_torch(grads, trainable_variables, rate)
             return
@@ -76,16 +76,14 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
         return ops.sqrt(second) / first
 
-    def _updates_in_tensorflow(self) -> bool:
-        return keras.backend.backend() == "tensorflow" and not self.amsgrad
-
-    def _updates_in_torch(self) -> bool:
-        return keras.backend.backend() == "torch" and not self.amsgrad
+    def _updates_in(self, backend: str) -> bool:
+        return keras.backend.backend() == backend and not self.amsgrad
 
     def _apply_weight_decay(self, variables: Any) -> None:
         # PyTorch's kernel multiplies decay by the rate that it is given, which is not the schedule's where that is
         # corrected. On TensorFlow decay is part of the step.
-        if not self._updates_in_tensorflow() and (not self._updates_in_torch() or self.bias_correction):
+        by_kernel = self._updates_in("torch") and not self.bias_correction
+        if not (by_kernel or self._updates_in("tensorflow")):
             super()._apply_weight_decay(variables)
 
     def _update_in_torch(self, grads: Any, variables: Any, rate: Any) -> None:
@@ -123,7 +121,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
                 )
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        if not self._updates_in_tensorflow():
+        if not self._updates_in("tensorflow"):
             super().update_step(gradient, variable, learning_rate)
             return
         import tensorflow as tf
