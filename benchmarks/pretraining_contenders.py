@@ -100,6 +100,15 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
         def __getitem__(self, index: int) -> Any:
             return data
 
+        def to_tf(self) -> Any:
+            """As `PretrainingBatches` has it: left to Keras, TensorFlow's tuning holds up the end of each `fit`."""
+            import tensorflow as tf
+
+            from keras_bert_zoo.text.tf_dataset import tf_dataset
+
+            signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), data)
+            return tf_dataset(lambda: (data for _ in range(self.steps)), signature, self.steps)
+
     blocks = [f"encoder_layer_{i}" for i in range(work.layers)] if work.rematerialise else []
     with contextlib.ExitStack() as scopes:
         if work.replicas:
