@@ -56,6 +56,23 @@ def test_attention_is_the_papers(causal, heads):
     np.testing.assert_allclose(numpy(scores), probabilities, atol=1e-6)
 
 
+@torch_only
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_predicts_in_bfloat16_as_the_papers(causal, masked):
+    """Its products then keep three digits, and so does what comes out."""
+    import torch
+
+    layer = SelfAttention(8, 4, causal=causal, dtype="mixed_bfloat16", name="attention")
+    layer.build(HIDDEN.shape)
+    randomise(layer)
+    expected, _ = attention_oracle(layer, HIDDEN, MASK if masked else np.ones_like(MASK), causal)
+    with torch.no_grad():
+        output = layer(HIDDEN, MASK if masked else None)
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    np.testing.assert_allclose(numpy(output.float()), expected, atol=0.02 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("by_the_kernel", [False, pytest.param(True, marks=torch_only)])
 def test_attention_dropout_drops_probabilities_and_keeps_their_mean(monkeypatch, by_the_kernel):
     monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.drops_out", lambda qkv: by_the_kernel)

@@ -1,4 +1,4 @@
-"""A Dense layer in one operation where the backend does not find it by itself."""
+"""Products with weights, on PyTorch in one operation, which the backend does not find by itself."""
 
 from typing import Any
 
@@ -16,11 +16,28 @@ class Dense(keras.layers.Dense):
         if keras.backend.backend() == "torch":
             inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(self.kernel)
             if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
-                import torch
+                from keras_bert_zoo.layers.torch_product import product
 
                 bias = None if self.bias is None else ops.convert_to_tensor(self.bias)
-                return self.activation(torch.nn.functional.linear(inputs, kernel.T, bias))
+                return self.activation(product(inputs, kernel, bias))
         return super().call(inputs, training=training)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class TokenEmbedding(keras.layers.ReversibleEmbedding):
+    """Keras' ReversibleEmbedding, whose product with its own table is as Dense's on PyTorch."""
+
+    def call(self, inputs: Any, reverse: bool = False) -> Any:
+        if reverse and keras.backend.backend() == "torch":
+            inputs, table = ops.convert_to_tensor(inputs), ops.convert_to_tensor(self.embeddings)
+            if inputs.dtype == table.dtype:
+                from keras_bert_zoo.layers.torch_product import product
+
+                return product(inputs, table.T)
+        return super().call(inputs, reverse=reverse)
+
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        super().quantize(mode, type_check=False, config=config)  # As in Dense.

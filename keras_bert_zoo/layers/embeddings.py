@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.layers.dense import TokenEmbedding
 from keras_bert_zoo.layers.dropout import Dropout
 
 
@@ -64,7 +65,7 @@ class BertEmbeddings(keras.layers.Layer):
             return kind(rows, hidden_dim, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
 
         # Reversible, as the masked LM multiplies by it.
-        self.token_embedding = table(keras.layers.ReversibleEmbedding, vocabulary_size, "token_embedding")
+        self.token_embedding = table(TokenEmbedding, vocabulary_size, "token_embedding")
         self.segment_embedding = table(keras.layers.Embedding, num_segments, "segment_embedding")
         self.position_embedding = table(keras.layers.Embedding, max_sequence_length, "position_embedding")
         self.layer_norm = keras.layers.LayerNormalization(

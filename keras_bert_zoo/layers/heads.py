@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.layers.activations import get_activation
+from keras_bert_zoo.layers.dense import Dense
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -45,7 +46,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
-        self.dense = keras.layers.Dense(
+        self.dense = Dense(
             hidden_dim,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             dtype=self.dtype_policy,

@@ -1,0 +1,94 @@
+"""PyTorch's product with weights: values and gradients, whichever library multiplies, and which one does."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import TINY, numpy
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "torch", reason="Elsewhere products are the backend's.")
+RNG = np.random.default_rng(3)
+X, KERNEL, BIAS = RNG.normal(size=(3, 5, 7)), RNG.normal(size=(7, 4)), RNG.normal(size=4)
+WANTED = RNG.normal(size=(3, 5, 4))
+
+
+@pytest.fixture(params=[True, False], ids=["onednn", "blas"])
+def library(request, monkeypatch):
+    """Which of the two is taken; the first runs on any machine whose PyTorch has it."""
+    from keras_bert_zoo.layers import torch_product
+
+    if request.param and not hasattr(torch_product.torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("This PyTorch has no oneDNN.")
+    monkeypatch.setattr(torch_product, "_ONEDNN", request.param)
+    return torch_product
+
+
+@pytest.fixture
+def taken(library, monkeypatch):
+    """The shapes of the products that oneDNN made."""
+    shapes, onednn = [], library._onednn
+
+    def noted(inputs, kernel, bias):
+        shapes.append((*inputs.shape, kernel.shape[-1]))
+        return onednn(inputs, kernel, bias)
+
+    monkeypatch.setattr(library, "_onednn", noted)
+    return shapes
+
+
+def tensors(torch, *arrays):
+    return [torch.tensor(array, dtype=torch.float32, requires_grad=True) for array in arrays]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_product_and_its_gradients_are_numpys(library, transposed):
+    torch = library.torch
+    x, kernel, bias = tensors(torch, X, KERNEL.T.copy() if transposed else KERNEL, BIAS)
+    output = library.product(x, kernel.T if transposed else kernel, bias)
+    np.testing.assert_allclose(numpy(output), X @ KERNEL + BIAS, atol=1e-5)
+    output.backward(torch.tensor(WANTED, dtype=torch.float32))
+    np.testing.assert_allclose(x.grad, WANTED @ KERNEL.T, atol=1e-5)
+    of_kernel = np.einsum("bti,bto->io", X, WANTED)
+    np.testing.assert_allclose(kernel.grad, of_kernel.T if transposed else of_kernel, atol=1e-5)
+    np.testing.assert_allclose(bias.grad, WANTED.sum((0, 1)), atol=1e-5)
+
+
+def test_its_gradients_have_gradients(library):
+    """For |d/dx (x k)·w|² = |w kᵀ|² over all rows the gradient of k is 2 Σ wᵀ (w kᵀ), transposed."""
+    torch = library.torch
+    x, kernel = tensors(torch, X, KERNEL)
+    output = library.product(x, kernel)
+    (of_x,) = torch.autograd.grad(output, x, torch.tensor(WANTED, dtype=torch.float32), create_graph=True)
+    (of_kernel,) = torch.autograd.grad((of_x**2).sum(), kernel)
+    rows = WANTED.reshape(-1, 4)
+    np.testing.assert_allclose(of_kernel, 2 * (rows @ KERNEL.T).T @ rows, rtol=1e-5, atol=1e-4)
+
+
+def test_only_what_needs_a_gradient_gets_one(library, taken):
+    torch = library.torch
+    x, kernel = tensors(torch, X, KERNEL)
+    library.product(x.detach(), kernel).sum().backward()
+    np.testing.assert_allclose(kernel.grad, np.repeat(X.sum((0, 1))[:, None], 4, axis=1), atol=1e-5)
+    assert len(taken) == (2 if library._ONEDNN else 0)
+
+
+@pytest.mark.parametrize("dtype, products", [("float32", 2 * 4 + 1 + 1), ("mixed_bfloat16", 0)])
+def test_each_float32_product_of_a_masked_lm_is_onednns(library, taken, dtype, products):
+    """Of both blocks four, of the head one, and the logits; bfloat16 PyTorch gives to oneDNN by itself."""
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, dtype=dtype))
+    ids = np.ones((2, 6), "int32")
+    model.predict({"token_ids": ids, "segment_ids": ids, "padding_mask": ids, "mask_positions": ids[:, :2]}, verbose=0)
+    assert len(taken) == (products if library._ONEDNN else 0)
+
+
+def test_under_autocast_and_in_a_trace_pytorch_chooses(library, taken):
+    torch = library.torch
+    x, kernel = tensors(torch, X, KERNEL)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert library.product(x, kernel).dtype == torch.bfloat16
+    # Its own check would call the function once more, without a trace.
+    traced = torch.jit.trace(library.product, (x.detach(), kernel.detach()), check_trace=False)
+    assert not taken
+    np.testing.assert_allclose(traced(x, kernel).detach(), X @ KERNEL, atol=1e-5)
+    assert "mkldnn" not in str(traced.graph)
