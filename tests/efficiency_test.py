@@ -10,7 +10,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.training.speed import training_flops
-from tests.helpers import TINY, WORDS
+from tests.helpers import TINY, WORDS, randomise
 
 BACKEND = keras.backend.backend()
 COMPILES = BACKEND == "jax"  # Each shape; TensorFlow's graphs take any, PyTorch has none.
@@ -149,6 +149,51 @@ def test_bias_follows_each_product_of_a_block():
         output.type for op in graph.get_operations() if op.type == "MatMul" for output in op.outputs[0].consumers()
     ]
     assert followers == ["BiasAdd"] * 4
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="Elsewhere a cast is part of a program.")
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_pass_casts_each_kernel_once(batches):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Casts(TorchDispatchMode):
+        shapes: list = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "_to_copy" in str(function):
+                self.shapes.append(tuple(args[0].shape))
+            return function(*args, **(kwargs or {}))
+
+    model = kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2)
+    ids, dim = np.ones((2 * batches, 6), "int32"), TINY["hidden_dim"]
+    with Casts() as casts:
+        model.predict({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, batch_size=2, verbose=0)
+    assert casts.shapes.count((dim, 3 * dim)) == TINY["num_layers"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_each_pass_has_the_weights_of_its_time(dtype):
+    """After an update, a pass is as a new model's with the same weights; `fit` evaluates between updates."""
+    model = kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype=dtype), num_classes=2)
+    ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (8, 6)).astype("int32")
+    ones = np.ones_like(ids)
+    arrays, labels = {"token_ids": ids, "segment_ids": 0 * ones, "padding_mask": ones}, [0, 1] * 4
+    randomise(model)
+    model.compile(keras.optimizers.SGD(0.1))
+    before = model.predict(arrays, verbose=0)
+    losses = model.fit(
+        arrays, labels, epochs=2, batch_size=4, validation_data=(arrays, labels), shuffle=False, verbose=0
+    ).history["val_loss"]
+    after = model.predict(arrays, verbose=0)
+    assert np.abs(after - before).max() > 0.01
+    again = model.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(again.predict(arrays, verbose=0), after)
+    again.compile()
+    np.testing.assert_allclose(
+        again.evaluate(arrays, labels, verbose=0, return_dict=True)["loss"], losses[-1], rtol=1e-6
+    )
+    assert losses[0] != losses[1]
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's fused attention alone leaves bfloat16 products aside.")

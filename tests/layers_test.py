@@ -11,6 +11,7 @@ from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention
+from keras_bert_zoo.layers.kept_weights import weights_kept
 from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's kernel alone drops out")
@@ -57,20 +58,46 @@ def test_attention_is_the_papers(causal, heads):
 
 
 @torch_only
+@pytest.mark.parametrize("dtype, close", [("float32", 1e-5), ("mixed_bfloat16", 0.02)])
+@pytest.mark.parametrize("length", [5, 20, 32])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_attention_predicts_in_bfloat16_as_the_papers(causal, masked):
-    """Its products then keep three digits, and so does what comes out."""
+def test_attention_predicts_as_the_papers(causal, masked, length, dtype, close):
+    """On PyTorch's CPU it is spelled by length and dtype there; bfloat16 products keep three digits."""
     import torch
 
-    layer = SelfAttention(8, 4, causal=causal, dtype="mixed_bfloat16", name="attention")
+    hidden = np.random.default_rng(0).normal(size=(2, length, 8)).astype("float32")
+    mask = np.ones((2, length), "int32")
+    mask[1, 3:] = not masked
+    layer = SelfAttention(8, 4, causal=causal, dtype=dtype, name="attention")
+    layer.build(hidden.shape)
+    randomise(layer)
+    expected, _ = attention_oracle(layer, hidden, mask, causal)
+    with torch.no_grad():
+        output = layer(hidden, mask if masked else None)
+    assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
+    np.testing.assert_allclose(numpy(output.float()), expected, atol=close * np.abs(expected).max())
+
+
+@torch_only
+def test_kept_weights_have_gradients_and_end_with_their_pass():
+    import torch
+
+    layer = SelfAttention(8, 2, dtype="mixed_bfloat16", name="attention")
     layer.build(HIDDEN.shape)
     randomise(layer)
-    expected, _ = attention_oracle(layer, HIDDEN, MASK if masked else np.ones_like(MASK), causal)
+    with weights_kept():
+        with torch.no_grad():
+            before = layer(HIDDEN)
+        layer(HIDDEN).sum().backward()
+    assert all(weight.value.grad.abs().max() > 0 for weight in layer.weights if "kernel" in weight.name)
+    for weight in layer.weights:
+        weight.assign(2 * weight)
     with torch.no_grad():
-        output = layer(HIDDEN, MASK if masked else None)
-    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
-    np.testing.assert_allclose(numpy(output.float()), expected, atol=0.02 * np.abs(expected).max())
+        after = layer(HIDDEN)
+    expected, _ = attention_oracle(layer, HIDDEN, np.ones_like(MASK), False)
+    np.testing.assert_allclose(numpy(after.float()), expected, atol=0.02 * np.abs(expected).max())
+    assert (after - before).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("by_the_kernel", [False, pytest.param(True, marks=torch_only)])

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_zoo.layers.kept_weights import kept
 from keras_bert_zoo.layers.parts import plain_part
 
 
@@ -14,13 +15,23 @@ class Dense(keras.layers.Dense):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if keras.backend.backend() == "torch":
-            inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(self.kernel)
+            inputs = ops.convert_to_tensor(inputs)
+            kernel, bias = self._weights(inputs)
             if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
                 from keras_bert_zoo.layers.torch_product import product
 
-                bias = None if self.bias is None else ops.convert_to_tensor(self.bias)
                 return self.activation(product(inputs, kernel, bias))
         return super().call(inputs, training=training)
+
+    def _weights(self, inputs: Any) -> tuple[Any, Any]:
+        import torch
+
+        def read() -> tuple[Any, Any]:
+            bias = None if self.bias is None else ops.convert_to_tensor(self.bias)
+            return ops.convert_to_tensor(self.kernel), bias
+
+        # A tensor without values or gradient serves nobody after this call.
+        return read() if inputs.is_meta or torch.is_grad_enabled() else kept(self, read)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.

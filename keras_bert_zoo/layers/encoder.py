@@ -13,6 +13,7 @@ from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.parts import call_part
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
+from keras_bert_zoo.layers.rows import from_rows, to_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -104,10 +105,8 @@ class EncoderLayer(RecomputedLayer):
         attended = run(self.attention, hidden, padding_mask, **options)
         attended, scores = attended if return_attention_scores else (attended, None)
         hidden = run(self.attention_norm, ops.add(hidden, run(self.dropout_layer, attended, training=training)))
-        # To a product of two dimensions TensorFlow joins bias and GELU.
-        tokens = ops.reshape(hidden, (-1, self.hidden_dim))
-        transformed = get_activation(self.activation, training)(run(self.intermediate, tokens))
-        transformed = ops.reshape(run(self.output_dense, transformed), ops.shape(hidden))
+        transformed = get_activation(self.activation, training)(run(self.intermediate, to_rows(hidden)))
+        transformed = from_rows(run(self.output_dense, transformed), hidden)
         hidden = run(self.output_norm, ops.add(hidden, run(self.dropout_layer, transformed, training=training)))
         return (hidden, scores) if return_attention_scores else hidden
 

@@ -57,12 +57,8 @@ def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
         # Not minus infinity, of which a row of padding alone would be NaN; and no constant that must go to the device.
         bias = (mask.to(query.dtype) - 1) * (torch.finfo(query.dtype).max / 2)
-    if (
-        query.dtype == torch.bfloat16
-        and on_cpu(query)
-        and not torch.is_grad_enabled()
-        and not (causal and bias is None)
-    ):
+    slow = query.dtype == torch.bfloat16 or query.shape[1] < 16
+    if slow and on_cpu(query) and not torch.is_grad_enabled() and not (causal and bias is None):
         return _of_products(query, key, value, bias)
     heads_first = (tensor.transpose(1, 2) for tensor in (query, key, value))
     context = torch.nn.functional.scaled_dot_product_attention(
@@ -72,18 +68,22 @@ def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout
 
 
 def _of_products(query: Any, key: Any, value: Any, bias: Any) -> Any:
-    """With the probabilities in memory: the kernel leaves a CPU's bfloat16 products aside and takes twice as long.
+    """With the probabilities in memory: on a CPU the kernel leaves bfloat16 products aside and takes twice as long.
 
-    The scores are rounded once, after their sum and scale.
+    So does softmax, in bfloat16 over rows that are no multiple of its 32, in float32 over less than its 16.
     """
     import torch
 
     batch, length, heads, dim = query.shape
+    dtype = query.dtype
     query, key, value = (part.transpose(1, 2).reshape(-1, length, dim) for part in (query, key, value))
     shape = batch, heads, length, length
     start = query.new_zeros(1).expand(shape) if bias is None else bias.expand(shape)
     scores = torch.baddbmm(start.reshape(-1, length, length), query, key.transpose(1, 2), alpha=dim**-0.5)
-    context = torch.bmm(torch.softmax(scores, -1), value)
+    if length < 16:
+        scores = torch.nn.functional.pad(scores, (0, 16 - length), value=float("-inf"))
+    scores = torch.softmax(scores, -1, dtype=torch.float32 if length % 32 else None)[..., :length]
+    context = torch.bmm(scores.to(dtype), value)
     return context.view(batch, heads, length, dim).transpose(1, 2)
 
 

@@ -44,4 +44,4 @@ def outputs_by_length(
             multiple_of=replicas(model),
         )
         fed = batches.to_tf() if keras.backend.backend() == "tensorflow" else batches
-        yield rows, batches.restore_order(keras.Model.predict(model, fed, **options))
+        yield rows, batches.restore_order(model.predict_fed(fed, **options))

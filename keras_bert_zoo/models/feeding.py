@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_trainable
+from keras_bert_zoo.layers.kept_weights import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.workers import TrainsOnWorkers
@@ -134,7 +135,9 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, keras.Model):
             else:
                 _check_batch_size(batch_size)
                 x = self._streamed(x, y, sample_weight)
-        return super().evaluate(x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs)
+        options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
+        with weights_kept():
+            return super().evaluate(x, **options)
 
     def train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.train_on_batch`, on ready arrays."""
@@ -156,9 +159,14 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, keras.Model):
                 options["batch_size"] = batch_size
             else:
                 _check_batch_size(batch_size)
-            return super().predict(self._streamed(x), **options)
+            return self.predict_fed(self._streamed(x), **options)
         batches = self._batches(self._examples(x), None, None, batch_size, first_rows(steps, batch_size))
-        return batches.restore_order(super().predict(self._fed(batches), **options))
+        return batches.restore_order(self.predict_fed(self._fed(batches), **options))
+
+    def predict_fed(self, data: Any, **options: Any) -> Any:
+        """As `keras.Model.predict`, of batches that are made already."""
+        with weights_kept():
+            return super().predict(data, **options)
 
     def batches(
         self, x: Any, y: Any = None, batch_size: int | None = None, sample_weight: Any = None, shuffle: bool = True
