@@ -57,14 +57,27 @@ def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
         # Not minus infinity, of which a row of padding alone would be NaN; and no constant that must go to the device.
         bias = (mask.to(query.dtype) - 1) * (torch.finfo(query.dtype).max / 2)
-    slow = query.dtype == torch.bfloat16 or query.shape[1] < 16
-    if slow and on_cpu(query) and not torch.is_grad_enabled() and not (causal and bias is None):
+    if _predicts_slowly(query) and not (causal and bias is None):
         return _of_products(query, key, value, bias)
     heads_first = (tensor.transpose(1, 2) for tensor in (query, key, value))
     context = torch.nn.functional.scaled_dot_product_attention(
         *heads_first, attn_mask=bias, dropout_p=dropout, is_causal=causal and bias is None
     )
     return context.transpose(1, 2)
+
+
+def _predicts_slowly(query: Any) -> bool:
+    """Whether products and softmax are faster, by the lengths and in the dtypes of `_of_products`: of tensors alone.
+
+    A graph is for every length, and has the kernel.
+    """
+    import torch
+
+    from keras_bert_zoo.layers.torch_product import is_traced
+
+    if is_traced() or torch.is_grad_enabled() or not on_cpu(query):
+        return False
+    return query.dtype == torch.bfloat16 or query.shape[1] < 16
 
 
 def _of_products(query: Any, key: Any, value: Any, bias: Any) -> Any:

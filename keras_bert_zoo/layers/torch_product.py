@@ -22,6 +22,11 @@ def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
     return torch.nn.functional.linear(inputs, kernel.T, bias)
 
 
+def is_traced() -> bool:
+    """Whether PyTorch draws a graph of what is called."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def _is_for_onednn(inputs: Any) -> bool:
     return (
         _ONEDNN
@@ -29,7 +34,7 @@ def _is_for_onednn(inputs: Any) -> bool:
         and inputs.device.type == "cpu"
         and type(inputs) is torch.Tensor  # Others stand for a trace or for several devices.
         and torch.backends.mkldnn.enabled
-        and not (torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"))
+        and not (is_traced() or torch.is_autocast_enabled("cpu"))
     )
 
 
