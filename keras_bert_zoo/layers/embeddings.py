@@ -8,6 +8,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import TokenEmbedding
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.layer_norm import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -68,9 +69,7 @@ class BertEmbeddings(keras.layers.Layer):
         self.token_embedding = table(TokenEmbedding, vocabulary_size, "token_embedding")
         self.segment_embedding = table(keras.layers.Embedding, num_segments, "segment_embedding")
         self.position_embedding = table(keras.layers.Embedding, max_sequence_length, "position_embedding")
-        self.layer_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
-        )
+        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm")
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, token_ids_shape: tuple[int | None, ...], segment_ids_shape: Any = None) -> None:

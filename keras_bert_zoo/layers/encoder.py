@@ -11,6 +11,7 @@ from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.parts import call_part
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
 from keras_bert_zoo.layers.rows import from_rows, to_rows
@@ -72,8 +73,8 @@ class EncoderLayer(RecomputedLayer):
             initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
             return Dense(units, kernel_initializer=initializer, dtype=policy, name=name)
 
-        def layer_norm(name: str) -> keras.layers.LayerNormalization:
-            return keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, dtype=policy, name=name)
+        def layer_norm(name: str) -> LayerNormalization:
+            return LayerNormalization(epsilon=layer_norm_epsilon, dtype=policy, name=name)
 
         self.attention = SelfAttention(
             hidden_dim, num_heads, attention_dropout, causal, initializer_range, dtype=policy, name="attention"

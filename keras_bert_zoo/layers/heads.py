@@ -8,6 +8,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.layer_norm import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -52,9 +53,7 @@ class MaskedLMHead(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="dense",
         )
-        self.layer_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
-        )
+        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm")
 
     def build(self, sequence_output_shape: Any, mask_positions_shape: Any = None) -> None:
         self.dense.build((None, None, self.hidden_dim))

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import keras
 
-_PLAIN: set[type] = {keras.layers.LayerNormalization}
+_PLAIN: set[type] = set()
 _Class = TypeVar("_Class", bound=type)
 
 

@@ -1,0 +1,84 @@
+"""LayerNorm in one operation of TensorFlow: its values, and where it is and where it must not be."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.layers.layer_norm import LayerNormalization, outputs_alone
+from tests.helpers import TINY, randomise
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere it is one operation.")
+OPERATION = "_MklLayerNorm"
+NORMS = 2 * TINY["num_layers"] + 1
+IDS = np.ones((2, 6), "int32")
+ARRAYS = {"token_ids": IDS, "segment_ids": IDS, "padding_mask": IDS}
+
+
+@pytest.fixture(autouse=True)
+def available():
+    from keras_bert_zoo.layers import tensorflow_layer_norm
+
+    if not tensorflow_layer_norm._is_known():
+        pytest.skip("This TensorFlow is built without oneDNN.")
+
+
+def operations(function, *arguments):
+    """Types of the operations of a function's graph, and of the functions that it calls."""
+    graph = function.get_concrete_function(*arguments).graph.as_graph_def()
+    return [node.op for part in (graph.node, *(called.node_def for called in graph.library.function)) for node in part]
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 5, 8)])
+@pytest.mark.parametrize("epsilon", [1e-12, 0.5])
+@pytest.mark.parametrize("dtype, close", [("float32", 1e-6), ("mixed_bfloat16", 0.02)])
+def test_it_is_the_papers(shape, epsilon, dtype, close):
+    import tensorflow as tf
+
+    layer = LayerNormalization(epsilon=epsilon, dtype=dtype)
+    layer.build(shape)
+    randomise(layer)
+    function = tf.function(lambda inputs: layer(inputs))
+    inputs = np.random.default_rng(1).normal(3, 0.5, shape).astype("float32")
+    with outputs_alone(compiled=False):
+        assert operations(function, inputs).count(OPERATION) == 1
+        output = function(inputs)
+    inputs = inputs.astype("float64")
+    deviation = np.sqrt(inputs.var(-1, keepdims=True) + epsilon)
+    gamma, beta = (np.asarray(weight) for weight in (layer.gamma, layer.beta))
+    expected = (inputs - inputs.mean(-1, keepdims=True)) / deviation * gamma + beta
+    assert output.dtype == layer.compute_dtype
+    np.testing.assert_allclose(tf.cast(output, "float32"), expected, atol=close)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_prediction_and_evaluation_have_it_and_the_same_outputs(dtype):
+    import tensorflow as tf
+
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype=dtype), num_classes=2))
+    batch = {name: tf.constant(array) for name, array in ARRAYS.items()}
+    step = tf.function(lambda inputs: model.predict_step((inputs,)))
+    assert operations(step, batch).count(OPERATION) == NORMS
+    labels = tf.constant([0, 1])
+    assert operations(tf.function(lambda *batch: model.test_step(batch)), batch, labels).count(OPERATION) == NORMS
+    spelled = np.asarray(model(ARRAYS))
+    np.testing.assert_allclose(model.predict(ARRAYS, verbose=0), spelled, atol=1e-5 if dtype == "float32" else 0.05)
+
+
+@pytest.mark.parametrize("where", ["call", "training", "xla", "eager"])
+def test_elsewhere_it_is_keras(where):
+    """A model's own call may be differentiated or saved, and neither training nor XLA knows the operation."""
+    import tensorflow as tf
+
+    model = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=2)
+    batch, labels = {name: tf.constant(array) for name, array in ARRAYS.items()}, tf.constant([0, 1])
+    if where == "call":
+        assert OPERATION not in operations(tf.function(lambda inputs: model(inputs, training=False)), batch)
+    elif where == "training":
+        model.compile(keras.optimizers.SGD(0.1), loss=model.loss)
+        model.optimizer.build(model.trainable_variables)
+        assert OPERATION not in operations(tf.function(lambda *batch: model.train_step(batch)), batch, labels)
+    else:
+        model.compile(jit_compile=where == "xla", run_eagerly=where == "eager")
+        assert model.predict(ARRAYS, verbose=0).shape == (2, 2)
+        assert np.isfinite(model.evaluate(ARRAYS, [0, 1], verbose=0)).all()
