@@ -343,7 +343,8 @@ def test_a_clone_is_a_plain_model_compiled_alike(classifier, trained):
     clone.set_weights(classifier.get_weights())
     assert type(clone.optimizer) is type(classifier.optimizer)
     x = random_inputs()
-    np.testing.assert_array_equal(clone.predict(x, verbose=0), classifier.predict(x, batch_size=3, verbose=0))
+    # Not by `predict`, in which a task, and on TensorFlow it alone, rounds otherwise.
+    np.testing.assert_array_equal(numpy(clone(x)), numpy(classifier(x)))
 
 
 def test_without_an_optimizer_it_is_saved_too(classifier, tmp_path):
