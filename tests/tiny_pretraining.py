@@ -62,7 +62,13 @@ def assert_same(one, other):
     np.testing.assert_allclose(other["losses"], one["losses"], rtol=1e-5)
     assert one["weights"].keys() == other["weights"].keys()
     for path, weight in one["weights"].items():
-        np.testing.assert_allclose(other["weights"][path], weight, atol=1e-5, err_msg=path)
+        theirs = other["weights"][path]
+        if path.endswith("qkv/bias"):
+            # A key's bias adds the same to each score of a query, which softmax takes out again: its gradient is zero
+            # but for rounding, and Adam makes steps of that. The query's and the value's are compared.
+            weight, theirs = np.split(np.array(weight), 3)[::2], np.split(np.array(theirs), 3)[::2]
+        np.testing.assert_allclose(theirs, weight, atol=1e-5, err_msg=path)
+
 
 
 def run(data, start, out, strategy=None, stop=False):
