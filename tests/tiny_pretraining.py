@@ -70,7 +70,6 @@ def assert_same(one, other):
         np.testing.assert_allclose(theirs, weight, atol=1e-5, err_msg=path)
 
 
-
 def run(data, start, out, strategy=None, stop=False):
     """A run of 4 steps, or what is left of it; with `stop` it breaks off in the middle."""
     options = {"steps": 4, "batch_size": 8, "learning_rate": 1e-2, "save_every": 2, "dropout": 0.0}
