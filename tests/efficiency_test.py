@@ -3,12 +3,14 @@
 import math
 import re
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import TINY, WORDS, randomise
 
@@ -169,6 +171,50 @@ def test_a_pass_casts_each_kernel_once(batches):
     with Casts() as casts:
         model.predict({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, batch_size=2, verbose=0)
     assert casts.shapes.count((dim, 3 * dim)) == TINY["num_layers"]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="Elsewhere no program outlives a pass and reads its copies.")
+def test_a_program_reads_copies_that_each_pass_makes_anew():
+    import tensorflow as tf
+
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))
+    ids = tf.ones((2, 6), tf.int32)
+    batch = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids}
+    step = tf.function(lambda inputs: model.predict_step((inputs,)))
+    kernels = {tuple(weight.shape) for weight in model.weights if weight.path.endswith("kernel")}
+    outputs = []
+    for _ in range(2):
+        with weights_kept(model), weights_kept(model):
+            outputs.append(step(batch).numpy())
+            np.testing.assert_allclose(outputs[-1], model(batch), atol=0.05)
+        for weight in model.weights:
+            weight.assign(weight * 1.5)
+    assert np.abs(outputs[0] - outputs[1]).max() > 0.1
+    operations = step.get_concrete_function(batch).graph.get_operations()
+    casts = [op.name for op in operations if op.type == "Cast" and tuple(op.inputs[0].shape or ()) in kernels]
+    assert [name.split("/")[-3] for name in casts] == ["pooler_1"]  # Keras' own Dense, once a text.
+    with pytest.raises(tf.errors.InvalidArgumentError):  # Not an answer of old weights.
+        step(batch)
+
+
+def test_a_batch_has_the_weights_of_its_time_and_threads_do_not_take_them_from_each_other():
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))
+    ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (8, 6)).astype("int32")
+    arrays = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": np.ones_like(ids)}
+    before = model.predict(arrays, verbose=0)
+    model.evaluate(arrays, [0] * 8, verbose=0)
+    for weight in model.weights:
+        weight.assign(weight * 1.5)
+    after = model.predict(arrays, verbose=0)
+    assert np.abs(after - before).max() > 0.1
+    np.testing.assert_allclose(np.asarray(model.predict_on_batch(arrays)), after, atol=1e-2)
+    losses = model.evaluate(arrays, [0] * 8, verbose=0), model.test_on_batch(arrays, np.zeros(8, "int32"))
+    np.testing.assert_allclose(np.ravel(losses[1])[0], np.ravel(losses[0])[0], rtol=1e-2)
+    if BACKEND == "jax":
+        return  # Keras takes a model's weights from it while one thread predicts.
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: model.predict(arrays, batch_size=2, verbose=0), range(12)):
+            np.testing.assert_allclose(found, after, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

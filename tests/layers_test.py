@@ -11,7 +11,7 @@ from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention
-from keras_bert_zoo.layers.kept_weights import weights_kept
+from keras_bert_zoo.layers.passes import weights_kept
 from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's kernel alone drops out")
@@ -86,7 +86,7 @@ def test_kept_weights_have_gradients_and_end_with_their_pass():
     layer = SelfAttention(8, 2, dtype="mixed_bfloat16", name="attention")
     layer.build(HIDDEN.shape)
     randomise(layer)
-    with weights_kept():
+    with weights_kept(layer):
         with torch.no_grad():
             before = layer(HIDDEN)
         layer(HIDDEN).sum().backward()

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.layers.layer_norm import LayerNormalization, outputs_alone
+from keras_bert_zoo.layers.layer_norm import LayerNormalization
+from keras_bert_zoo.layers.passes import outputs_alone
 from tests.helpers import TINY, randomise
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere it is one operation.")

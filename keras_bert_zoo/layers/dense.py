@@ -1,12 +1,18 @@
-"""Products with weights, on PyTorch in one operation, which the backend does not find by itself."""
+"""Products with weights: on PyTorch in one operation, which the backend does not find by itself."""
 
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_bert_zoo.layers.kept_weights import kept
 from keras_bert_zoo.layers.parts import plain_part
+from keras_bert_zoo.layers.passes import kept, makes_outputs_alone
+
+
+def _cast(dense: Any) -> tuple[Any, Any]:
+    """Kernel and bias, if there is one, in the dtype of its products."""
+    bias = None if dense.bias is None else ops.cast(dense.bias, dense.compute_dtype)
+    return ops.cast(dense.kernel, dense.compute_dtype), bias
 
 
 @plain_part
@@ -14,24 +20,25 @@ class Dense(keras.layers.Dense):
     """Keras' Dense, on PyTorch with the bias as part of the product: a pass over the outputs less."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        if keras.backend.backend() == "torch":
+        backend = keras.backend.backend()
+        if backend == "torch":
             inputs = ops.convert_to_tensor(inputs)
             kernel, bias = self._weights(inputs)
             if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
                 from keras_bert_zoo.layers.torch_product import product
 
                 return self.activation(product(inputs, kernel, bias))
+        elif backend == "tensorflow" and makes_outputs_alone() and self.variable_dtype != self.compute_dtype:
+            kernel, bias = kept(self, _cast)
+            outputs = ops.matmul(inputs, kernel)
+            return self.activation(outputs if bias is None else ops.add(outputs, bias))
         return super().call(inputs, training=training)
 
     def _weights(self, inputs: Any) -> tuple[Any, Any]:
         import torch
 
-        def read() -> tuple[Any, Any]:
-            bias = None if self.bias is None else ops.convert_to_tensor(self.bias)
-            return ops.convert_to_tensor(self.kernel), bias
-
         # A tensor without values or gradient serves nobody after this call.
-        return read() if inputs.is_meta or torch.is_grad_enabled() else kept(self, read)
+        return _cast(self) if inputs.is_meta or torch.is_grad_enabled() else kept(self, _cast)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.

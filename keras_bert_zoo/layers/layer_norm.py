@@ -1,8 +1,5 @@
 """LayerNorm (Ba et al. 2016) in one operation where TensorFlow has one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -10,21 +7,7 @@ from keras import ops
 
 from keras_bert_zoo.layers.on_cpu import on_cpu
 from keras_bert_zoo.layers.parts import plain_part
-
-_outputs_alone = ContextVar("outputs_alone", default=False)
-
-
-@contextmanager
-def outputs_alone(compiled: bool) -> Iterator[None]:
-    """Within, outputs are made by this process, for no gradient and no graph to be saved; XLA is told by `compiled`.
-
-    So there may be operations that have no gradient and that another machine's TensorFlow does not know.
-    """
-    token = _outputs_alone.set(not compiled)
-    try:
-        yield
-    finally:
-        _outputs_alone.reset(token)
+from keras_bert_zoo.layers.passes import makes_outputs_alone
 
 
 @plain_part
@@ -36,7 +19,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs: Any) -> Any:
-        if keras.backend.backend() == "tensorflow" and _outputs_alone.get() and on_cpu(inputs):
+        if keras.backend.backend() == "tensorflow" and makes_outputs_alone() and on_cpu(inputs):
             from keras_bert_zoo.layers.tensorflow_layer_norm import is_available, layer_norm
 
             if is_available(inputs):

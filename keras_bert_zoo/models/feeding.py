@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_trainable
-from keras_bert_zoo.layers.kept_weights import weights_kept
+from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.steps import PredictsByItself
 from keras_bert_zoo.models.tracing import TracesOnce
@@ -137,13 +137,23 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, PredictsByItself, kera
                 _check_batch_size(batch_size)
                 x = self._streamed(x, y, sample_weight)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
-        with weights_kept():
+        with weights_kept(self):
             return super().evaluate(x, **options)
 
     def train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.train_on_batch`, on ready arrays."""
         self.check_inputs(x)
         return super().train_on_batch(x, *args, **kwargs)
+
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.test_on_batch`, on ready arrays."""
+        with weights_kept(self):  # Its program is that of `evaluate`.
+            return super().test_on_batch(*args, **kwargs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """As `keras.Model.predict_on_batch`, on ready arrays."""
+        with weights_kept(self):  # Its program is that of `predict`.
+            return super().predict_on_batch(x)
 
     def predict(
         self,
@@ -166,7 +176,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, PredictsByItself, kera
 
     def predict_fed(self, data: Any, **options: Any) -> Any:
         """As `keras.Model.predict`, of batches that are made already."""
-        with weights_kept():
+        with weights_kept(self):
             return super().predict(data, **options)
 
     def batches(

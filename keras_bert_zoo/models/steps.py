@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_bert_zoo.layers.layer_norm import outputs_alone
+from keras_bert_zoo.layers.passes import outputs_alone
 
 
 class PredictsByItself:

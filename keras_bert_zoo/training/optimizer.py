@@ -41,14 +41,14 @@ class BertOptimizer(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
-            # Embedding gradients come as unsummed slices; a norm over those is not the gradient's norm. Keras' own
-            # `convert_to_tensor` leaves them so.
-            grads = [tf.convert_to_tensor(grad) for grad in grads]
             # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
-            if replica := tf.distribute.get_replica_context():
+            if tf.distribute.has_strategy() and (replica := tf.distribute.get_replica_context()):
+                grads = [tf.convert_to_tensor(grad) for grad in grads]
                 grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
             if self.global_clipnorm:  # Reads for the norm, where Keras writes the squares, too.
-                return list(tf.clip_by_global_norm(grads, self.global_clipnorm)[0])
+                grads = tf.clip_by_global_norm([_summed_rows(grad) for grad in grads], self.global_clipnorm)[0]
+                return [tf.convert_to_tensor(grad) for grad in grads]
+            grads = [tf.convert_to_tensor(grad) for grad in grads]  # Keras' own function leaves slices as they are.
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
 
@@ -115,3 +115,17 @@ class BertOptimizer(keras.optimizers.Optimizer):
                 variable.assign(value)
         elif due():
             update()
+
+
+def _summed_rows(grad: Any) -> Any:
+    """A table's gradient with each row at most once, as TensorFlow gives one for each token; any other as it is.
+
+    A norm over rows that are not summed would be another, and one over the whole table reads what is zero.
+    """
+    import tensorflow as tf
+
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    rows, places = tf.unique(grad.indices)
+    values = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, grad.dense_shape)
