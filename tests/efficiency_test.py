@@ -12,7 +12,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.training.speed import training_flops
-from tests.helpers import TINY, WORDS, randomise
+from tests.helpers import TINY, WORDS, numpy, randomise
 
 BACKEND = keras.backend.backend()
 COMPILES = BACKEND == "jax"  # Each shape; TensorFlow's graphs take any, PyTorch has none.
@@ -171,6 +171,31 @@ def test_a_pass_casts_each_kernel_once(batches):
     with Casts() as casts:
         model.predict({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, batch_size=2, verbose=0)
     assert casts.shapes.count((dim, 3 * dim)) == TINY["num_layers"]
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch alone lets a kernel be packed for its products.")
+@pytest.mark.parametrize("dtype, packed", [("mixed_bfloat16", 4), ("float32", 0)])
+def test_a_pass_packs_each_kernel_of_a_block_once(dtype, packed, monkeypatch):
+    from keras_bert_zoo.layers import torch_product
+
+    if not hasattr(torch_product.torch.ops.mkldnn, "_reorder_linear_weight"):
+        pytest.skip("This PyTorch has no oneDNN.")
+    monkeypatch.setattr(torch_product, "_ONEDNN", True)
+    shapes, pack = [], torch_product.pack
+
+    def noted(kernel):
+        shapes.append(tuple(kernel.shape))
+        return pack(kernel)
+
+    monkeypatch.setattr(torch_product, "pack", noted)
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype=dtype), num_classes=2))
+    ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (6, 6)).astype("int32")
+    arrays = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": np.ones_like(ids)}
+    outputs = model.predict(arrays, batch_size=2, verbose=0)
+    assert len(shapes) == packed * TINY["num_layers"]
+    with torch_product.torch.no_grad():
+        np.testing.assert_allclose(outputs, numpy(model(arrays)), atol=0.03 if packed else 1e-5)
+    assert len(shapes) == packed * TINY["num_layers"]  # A direct call has no pass to pack for.
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Elsewhere no program outlives a pass and reads its copies.")

@@ -11,6 +11,7 @@ from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention
+from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.passes import weights_kept
 from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise
 
@@ -77,6 +78,20 @@ def test_attention_predicts_as_the_papers(causal, masked, length, dtype, close):
         output = layer(hidden, mask if masked else None)
     assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
     np.testing.assert_allclose(numpy(output.float()), expected, atol=close * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype, close", [("float32", 1e-6), ("mixed_bfloat16", 0.02), ("mixed_float16", 0.005)])
+def test_layer_norm_is_the_papers(dtype, close):
+    layer = LayerNormalization(epsilon=0.5, dtype=dtype)
+    layer.build((2, 5, 8))
+    randomise(layer)
+    inputs = np.random.default_rng(1).normal(3, 0.5, (2, 5, 8))
+    output = layer(inputs.astype("float32"))
+    deviation = np.sqrt(inputs.var(-1, keepdims=True) + 0.5)
+    gamma, beta = numpy(layer.gamma), numpy(layer.beta)
+    expected = (inputs - inputs.mean(-1, keepdims=True)) / deviation * gamma + beta
+    assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
+    np.testing.assert_allclose(numpy(keras.ops.cast(output, "float32")), expected, atol=close)
 
 
 @torch_only

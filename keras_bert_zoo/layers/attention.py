@@ -12,7 +12,7 @@ from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attention_pays
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, plain_part
-from keras_bert_zoo.layers.rows import from_rows, to_rows
+from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
 
 
 @plain_part
@@ -80,16 +80,16 @@ class SelfAttention(keras.layers.Layer):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        batch, length = ops.shape(hidden)[0], ops.shape(hidden)[1]
+        batch, length, _ = ops.shape(hidden)
         qkv = call_part(self, self.qkv, to_rows(hidden))
-        qkv = ops.reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
+        qkv = reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
         dropout = self.dropout if training else 0.0
         if fused_attention_pays(qkv, dropout, training) and not return_attention_scores:
             context, scores = ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
         else:
             context, scores = self._explicit(qkv, mask, length, training)
-        context = ops.reshape(context, (batch, length, self.hidden_dim))
+        context = reshape(context, (batch, length, self.hidden_dim))
         output = from_rows(call_part(self, self.output_dense, to_rows(context)), context)
         return (output, scores) if return_attention_scores else output
 

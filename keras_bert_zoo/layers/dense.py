@@ -6,13 +6,21 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.layers.parts import plain_part
-from keras_bert_zoo.layers.passes import kept, makes_outputs_alone
+from keras_bert_zoo.layers.passes import are_weights_kept, kept, makes_outputs_alone
 
 
 def _cast(dense: Any) -> tuple[Any, Any]:
     """Kernel and bias, if there is one, in the dtype of its products."""
     bias = None if dense.bias is None else ops.cast(dense.bias, dense.compute_dtype)
     return ops.cast(dense.kernel, dense.compute_dtype), bias
+
+
+def _pack(dense: Any) -> tuple[Any, Any]:
+    """The same, the kernel as PyTorch's product reads it fastest."""
+    from keras_bert_zoo.layers.torch_product import pack
+
+    kernel, bias = _cast(dense)
+    return pack(kernel), bias
 
 
 @plain_part
@@ -22,11 +30,11 @@ class Dense(keras.layers.Dense):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         backend = keras.backend.backend()
         if backend == "torch":
+            from keras_bert_zoo.layers.torch_product import product
+
             inputs = ops.convert_to_tensor(inputs)
             kernel, bias = self._weights(inputs)
             if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
-                from keras_bert_zoo.layers.torch_product import product
-
                 return self.activation(product(inputs, kernel, bias))
         elif backend == "tensorflow" and makes_outputs_alone() and self.variable_dtype != self.compute_dtype:
             kernel, bias = kept(self, _cast)
@@ -37,8 +45,11 @@ class Dense(keras.layers.Dense):
     def _weights(self, inputs: Any) -> tuple[Any, Any]:
         import torch
 
-        # A tensor without values or gradient serves nobody after this call.
-        return _cast(self) if inputs.is_meta or torch.is_grad_enabled() else kept(self, _cast)
+        from keras_bert_zoo.layers.torch_product import packs
+
+        if inputs.is_meta or torch.is_grad_enabled():
+            return _cast(self)  # A tensor without values or gradient serves nobody after this call.
+        return kept(self, _pack if are_weights_kept() and packs(inputs, self.compute_dtype) else _cast)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.

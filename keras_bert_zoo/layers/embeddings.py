@@ -9,6 +9,7 @@ from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import TokenEmbedding
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
+from keras_bert_zoo.layers.parts import call_part
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -81,10 +82,10 @@ class BertEmbeddings(keras.layers.Layer):
 
     def call(self, token_ids: Any, segment_ids: Any, training: bool | None = None) -> Any:
         length = ops.shape(token_ids)[1]
-        x = ops.add(self.token_embedding(token_ids), self.segment_embedding(segment_ids))
+        x = self.token_embedding(token_ids) + self.segment_embedding(segment_ids)
         # From 0, as jax2onnx (0.17) has no stop alone.
-        x = ops.add(x, self.position_embedding(ops.arange(0, length, dtype="int32")))
-        return self.dropout_layer(self.layer_norm(x), training=training)
+        x = x + self.position_embedding(ops.arange(0, length, dtype="int32"))
+        return call_part(self, self.dropout_layer, call_part(self, self.layer_norm, x), training=training)
 
     def compute_output_shape(self, token_ids_shape: Any, segment_ids_shape: Any = None) -> tuple[int | None, ...]:
         return (*token_ids_shape, self.hidden_dim)

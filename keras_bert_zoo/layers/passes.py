@@ -92,6 +92,10 @@ def weights_kept(model: Any) -> Iterator[None]:
                         copies.clear()
 
 
+def are_weights_kept() -> bool:
+    return _kept.get() is not None
+
+
 def kept(layer: Any, read: Read) -> Any:
     """What `read(layer)` gives, a tuple of tensors or None, read once for `layer` within `weights_kept`."""
     weights = _kept.get()

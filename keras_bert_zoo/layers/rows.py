@@ -1,4 +1,4 @@
-"""Tokens as the rows of one matrix, where products are faster so."""
+"""Tokens as the rows of one matrix, where products are faster so, and other shapes of them."""
 
 from typing import Any
 
@@ -21,3 +21,8 @@ def from_rows(rows: Any, hidden: Any) -> Any:
     if keras.backend.backend() != "tensorflow":
         return rows
     return ops.reshape(rows, (*ops.shape(hidden)[:-1], rows.shape[-1]))
+
+
+def reshape(tensor: Any, shape: tuple[Any, ...]) -> Any:
+    """`ops.reshape` within a layer; an array's own method where it has one, for which no Keras looks through it."""
+    return tensor.reshape(shape) if hasattr(tensor, "reshape") else ops.reshape(tensor, shape)
