@@ -82,9 +82,9 @@ class BertEmbeddings(keras.layers.Layer):
 
     def call(self, token_ids: Any, segment_ids: Any, training: bool | None = None) -> Any:
         length = ops.shape(token_ids)[1]
-        x = self.token_embedding(token_ids) + self.segment_embedding(segment_ids)
+        x = ops.add(self.token_embedding(token_ids), self.segment_embedding(segment_ids))
         # From 0, as jax2onnx (0.17) has no stop alone.
-        x = x + self.position_embedding(ops.arange(0, length, dtype="int32"))
+        x = ops.add(x, self.position_embedding(ops.arange(0, length, dtype="int32")))
         return call_part(self, self.dropout_layer, call_part(self, self.layer_norm, x), training=training)
 
     def compute_output_shape(self, token_ids_shape: Any, segment_ids_shape: Any = None) -> tuple[int | None, ...]:

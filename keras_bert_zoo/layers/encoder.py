@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
@@ -104,10 +105,10 @@ class EncoderLayer(RecomputedLayer):
         options = {"training": training, "return_attention_scores": return_attention_scores}
         attended = run(self.attention, hidden, padding_mask, **options)
         attended, scores = attended if return_attention_scores else (attended, None)
-        hidden = run(self.attention_norm, hidden + run(self.dropout_layer, attended, training=training))
+        hidden = run(self.attention_norm, ops.add(hidden, run(self.dropout_layer, attended, training=training)))
         transformed = get_activation(self.activation, training)(run(self.intermediate, to_rows(hidden)))
         transformed = from_rows(run(self.output_dense, transformed), hidden)
-        hidden = run(self.output_norm, hidden + run(self.dropout_layer, transformed, training=training))
+        hidden = run(self.output_norm, ops.add(hidden, run(self.dropout_layer, transformed, training=training)))
         return (hidden, scores) if return_attention_scores else hidden
 
     def compute_output_spec(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:
