@@ -24,5 +24,5 @@ def from_rows(rows: Any, hidden: Any) -> Any:
 
 
 def reshape(tensor: Any, shape: tuple[Any, ...]) -> Any:
-    """`ops.reshape` within a layer; an array's own method where it has one, for which no Keras looks through it."""
-    return tensor.reshape(shape) if hasattr(tensor, "reshape") else ops.reshape(tensor, shape)
+    """`ops.reshape` within a layer; on PyTorch a tensor's own method, for which Keras looks through no argument."""
+    return tensor.reshape(shape) if keras.backend.backend() == "torch" else ops.reshape(tensor, shape)
