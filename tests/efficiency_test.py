@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.layers.passes import weights_kept
+from keras_bert_zoo.layers.passes import weights_kept, with_weights_of_now
 from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import TINY, WORDS, numpy, randomise
 
@@ -178,9 +178,8 @@ def test_a_pass_casts_each_kernel_once(batches):
 def test_a_pass_packs_each_kernel_of_a_block_once(dtype, packed, monkeypatch):
     from keras_bert_zoo.layers import torch_product
 
-    if not hasattr(torch_product.torch.ops.mkldnn, "_reorder_linear_weight"):
-        pytest.skip("This PyTorch has no oneDNN.")
-    monkeypatch.setattr(torch_product, "_ONEDNN", True)
+    if not torch_product._ONEDNN:
+        pytest.skip("This PyTorch, or this processor, has none.")
     shapes, pack = [], torch_product.pack
 
     def noted(kernel):
@@ -206,11 +205,14 @@ def test_a_program_reads_copies_that_each_pass_makes_anew():
     ids = tf.ones((2, 6), tf.int32)
     batch = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids}
     step = tf.function(lambda inputs: model.predict_step((inputs,)))
+    program = with_weights_of_now(model, step)
     kernels = {tuple(weight.shape) for weight in model.weights if weight.path.endswith("kernel")}
     outputs = []
     for _ in range(2):
-        with weights_kept(model), weights_kept(model):
-            outputs.append(step(batch).numpy())
+        with weights_kept():
+            with weights_kept():  # Another pass draws the program, and ends first.
+                outputs.append(program(batch).numpy())
+            np.testing.assert_array_equal(step(batch), outputs[-1])
             np.testing.assert_allclose(outputs[-1], model(batch), atol=0.05)
         for weight in model.weights:
             weight.assign(weight * 1.5)
@@ -220,6 +222,7 @@ def test_a_program_reads_copies_that_each_pass_makes_anew():
     assert [name.split("/")[-3] for name in casts] == ["pooler_1"]  # Keras' own Dense, once a text.
     with pytest.raises(tf.errors.InvalidArgumentError):  # Not an answer of old weights.
         step(batch)
+    np.testing.assert_allclose(program(batch), model(batch), atol=0.05)  # By itself a pass.
 
 
 def test_a_batch_has_the_weights_of_its_time_and_threads_do_not_take_them_from_each_other():
@@ -240,6 +243,22 @@ def test_a_batch_has_the_weights_of_its_time_and_threads_do_not_take_them_from_e
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: model.predict(arrays, batch_size=2, verbose=0), range(12)):
             np.testing.assert_allclose(found, after, atol=1e-2)
+
+
+def test_weights_that_a_callback_changes_as_a_pass_begins():
+    """As Keras' SwapEMAWeights does; so that a second pass, whose program is drawn, has its weights, too."""
+
+    class Twice(keras.callbacks.Callback):
+        def on_predict_begin(self, logs=None):
+            for weight in self.model.weights:
+                weight.assign(weight * 1.5)
+
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))
+    ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (8, 6)).astype("int32")
+    arrays = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": np.ones_like(ids)}
+    for _ in range(2):
+        changed = model.predict(arrays, callbacks=[Twice()], verbose=0)
+        np.testing.assert_allclose(changed, model.predict(arrays, verbose=0), atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

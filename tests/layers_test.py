@@ -101,7 +101,7 @@ def test_kept_weights_have_gradients_and_end_with_their_pass():
     layer = SelfAttention(8, 2, dtype="mixed_bfloat16", name="attention")
     layer.build(HIDDEN.shape)
     randomise(layer)
-    with weights_kept(layer):
+    with weights_kept():
         with torch.no_grad():
             before = layer(HIDDEN)
         layer(HIDDEN).sum().backward()

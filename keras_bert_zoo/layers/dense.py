@@ -36,11 +36,15 @@ class Dense(keras.layers.Dense):
             kernel, bias = self._weights(inputs)
             if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
                 return self.activation(product(inputs, kernel, bias))
-        elif backend == "tensorflow" and makes_outputs_alone() and self.variable_dtype != self.compute_dtype:
+        elif backend == "tensorflow" and self._casts_for_outputs():
             kernel, bias = kept(self, _cast)
             outputs = ops.matmul(inputs, kernel)
             return self.activation(outputs if bias is None else ops.add(outputs, bias))
         return super().call(inputs, training=training)
+
+    def _casts_for_outputs(self) -> bool:
+        """Whether TensorFlow need not cast the weights at each batch; LoRA's factors Keras casts one by one."""
+        return makes_outputs_alone() and self.variable_dtype != self.compute_dtype and not self.lora_enabled
 
     def _weights(self, inputs: Any) -> tuple[Any, Any]:
         import torch

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -31,65 +31,32 @@ def makes_outputs_alone() -> bool:
 
 # --- Weights in the compute dtype
 
-
-class _Copies:
-    """Variables with a layer's weights, which a TensorFlow program reads while passes use them; empty else."""
-
-    def __init__(self, values: Any) -> None:
-        import tensorflow as tf
-
-        # Of any shape, so that they can be emptied; and whoever read them then would be stopped, not answered.
-        anything = tf.TensorShape(None)
-        self.variables = [None if v is None else tf.Variable(v, trainable=False, shape=anything) for v in values]
-        self.shapes = [None if v is None else v.shape for v in values]
-        self.passes = 0
-
-    def read(self) -> Any:
-        def one(variable: Any, shape: Any) -> Any:
-            value = variable.read_value()
-            value.set_shape(shape)
-            return value
-
-        pairs = zip(self.variables, self.shapes, strict=True)
-        return tuple(None if variable is None else one(variable, shape) for variable, shape in pairs)
-
-    def assign(self, values: Any) -> None:
-        for variable, value in zip(self.variables, values, strict=True):
-            if variable is not None:
-                variable.assign(value)
-
-    def clear(self) -> None:
-        self.assign([None if v is None else keras.ops.zeros((0,), v.dtype.name) for v in self.variables])
-
-
 Read = Callable[[Any], Any]
 _kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
-_copies: WeakKeyDictionary[Any, tuple[_Copies, Read]] = WeakKeyDictionary()
+_passes = 0
 _lock = threading.RLock()  # Several threads may predict with one model.
 
 
 @contextmanager
-def weights_kept(model: Any) -> Iterator[None]:
-    """Within, no weight of `model` changes: on PyTorch and TensorFlow a Dense casts its own once, not at each batch.
+def weights_kept() -> Iterator[None]:
+    """Within, no weight changes from the first batch on: a Dense casts its own once, not at each batch.
 
-    That takes a tenth of the prediction of short texts in bfloat16. The copies go when it ends.
+    That takes a tenth of the prediction of short texts in bfloat16, on PyTorch and TensorFlow. The copies go when no
+    such pass is left.
     """
+    global _passes
     token = _kept.set({})
+    with _lock:
+        _passes += 1
     try:
-        with _lock:
-            for layer in model._flatten_layers() if _copies else ():
-                if layer in _copies:
-                    _use(layer)
         yield
     finally:
-        weights = _kept.get() or {}
         _kept.reset(token)
         with _lock:
-            for copies in weights.values():
-                if isinstance(copies, _Copies):
-                    copies.passes -= 1
-                    if not copies.passes:
-                        copies.clear()
+            _passes -= 1
+            if not _passes:  # One that began before another drew the program reads the other's copies.
+                for copies in _copies.values():
+                    copies.clear()
 
 
 def are_weights_kept() -> bool:
@@ -101,35 +68,82 @@ def kept(layer: Any, read: Read) -> Any:
     weights = _kept.get()
     if weights is None:
         return read(layer)
-    if layer not in weights:
-        if keras.backend.backend() == "tensorflow":
-            if not _has_programs_of_its_own():
-                return read(layer)
-            import tensorflow as tf
-
-            with _lock, tf.init_scope():  # Out of the program, which later passes run again.
-                if layer not in _copies:
-                    _copies[layer] = _Copies(read(layer)), read
-                _use(layer)
-        else:
-            weights[layer] = read(layer)
-    found = weights[layer]
-    return found.read() if isinstance(found, _Copies) else found
+    if keras.backend.backend() == "tensorflow":
+        return _of_program(layer, read)
+    if (layer, read) not in weights:
+        weights[layer, read] = read(layer)
+    return weights[layer, read]
 
 
-def _use(layer: Any) -> None:
-    """For the pass that has begun: its copies have the weights of now."""
-    copies, read = _copies[layer]
-    if not copies.passes:
-        copies.assign(read(layer))
-    copies.passes += 1
-    weights = _kept.get()
-    assert weights is not None
-    weights[layer] = copies
+# --- On TensorFlow a program outlives the pass that has drawn it
 
 
-def _has_programs_of_its_own() -> bool:
-    """Whether TensorFlow draws a step of `evaluate` or `predict`, for one device."""
+class _Copies:
+    """Variables with what `read(layer)` gives, which programs read; empty where no pass is under way."""
+
+    def __init__(self, layer: Any, read: Read) -> None:
+        import tensorflow as tf
+
+        # Of any shape, so that they can be emptied; and whoever read them then would be stopped, not answered.
+        anything, values = tf.TensorShape(None), read(layer)
+        self._read = read
+        self._dtype = layer.compute_dtype
+        self._variables = [None if v is None else tf.Variable(v, trainable=False, shape=anything) for v in values]
+        self._shapes = [None if v is None else v.shape for v in values]
+
+    def values(self) -> Any:
+        def one(variable: Any, shape: Any) -> Any:
+            value = variable.read_value()
+            value.set_shape(shape)
+            return value
+
+        pairs = zip(self._variables, self._shapes, strict=True)
+        return tuple(None if variable is None else one(variable, shape) for variable, shape in pairs)
+
+    def refresh(self, layer: Any) -> None:
+        if layer.quantization_mode is None and layer.compute_dtype == self._dtype:  # Else no program reads them.
+            self._assign(self._read(layer))
+
+    def clear(self) -> None:
+        self._assign([None if v is None else keras.ops.zeros((0,), v.dtype.name) for v in self._variables])
+
+    def _assign(self, values: Any) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            if variable is not None:
+                variable.assign(value)
+
+
+_copies: WeakKeyDictionary[Any, _Copies] = WeakKeyDictionary()
+
+
+def _of_program(layer: Any, read: Read) -> Any:
     import tensorflow as tf
 
-    return _outputs_alone.get() and tf.inside_function() and not tf.distribute.has_strategy()
+    # A step of `evaluate` or `predict` that is drawn, for one device.
+    if not (_outputs_alone.get() and tf.inside_function()) or tf.distribute.has_strategy():
+        return read(layer)
+    with _lock, tf.init_scope():  # Out of the program, which later passes run again.
+        if layer not in _copies:
+            _copies[layer] = _Copies(layer, read)
+    return _copies[layer].values()
+
+
+def with_weights_of_now(model: Any, program: Callable[..., Any]) -> Callable[..., Any]:
+    """`program`, a step of `model`, whose copies are made anew at the first batch of a pass.
+
+    Not before: Keras' `SwapEMAWeights` changes the weights as a pass begins. By itself a call is a pass.
+    """
+
+    def run(*arguments: Any) -> Any:
+        with nullcontext() if are_weights_kept() else weights_kept():
+            weights = _kept.get()
+            assert weights is not None
+            if model not in weights:
+                weights[model] = True
+                with _lock:
+                    for layer in model._flatten_layers() if _copies else ():
+                        if layer in _copies:
+                            _copies[layer].refresh(layer)
+            return program(*arguments)
+
+    return run

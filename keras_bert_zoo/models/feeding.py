@@ -137,23 +137,13 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, PredictsByItself, kera
                 _check_batch_size(batch_size)
                 x = self._streamed(x, y, sample_weight)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
-        with weights_kept(self):
+        with weights_kept():
             return super().evaluate(x, **options)
 
     def train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.train_on_batch`, on ready arrays."""
         self.check_inputs(x)
         return super().train_on_batch(x, *args, **kwargs)
-
-    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.test_on_batch`, on ready arrays."""
-        with weights_kept(self):  # Its program is that of `evaluate`.
-            return super().test_on_batch(*args, **kwargs)
-
-    def predict_on_batch(self, x: Any) -> Any:
-        """As `keras.Model.predict_on_batch`, on ready arrays."""
-        with weights_kept(self):  # Its program is that of `predict`.
-            return super().predict_on_batch(x)
 
     def predict(
         self,
@@ -176,7 +166,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, PredictsByItself, kera
 
     def predict_fed(self, data: Any, **options: Any) -> Any:
         """As `keras.Model.predict`, of batches that are made already."""
-        with weights_kept(self):
+        with weights_kept():
             return super().predict(data, **options)
 
     def batches(

@@ -1,8 +1,11 @@
 """Steps that are run where they are drawn, and have no gradient."""
 
+from collections.abc import Callable
 from typing import Any
 
-from keras_bert_zoo.layers.passes import outputs_alone
+import keras
+
+from keras_bert_zoo.layers.passes import outputs_alone, with_weights_of_now
 
 
 class PredictsByItself:
@@ -17,3 +20,16 @@ class PredictsByItself:
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
         with outputs_alone(self.jit_compile):
             return super().predict_step(*args, **kwargs)  # type: ignore[misc]
+
+    def make_test_function(self, force: bool = False) -> Any:
+        return self._made("test_function", super().make_test_function, force)  # type: ignore[misc]
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        return self._made("predict_function", super().make_predict_function, force)  # type: ignore[misc]
+
+    def _made(self, name: str, make: Callable[[bool], Any], force: bool) -> Any:
+        before = getattr(self, name)
+        make(force)
+        if keras.backend.backend() == "tensorflow" and getattr(self, name) is not before:
+            setattr(self, name, with_weights_of_now(self, getattr(self, name)))
+        return getattr(self, name)
