@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.layers.passes import weights_kept, with_weights_of_now
+from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import TINY, WORDS, numpy, randomise
 
@@ -200,6 +200,8 @@ def test_a_pass_packs_each_kernel_of_a_block_once(dtype, packed, monkeypatch):
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Elsewhere no program outlives a pass and reads its copies.")
 def test_a_program_reads_copies_that_each_pass_makes_anew():
     import tensorflow as tf
+
+    from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
 
     model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))
     ids = tf.ones((2, 6), tf.int32)

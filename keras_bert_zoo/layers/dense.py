@@ -37,7 +37,9 @@ class Dense(keras.layers.Dense):
             if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
                 return self.activation(product(inputs, kernel, bias))
         elif backend == "tensorflow" and self._casts_for_outputs():
-            kernel, bias = kept(self, _cast)
+            from keras_bert_zoo.layers.tensorflow_copies import copied
+
+            kernel, bias = copied(self, _cast)
             outputs = ops.matmul(inputs, kernel)
             return self.activation(outputs if bias is None else ops.add(outputs, bias))
         return super().call(inputs, training=training)

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.layers.passes import outputs_alone, with_weights_of_now
+from keras_bert_zoo.layers.passes import outputs_alone
 
 
 class PredictsByItself:
@@ -31,5 +31,7 @@ class PredictsByItself:
         before = getattr(self, name)
         make(force)
         if keras.backend.backend() == "tensorflow" and getattr(self, name) is not before:
+            from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
+
             setattr(self, name, with_weights_of_now(self, getattr(self, name)))
         return getattr(self, name)

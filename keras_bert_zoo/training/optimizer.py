@@ -43,12 +43,10 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
             # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
             if tf.distribute.has_strategy() and (replica := tf.distribute.get_replica_context()):
-                grads = [tf.convert_to_tensor(grad) for grad in grads]
-                grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
+                grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, _dense(grads))
             if self.global_clipnorm:  # Reads for the norm, where Keras writes the squares, too.
-                grads = tf.clip_by_global_norm([_summed_rows(grad) for grad in grads], self.global_clipnorm)[0]
-                return [tf.convert_to_tensor(grad) for grad in grads]
-            grads = [tf.convert_to_tensor(grad) for grad in grads]  # Keras' own function leaves slices as they are.
+                return _dense(tf.clip_by_global_norm([_summed_rows(grad) for grad in grads], self.global_clipnorm)[0])
+            grads = _dense(grads)  # Keras' own functions leave slices as they are.
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
 
@@ -115,6 +113,12 @@ class BertOptimizer(keras.optimizers.Optimizer):
                 variable.assign(value)
         elif due():
             update()
+
+
+def _dense(grads: list[Any]) -> list[Any]:
+    import tensorflow as tf
+
+    return [tf.convert_to_tensor(grad) for grad in grads]
 
 
 def _summed_rows(grad: Any) -> Any:
