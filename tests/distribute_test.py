@@ -1,6 +1,7 @@
 """Strategies by name, a batch in parts, training steps for a TPU; many devices are in distribution_test.py."""
 
 import re
+from contextlib import nullcontext
 from functools import partial
 
 import keras
@@ -218,17 +219,18 @@ def small_pretrainer(optimizer, **options):
 @pytest.fixture
 def accelerator(monkeypatch):
     """What is traced on this CPU is what a TPU runs, without a CPU's spellings."""
-    for module in ("activations", "dropout", "fused_attention"):
-        monkeypatch.setattr(f"keras_bert_zoo.layers.{module}.on_cpu", lambda tensor: False)
+    for module in ("layers.activations", "layers.dropout", "layers.fused_attention", "training.optimizer"):
+        monkeypatch.setattr(f"keras_bert_zoo.{module}.on_cpu", lambda tensor: False)
 
 
 @tensorflow_only
 @OPTIMIZERS
-def test_the_step_is_one_xla_program_of_fixed_shapes(data, optimizer, accelerator):
-    """Dropout on; the strategy's replica clips and updates within the program."""
+@pytest.mark.parametrize("name", ["mirrored", None])
+def test_the_step_is_one_xla_program_of_fixed_shapes(data, optimizer, accelerator, name):
+    """Dropout on; the strategy's replica clips and updates within the program, or the only device does."""
     import tensorflow as tf
 
-    with kbz.distribute("mirrored") as strategy:
+    with kbz.distribute(name) if name else nullcontext(tf.distribute.get_strategy()) as strategy:
         model = small_pretrainer(optimizer, jit_compile=True)
     batches = PretrainingBatches(data(), 8, epoch_batches=2)
     batch = keras.tree.map_structure(tf.constant, batches[0])

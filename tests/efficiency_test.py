@@ -232,7 +232,7 @@ def test_a_batch_has_the_weights_of_its_time_and_threads_do_not_take_them_from_e
     ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (8, 6)).astype("int32")
     arrays = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": np.ones_like(ids)}
     before = model.predict(arrays, verbose=0)
-    model.evaluate(arrays, [0] * 8, verbose=0)
+    loss_before = model.evaluate(arrays, [0] * 8, verbose=0)
     for weight in model.weights:
         weight.assign(weight * 1.5)
     after = model.predict(arrays, verbose=0)
@@ -240,6 +240,9 @@ def test_a_batch_has_the_weights_of_its_time_and_threads_do_not_take_them_from_e
     np.testing.assert_allclose(np.asarray(model.predict_on_batch(arrays)), after, atol=1e-2)
     losses = model.evaluate(arrays, [0] * 8, verbose=0), model.test_on_batch(arrays, np.zeros(8, "int32"))
     np.testing.assert_allclose(np.ravel(losses[1])[0], np.ravel(losses[0])[0], rtol=1e-2)
+    exact = -np.log(keras.ops.convert_to_numpy(keras.ops.softmax(after.astype("float32")))[:, 0]).mean()
+    np.testing.assert_allclose(np.ravel(losses[0])[0], exact, rtol=1e-2)
+    assert abs(np.ravel(loss_before)[0] - exact) > 0.05
     if BACKEND == "jax":
         return  # Keras takes a model's weights from it while one thread predicts.
     with ThreadPoolExecutor(4) as pool:

@@ -59,6 +59,23 @@ def test_attention_is_the_papers(causal, heads):
 
 
 @torch_only
+def test_functions_of_functions_see_through_the_product():
+    """Each example's gradient by `torch.func`, and the same one by one."""
+    import torch
+
+    from keras_bert_zoo.layers.torch_product import product
+
+    generator = torch.Generator().manual_seed(0)
+    inputs, kernel = torch.randn(5, 4, generator=generator), torch.randn(4, 3, generator=generator)
+
+    def gradient(row):
+        return torch.func.grad(lambda k: product(row[None], k).square().sum())(kernel)
+
+    expected = torch.stack([2 * torch.outer(row, row @ kernel) for row in inputs])
+    torch.testing.assert_close(torch.func.vmap(gradient)(inputs), expected)
+
+
+@torch_only
 @pytest.mark.parametrize("dtype, close", [("float32", 1e-5), ("mixed_bfloat16", 0.02)])
 @pytest.mark.parametrize("length", [5, 20, 32])
 @pytest.mark.parametrize("causal", [False, True])

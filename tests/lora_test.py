@@ -57,6 +57,29 @@ def test_one_step_by_hand(adapted):
         np.testing.assert_array_equal(numpy(weight), value, err_msg=weight.path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("change", ["lora", "int8"])
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each Dropout
+def test_a_model_that_has_predicted_sees_what_is_done_to_its_backbone(tokenizer, dtype, change):
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    model = kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype=dtype), num_classes=3, preprocessor=preprocessor)
+    inputs = preprocessor(TEXTS)
+    randomise(model)
+    before = model.predict(inputs, verbose=0)
+    loss_before = model.evaluate(inputs, np.array(LABELS), verbose=0)
+    if change == "lora":
+        model.backbone.enable_lora(2)
+        factors(model)[1].assign(np.random.default_rng(1).normal(size=(2, 24)))
+    else:
+        model.backbone.quantize("int8")
+        for layer in model.backbone.encoder_layers:  # Not the weights from which int8 was made.
+            layer.attention.qkv.kernel_scale.assign(layer.attention.qkv.kernel_scale / 3)
+    after = model.predict(inputs, verbose=0)
+    assert np.abs(after - before).max() > 0.1
+    np.testing.assert_allclose(after, numpy(model(inputs)), atol=0.05 if dtype == "mixed_bfloat16" else 1e-5)
+    assert np.abs(np.ravel(model.evaluate(inputs, np.array(LABELS), verbose=0)) - np.ravel(loss_before)).max() > 0.01
+
+
 def test_training_goes_on_from_a_file(adapted, tmp_path):
     adapted.compile(kbz.AdamW(1e-2))
     adapted.fit(TEXTS, LABELS, batch_size=6, verbose=0, shuffle=False)

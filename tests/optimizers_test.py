@@ -212,6 +212,13 @@ def test_decay_asks_the_variable_not_its_layer():
     np.testing.assert_allclose(numpy(layer.kernel), np.full((2, 2), 2.0 * (1 - 0.05)), rtol=1e-6)
 
 
+def test_decay_may_have_nothing_to_act_on():
+    """Where biases alone are trained, as in BitFit."""
+    bias = keras.Variable(np.ones(3, "float32"), name="bias")
+    kbz.AdamW(0.1, bias_correction=True).apply([keras.ops.ones(3)], [bias])
+    np.testing.assert_allclose(numpy(bias), 0.9, atol=1e-5)  # A first step is the rate, whatever the gradient.
+
+
 @pytest.mark.parametrize("kind, options", [(kbz.AdamW, {"bias_correction": True}), (kbz.Lamb, {})])
 def test_config(kind, options):
     schedule = kbz.WarmupPolynomialDecay(1e-3, 0.2, 50)

@@ -2,9 +2,10 @@
 
 import keras
 import numpy as np
+import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY
+from tests.helpers import LABELS, TEXTS, TINY, numpy, randomise
 
 
 def trained(scope, tokenizer):
@@ -33,3 +34,26 @@ def test_training_is_the_same_and_computes_again(tokenizer):
         np.testing.assert_allclose(recomputed, plain, atol=1e-5)
     if keras.backend.backend() != "jax":  # Which traces a block once, and computes it again in the program.
         assert again_calls > calls
+
+
+def test_frozen_weights_stay_to_the_bit_in_half_precision(tokenizer):
+    """Autocast reads them rounded."""
+    with keras.RematScope("list_of_layers", layer_names=[f"encoder_layer_{i}" for i in range(TINY["num_layers"])]):
+        backbone = kbz.BertBackbone(**TINY, dtype="mixed_bfloat16")
+    preprocessor = kbz.BertPreprocessor(tokenizer, 16)
+    classifier = randomise(kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor))
+    backbone.enable_lora(2)
+    frozen = [(weight, numpy(weight).copy()) for weight in backbone.non_trainable_weights]
+    before = numpy(backbone.encoder_layers[0].attention.qkv.lora_kernel_b).copy()
+    classifier.compile(keras.optimizers.SGD(0.1))
+    classifier.fit(classifier.preprocessor(TEXTS), np.array(LABELS), verbose=0)
+    assert np.abs(numpy(backbone.encoder_layers[0].attention.qkv.lora_kernel_b) - before).max() > 0
+    assert len(frozen) > 20
+    for weight, value in frozen:
+        np.testing.assert_array_equal(numpy(weight), value, err_msg=weight.path)
+
+
+@pytest.mark.parametrize("mode", ["full", "activations", "larger_than"])
+def test_other_modes_are_refused(mode):
+    with keras.RematScope(mode), pytest.raises(ValueError, match=f"`keras.RematScope`.*mode='{mode}'"):
+        kbz.BertBackbone(**TINY)

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.layers.on_cpu import on_cpu
+from keras_bert_zoo.on_cpu import on_cpu
 
 _spelled_out = ContextVar("spelled_out", default=False)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.layers.on_cpu import on_cpu
 from keras_bert_zoo.layers.parts import plain_part
+from keras_bert_zoo.on_cpu import on_cpu
 
 _DRAWS = 2**16
 
@@ -16,7 +16,7 @@ class Dropout(keras.layers.Dropout):
 
     There Keras draws 32 or more for each, and PyTorch on AMD's processors one value after the other: a fifth of BERT's
     step in bfloat16. A rate is a whole number of 65,536ths so, 6,554 of them for 0.1, and what stays is divided by just
-    that share.
+    that share, rounded to the dtype.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:

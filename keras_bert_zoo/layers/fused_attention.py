@@ -5,11 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.layers.on_cpu import on_cpu
+from keras_bert_zoo.on_cpu import on_cpu
 
 
 def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0) -> Any:
-    """softmax(q k^T / sqrt(d)) v, without the probabilities.
+    """softmax(q k^T / sqrt(d)) v, the fastest way of the backend where nobody asks for the probabilities.
 
     Args:
         qkv: `[batch, length, 3, heads, head_dim]`.

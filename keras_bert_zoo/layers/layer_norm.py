@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.layers.on_cpu import on_cpu
 from keras_bert_zoo.layers.parts import plain_part
 from keras_bert_zoo.layers.passes import makes_outputs_alone
+from keras_bert_zoo.on_cpu import on_cpu
 
 
 @plain_part

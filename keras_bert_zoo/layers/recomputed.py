@@ -8,16 +8,26 @@ from keras import ops
 
 
 class RecomputedLayer(keras.layers.Layer):
-    """A layer that trains within `keras.RematScope`, with the same dropout when it is computed again.
+    """A layer that trains within `keras.RematScope("list_of_layers", ...)`, with the same dropout again.
 
     Keras hands flags such as `training` on to functions of JAX and TensorFlow that take tensors only, and its dropout
     draws from a state: JAX refuses that, and TensorFlow drops other units when it computes the layer again. So what is
     computed again is a function of the layer's inputs and variables alone, dropout's state among them.
     """
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Keras' other modes wrap the layers within as well, by functions that this one's arguments do not fit.
+        if self._remat_mode and self._remat_mode.mode not in ("list_of_layers", None):
+            raise ValueError(
+                "`keras.RematScope` around a backbone must have the mode 'list_of_layers', with `layer_names`. "
+                f"Received: mode={self._remat_mode.mode!r}"
+            )
+
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
         variables = self.variables
-        drawn = [variable for variable in variables if not variable.trainable]
+        weights = {id(weight) for weight in self.weights}  # A frozen one is not written: autocast reads it rounded.
+        drawn = [variable for variable in variables if id(variable) not in weights]
 
         def pure(values: list[Any], *tensors: Any) -> tuple[Any, list[Any]]:
             with keras.StatelessScope(zip(variables, values, strict=True)) as scope:

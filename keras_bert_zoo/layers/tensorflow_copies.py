@@ -25,7 +25,7 @@ class _Copies:
         # Of any shape, so that they can be emptied; and whoever read them then would be stopped, not answered.
         anything, values = tf.TensorShape(None), read(layer)
         self._read = read
-        self._dtype = layer.compute_dtype
+        self.dtype = layer.compute_dtype
         self._variables = [None if v is None else tf.Variable(v, trainable=False, shape=anything) for v in values]
         self._shapes = [None if v is None else v.shape for v in values]
         self._is_filled = True
@@ -40,7 +40,7 @@ class _Copies:
         return tuple(None if variable is None else one(variable, shape) for variable, shape in pairs)
 
     def refresh(self, layer: Any) -> None:
-        if layer.quantization_mode is None and layer.compute_dtype == self._dtype:  # Else no program reads them.
+        if layer.quantization_mode is None and layer.compute_dtype == self.dtype:  # Else no program reads them.
             self._assign(self._read(layer))
             self._is_filled = True
 
@@ -70,11 +70,12 @@ when_no_pass_is_left(_clear)
 
 def copied(layer: Any, read: Read) -> Any:
     """What `read(layer)` gives, a tuple of tensors or None; a drawn step of `predict` reads it from copies."""
-    # For one device.
-    if not (makes_outputs_alone() and tf.inside_function()) or tf.distribute.has_strategy():
+    # For one device; and a program drawn outside a pass has nobody to make its copies anew.
+    is_drawn = makes_outputs_alone() and are_weights_kept() and tf.inside_function()
+    if not is_drawn or tf.distribute.has_strategy():
         return read(layer)
     with _lock, tf.init_scope():  # Out of the program, which later passes run again.
-        if layer not in _copies:
+        if layer not in _copies or _copies[layer].dtype != layer.compute_dtype:
             _copies[layer] = _Copies(layer, read)
     return _copies[layer].values()
 

@@ -48,6 +48,7 @@ def _is_for_onednn(inputs: Any) -> bool:
         _ONEDNN
         and inputs.device.type == "cpu"
         and type(inputs) is torch.Tensor  # Others stand for a trace or for several devices.
+        and not torch._C._are_functorch_transforms_active()  # `torch.func`, to which oneDNN's operation is unknown.
         and torch.backends.mkldnn.enabled
         and not (is_traced() or torch.is_autocast_enabled("cpu"))
     )

@@ -191,7 +191,7 @@ class BertMaskedLM(Task):
                 f"Received: {lost[0][:80]!r}"
             )
         positions = np.argsort(~masks, axis=1, kind="stable")[:, : counts.max()].astype("int32")
-        logits = keras.Model.predict(self, {**arrays, MASK_POSITIONS: positions}, verbose=0)["mlm"]
+        logits = self.predict_fed({**arrays, MASK_POSITIONS: positions}, verbose=0)["mlm"]
         # The embedding may have more rows than there are tokens.
         probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[..., : tokenizer.vocabulary_size]))
         best = np.argsort(-probabilities, axis=-1, kind="stable")[..., :top_k]

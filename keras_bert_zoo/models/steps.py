@@ -28,10 +28,18 @@ class PredictsByItself:
         return self._made("predict_function", super().make_predict_function, force)  # type: ignore[misc]
 
     def _made(self, name: str, make: Callable[[bool], Any], force: bool) -> Any:
-        before = getattr(self, name)
-        make(force)
-        if keras.backend.backend() == "tensorflow" and getattr(self, name) is not before:
-            from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
+        if keras.backend.backend() != "tensorflow":
+            return make(force)
+        from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
 
-            setattr(self, name, with_weights_of_now(self, getattr(self, name)))
+        # A program goes on reading the weights that it was drawn with. Keras' `quantize` has it drawn anew, but not
+        # where the backbone within a model is quantized or given LoRA's factors.
+        layers = self._flatten_layers()  # type: ignore[attr-defined]
+        reads = [(layer.dtype_policy.name, getattr(layer, "lora_enabled", False)) for layer in layers]
+        before = getattr(self, name)
+        make(force or getattr(before, "reads", reads) != reads)
+        if getattr(self, name) is not before:
+            program = with_weights_of_now(self, getattr(self, name))
+            program.reads = reads  # type: ignore[attr-defined]
+            setattr(self, name, program)
         return getattr(self, name)

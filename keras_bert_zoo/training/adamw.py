@@ -83,7 +83,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         # PyTorch's kernel multiplies decay by the rate that it is given, which is not the schedule's where that is
         # corrected. On TensorFlow decay is part of the step.
         by_kernel = self._updates_in("torch") and not self.bias_correction
-        if not (by_kernel or self._updates_in("tensorflow")):
+        by_keras = not (by_kernel or self._updates_in("tensorflow"))
+        if by_keras and any(map(self._use_weight_decay, variables)):  # PyTorch's own takes no empty list.
             super()._apply_weight_decay(variables)
 
     def _update_in_torch(self, grads: Any, variables: Any, rate: Any) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_zoo.on_cpu import on_cpu
+
 
 class BertOptimizer(keras.optimizers.Optimizer):
     """A base to put before one of Keras' optimizers, where these differ.
@@ -44,9 +46,12 @@ class BertOptimizer(keras.optimizers.Optimizer):
             # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
             if tf.distribute.has_strategy() and (replica := tf.distribute.get_replica_context()):
                 grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, _dense(grads))
+            # Rows that are counted in the step are a dynamic shape to XLA, which Keras uses wherever there is more than
+            # a CPU. Keras' own functions leave slices as they are.
+            by_rows = self.global_clipnorm and on_cpu(grads)
+            grads = [_summed_rows(grad) for grad in grads] if by_rows else _dense(grads)
             if self.global_clipnorm:  # Reads for the norm, where Keras writes the squares, too.
-                return _dense(tf.clip_by_global_norm([_summed_rows(grad) for grad in grads], self.global_clipnorm)[0])
-            grads = _dense(grads)  # Keras' own functions leave slices as they are.
+                return _dense(tf.clip_by_global_norm(grads, self.global_clipnorm)[0])
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
 
