@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 
@@ -202,6 +203,24 @@ def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
     }  # fmt: skip
     assert "mlm_head/dense/kernel" in classifier.load_report.unused
     assert kbz.BertBackbone.from_preset(tmp_path / "mlm").pooler_layer is None
+
+
+def test_nothing_is_drawn_that_the_checkpoint_overwrites(backbone, tmp_path, monkeypatch):
+    drawn = []
+    draw = keras.initializers.TruncatedNormal.__call__
+
+    def noted(self, shape, dtype=None):
+        drawn.append(tuple(shape))
+        return draw(self, shape, dtype)
+
+    backbone.save_to_preset(tmp_path / "preset")
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", noted)
+    kbz.BertTextRegressor.from_preset(tmp_path / "preset")
+    width = TINY["hidden_dim"]
+    assert drawn == [(width, width), (width, 1)]  # A pooler may be fresh, and the head is.
+    kbz.BertBackbone.from_preset(tmp_path / "preset", load_weights=False)
+    assert len(drawn) == 2 + 3 + 4 * TINY["num_layers"] + 1
+    assert (TINY["vocabulary_size"], width) in drawn
 
 
 def test_a_missing_or_misshapen_weight_is_refused(backbone, tmp_path):

@@ -10,6 +10,7 @@ from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attention_pays
+from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, plain_part
 from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
@@ -60,7 +61,7 @@ class SelfAttention(keras.layers.Layer):
         self.head_dim = hidden_dim // num_heads
 
         def dense(kind: Any, units: int, name: str) -> Any:
-            initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+            initializer = Normal(stddev=initializer_range)
             return kind(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
 
         self.qkv = dense(AdaptableDense, 3 * hidden_dim, "qkv")

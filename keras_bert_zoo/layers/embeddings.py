@@ -8,6 +8,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import TokenEmbedding
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.parts import call_part
 
@@ -63,7 +64,7 @@ class BertEmbeddings(keras.layers.Layer):
         self.initializer_range = initializer_range
 
         def table(kind: Any, rows: int, name: str) -> Any:
-            initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+            initializer = Normal(stddev=initializer_range)
             return kind(rows, hidden_dim, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
 
         # Reversible, as the masked LM multiplies by it.

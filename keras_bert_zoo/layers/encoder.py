@@ -11,6 +11,7 @@ from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.parts import call_part
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
@@ -70,7 +71,7 @@ class EncoderLayer(RecomputedLayer):
         policy = self.dtype_policy
 
         def dense(units: int, name: str) -> Dense:
-            initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+            initializer = Normal(stddev=initializer_range)
             return Dense(units, kernel_initializer=initializer, dtype=policy, name=name)
 
         def layer_norm(name: str) -> LayerNormalization:

@@ -9,6 +9,7 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
+from keras_bert_zoo.layers.initializer import weights_are_loaded
 from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.extractor import BertExtractor
@@ -258,7 +259,8 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
             ValueError: Nothing was found, a field cannot be honoured, or a weight is missing or has another shape.
         """
         checkpoint = load_preset(preset, load_weights)
-        backbone = cls(**{**checkpoint.backbone, **overrides})
+        with weights_are_loaded(load_weights):
+            backbone = cls(**{**checkpoint.backbone, **overrides})
         if load_weights:
             backbone.load_report = load_arrays(backbone, checkpoint)
         return backbone

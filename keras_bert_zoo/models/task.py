@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.layers.initializer import weights_are_loaded
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.feeding import FedModel
@@ -119,7 +120,8 @@ class Task(Exports, FedModel):
         """
         checkpoint = cls.read_preset(preset, load_weights)
         head = cls.head_arguments(checkpoint, arguments)
-        backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
+        with weights_are_loaded(load_weights):  # But for a pooler, which may be fresh and does not ask.
+            backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:
             head["preprocessor"] = cls.build_preprocessor(checkpoint, sequence_length)
         elif sequence_length is not None:
