@@ -153,6 +153,9 @@ def test_bias_follows_each_product_of_a_block():
     assert followers == ["BiasAdd"] * 4
 
 
+# --- Passes in which nothing is trained
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="Elsewhere a cast is part of a program.")
 @pytest.mark.parametrize("batches", [1, 3])
 def test_a_pass_casts_each_kernel_once(batches):
