@@ -230,6 +230,22 @@ def test_a_program_reads_copies_that_each_pass_makes_anew():
     np.testing.assert_allclose(program(batch), model(batch), atol=0.05)  # By itself a pass.
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="Elsewhere no program outlives a pass and reads its copies.")
+def test_a_program_drawn_outside_a_pass_reads_the_weights_themselves():
+    import tensorflow as tf
+
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))
+    ids = tf.ones((2, 6), tf.int32)
+    batch = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids}
+    step = tf.function(lambda inputs: model.predict_step((inputs,)))
+    before = step(batch).numpy()
+    for weight in model.weights:
+        weight.assign(weight * 1.5)
+    after = step(batch).numpy()
+    assert np.abs(after - before).max() > 0.1
+    np.testing.assert_allclose(after, model(batch), atol=0.05)
+
+
 def test_a_batch_has_the_weights_of_its_time_and_threads_do_not_take_them_from_each_other():
     model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))
     ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (8, 6)).astype("int32")

@@ -11,7 +11,7 @@ _are_loaded = ContextVar("are_loaded", default=False)
 
 
 @contextmanager
-def weights_are_loaded(loaded: bool = True) -> Iterator[None]:
+def weights_are_loaded(loaded: bool) -> Iterator[None]:
     """Within, if `loaded`, a `Normal` draws nothing, as a checkpoint overwrites what it would be.
 
     To draw BERT base takes as long as to read it, on PyTorch twice as long.
