@@ -61,6 +61,33 @@ def test_causal_backbone_does_not_look_ahead():
     assert (np.abs(before - after)[:, 5:].max(-1) > 1e-3).all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("positions", [0, 2, [[0, 8, 3], [1, 1, 0], [0, 2, 1]]], ids=["first", "third", "each"])
+def test_outputs_at_positions_are_those_of_all(positions, causal):
+    backbone, inputs = randomise(kbz.BertBackbone(**TINY, causal=causal)), random_inputs()
+    places = np.full((3, 1), positions) if isinstance(positions, int) else np.array(positions)
+    everywhere = numpy(backbone(inputs)["sequence_output"])
+    outputs = backbone(inputs, positions=positions if isinstance(positions, int) else places.astype("int32"))
+    hidden = np.take_along_axis(everywhere, places[..., None], axis=1)
+    np.testing.assert_allclose(numpy(outputs["sequence_output"]), hidden, atol=1e-5)
+    pooled = backbone.pooler_layer(keras.ops.convert_to_tensor(hidden[:, 0]))
+    np.testing.assert_allclose(numpy(outputs["pooled_output"]), numpy(pooled), atol=1e-5)
+
+
+def test_attention_scores_at_positions_are_those_of_all(backbone):
+    block, mask = backbone.encoder_layers[0], random_inputs()["padding_mask"]
+    hidden = np.random.default_rng(0).normal(size=(*mask.shape, 8)).astype("float32")
+    everywhere, scores = block(hidden, mask, return_attention_scores=True)
+    output, score = block(hidden, mask, positions=4, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(output), numpy(everywhere)[:, 4:5], atol=1e-5)
+    np.testing.assert_allclose(numpy(score), numpy(scores)[:, :, 4:5], atol=1e-6)
+
+
+def test_positions_are_refused_from_the_end(backbone):
+    with pytest.raises(ValueError, match=r"`positions` must be at least 0\. Received: positions=-1"):
+        backbone(random_inputs(), positions=-1)
+
+
 def test_extractor_shows_the_same_computation(backbone):
     randomise(backbone)
     inputs = random_inputs()

@@ -157,15 +157,9 @@ def test_models_save(cls, tmp_path, tokenizer):
 
 
 def test_head_layers_save(tmp_path):
-    hidden, places = keras.Input((5, 8)), keras.Input((2,), dtype="int32")
-    x = [np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32"), np.array([[0, 4], [1, 1], [2, 3]])]
-
-    def as_model(layer):
-        return keras.Model([hidden, places], layer(hidden, places))
-
-    check_saving(lambda: kbz.MaskedLMHead(8, "relu", 1e-6), x, tmp_path, as_model)
-    logits = keras.Input((5, 8))
-    check_saving(kbz.VocabularyBias, x[0], tmp_path, lambda layer: keras.Model(logits, layer(logits)))
+    x, inputs = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32"), keras.Input((5, 8))
+    for build in (lambda: kbz.MaskedLMHead(8, "relu", 1e-6), kbz.VocabularyBias):
+        check_saving(build, x, tmp_path, lambda layer: keras.Model(inputs, layer(inputs)))
 
 
 def test_next_sentence_takes_pairs(tokenizer):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, numpy, randomise
+from tests.helpers import LABELS, TEXTS, TINY, gradients, numpy, random_inputs, randomise
 
 
 def trained(scope, tokenizer):
@@ -34,6 +34,22 @@ def test_training_is_the_same_and_computes_again(tokenizer):
         np.testing.assert_allclose(recomputed, plain, atol=1e-5)
     if keras.backend.backend() != "jax":  # Which traces a block once, and computes it again in the program.
         assert again_calls > calls
+
+
+def test_gradients_at_masked_tokens_are_the_same():
+    """The last block takes their positions."""
+    inputs = {**random_inputs(), "mask_positions": np.array([[0, 8], [1, 0], [0, 1]], "int32")}
+    names = [f"encoder_layer_{i}" for i in range(TINY["num_layers"])]
+    grads = []
+    for scope in (keras.RematScope(None), keras.RematScope("list_of_layers", layer_names=names)):
+        with scope:
+            model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**TINY, pooler=False)))
+        grads.append(gradients(model, inputs, lambda outputs: keras.ops.sum(keras.ops.square(outputs["mlm"]))))
+    plain, again = grads
+    assert plain.keys() == again.keys()
+    assert all(np.abs(grad).max() > 0 for grad in plain.values())
+    for path, grad in plain.items():
+        np.testing.assert_allclose(again[path], grad, rtol=1e-4, atol=1e-4, err_msg=path)
 
 
 def test_frozen_weights_stay_to_the_bit_in_half_precision(tokenizer):

@@ -13,7 +13,7 @@ from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attenti
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, plain_part
-from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
+from keras_bert_zoo.layers.rows import from_rows, reshape, rows_at, to_rows
 
 
 @plain_part
@@ -22,7 +22,7 @@ class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention.
 
     The backend's fused attention runs whenever no dropout acts on the probabilities (always at inference) or it has
-    dropout of its own, the caller does not ask to see them, and it is the faster one.
+    dropout of its own, the caller does not ask to see them or for some positions alone, and it is the faster one.
 
     Args:
         hidden_dim: Width of input and output.
@@ -34,10 +34,13 @@ class SelfAttention(keras.layers.Layer):
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
+        positions: Where outputs are wanted: an int, the same position of each example, int32 `[batch, n]`, or None,
+            everywhere.
         return_attention_scores: If True, the probabilities are returned too.
 
     Returns:
-        `[batch, length, hidden_dim]`; with `return_attention_scores` a pair of it and `[batch, heads, length, length]`.
+        `[batch, n, hidden_dim]`, n the length or that of `positions`; with `return_attention_scores` a pair of it and
+        `[batch, heads, n, length]`.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class SelfAttention(keras.layers.Layer):
         self,
         hidden: Any,
         padding_mask: Any = None,
+        positions: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
@@ -86,23 +90,27 @@ class SelfAttention(keras.layers.Layer):
         qkv = reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
         dropout = self.dropout if training else 0.0
-        if fused_attention_pays(qkv, dropout, training) and not return_attention_scores:
+        explicit = return_attention_scores or positions is not None
+        if not explicit and fused_attention_pays(qkv, dropout, training):
             context, scores = ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
         else:
-            context, scores = self._explicit(qkv, mask, length, training)
-        context = reshape(context, (batch, length, self.hidden_dim))
+            context, scores = self._explicit(qkv, mask, positions, training)
+        context = reshape(context, (batch, ops.shape(context)[1], self.hidden_dim))
         output = from_rows(call_part(self, self.output_dense, to_rows(context)), context)
         return (output, scores) if return_attention_scores else output
 
-    def _explicit(self, qkv: Any, mask: Any, length: Any, training: bool | None) -> tuple[Any, Any]:
+    def _explicit(self, qkv: Any, mask: Any, positions: Any, training: bool | None) -> tuple[Any, Any]:
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
+        if positions is not None:
+            query = rows_at(query, positions)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
         # Float32 from here to the softmax: half-precision scores lose digits and their largest finite number is small.
         scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
             # From 0, as jax2onnx (0.17) has no stop alone.
-            steps = ops.arange(0, length)
-            causal = (steps[:, None] >= steps[None, :])[None, None]
+            steps = ops.arange(0, ops.shape(key)[2], dtype="int32")
+            own = positions if positions is not None else steps[None]
+            causal = (ops.reshape(own, (-1, 1, 1, 1)) if isinstance(own, int) else own[:, None, :, None]) >= steps
             mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
             # A sum's gradient costs nothing, and no constant has to go to the device.
@@ -115,14 +123,16 @@ class SelfAttention(keras.layers.Layer):
         self,
         hidden: Any,
         padding_mask: Any = None,
+        positions: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        output = keras.KerasTensor(hidden.shape, dtype=self.compute_dtype)
+        batch, length, _ = hidden.shape
+        n = length if positions is None else 1 if isinstance(positions, int) else positions.shape[1]
+        output = keras.KerasTensor((batch, n, self.hidden_dim), dtype=self.compute_dtype)
         if not return_attention_scores:
             return output
-        batch, length, _ = hidden.shape
-        return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=self.compute_dtype)
+        return output, keras.KerasTensor((batch, self.num_heads, n, length), dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {

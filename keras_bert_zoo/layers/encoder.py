@@ -15,7 +15,7 @@ from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.parts import call_part
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
-from keras_bert_zoo.layers.rows import from_rows, to_rows
+from keras_bert_zoo.layers.rows import from_rows, rows_at, to_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -36,10 +36,12 @@ class EncoderLayer(RecomputedLayer):
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
+        positions: Where outputs are wanted, as `SelfAttention` takes them; nothing else is computed elsewhere.
         return_attention_scores: If True, the attention probabilities are returned too.
 
     Returns:
-        `[batch, length, hidden_dim]`; with `return_attention_scores` a pair of it and `[batch, heads, length, length]`.
+        `[batch, n, hidden_dim]`, n the length or that of `positions`; with `return_attention_scores` a pair of it and
+        `[batch, heads, n, length]`.
     """
 
     def __init__(
@@ -99,13 +101,16 @@ class EncoderLayer(RecomputedLayer):
         self,
         hidden: Any,
         padding_mask: Any = None,
+        positions: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
         run = partial(call_part, self)
-        options = {"training": training, "return_attention_scores": return_attention_scores}
+        options = {"positions": positions, "training": training, "return_attention_scores": return_attention_scores}
         attended = run(self.attention, hidden, padding_mask, **options)
         attended, scores = attended if return_attention_scores else (attended, None)
+        if positions is not None:
+            hidden = rows_at(hidden, positions)
         hidden = run(self.attention_norm, ops.add(hidden, run(self.dropout_layer, attended, training=training)))
         transformed = get_activation(self.activation, training)(run(self.intermediate, to_rows(hidden)))
         transformed = from_rows(run(self.output_dense, transformed), hidden)

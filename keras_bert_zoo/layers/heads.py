@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.layers.activations import get_activation
@@ -13,7 +12,7 @@ from keras_bert_zoo.layers.layer_norm import LayerNormalization
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class MaskedLMHead(keras.layers.Layer):
-    """The masked positions' vectors, transformed for the output embedding (google-research/bert, run_pretraining.py).
+    """The masked tokens' vectors, transformed for the output embedding (google-research/bert, run_pretraining.py).
 
     Dense, activation, LayerNorm; the product with the token embedding comes after it, and `VocabularyBias`.
 
@@ -24,8 +23,7 @@ class MaskedLMHead(keras.layers.Layer):
         initializer_range: Standard deviation of the truncated normal that fills new weights.
 
     Call arguments:
-        sequence_output: `[batch, length, hidden_dim]`.
-        mask_positions: int32 `[batch, predictions]`, positions in each sequence.
+        hidden: `[batch, predictions, hidden_dim]`, the encoder's outputs at the masked tokens alone.
 
     Returns:
         `[batch, predictions, hidden_dim]`.
@@ -55,22 +53,15 @@ class MaskedLMHead(keras.layers.Layer):
         )
         self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm")
 
-    def build(self, sequence_output_shape: Any, mask_positions_shape: Any = None) -> None:
+    def build(self, hidden_shape: Any) -> None:
         self.dense.build((None, None, self.hidden_dim))
         self.layer_norm.build((None, None, self.hidden_dim))
 
-    def call(self, sequence_output: Any, mask_positions: Any, training: bool | None = None) -> Any:
-        # A product with ones and zeros takes rows as exactly as a gather, and its gradient is a product again: no
-        # scattered sums, whose order no backend promises, and shapes that a TPU likes.
-        # Not `one_hot`, of which PyTorch would export one length only.
-        # From 0, as jax2onnx (0.17) has no stop alone.
-        positions = ops.arange(0, ops.shape(sequence_output)[1], dtype="int32")
-        chosen = ops.cast(ops.expand_dims(mask_positions, -1) == positions, sequence_output.dtype)
-        transformed = self.dense(ops.matmul(chosen, sequence_output))
-        return self.layer_norm(get_activation(self.activation, training)(transformed))
+    def call(self, hidden: Any, training: bool | None = None) -> Any:
+        return self.layer_norm(get_activation(self.activation, training)(self.dense(hidden)))
 
-    def compute_output_shape(self, sequence_output_shape: Any, mask_positions_shape: Any) -> tuple[int | None, ...]:
-        return (*mask_positions_shape, self.hidden_dim)
+    def compute_output_shape(self, hidden_shape: Any) -> Any:
+        return hidden_shape
 
     def get_config(self) -> dict[str, Any]:
         return {

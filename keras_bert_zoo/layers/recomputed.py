@@ -29,9 +29,11 @@ class RecomputedLayer(keras.layers.Layer):
         weights = {id(weight) for weight in self.weights}  # A frozen one is not written: autocast reads it rounded.
         drawn = [variable for variable in variables if id(variable) not in weights]
 
-        def pure(values: list[Any], *tensors: Any) -> tuple[Any, list[Any]]:
+        named = {name: value for name, value in kwargs.items() if ops.is_tensor(value)}
+
+        def pure(values: list[Any], named: dict[str, Any], *tensors: Any) -> tuple[Any, list[Any]]:
             with keras.StatelessScope(zip(variables, values, strict=True)) as scope:
-                outputs = layer_call(*tensors, **kwargs)
+                outputs = layer_call(*tensors, **{**kwargs, **named})
             return outputs, [scope.get_current_value(variable) for variable in drawn]
 
         recomputed = super().rematerialized_call(pure)
@@ -39,7 +41,7 @@ class RecomputedLayer(keras.layers.Layer):
             return layer_call
 
         def call(*tensors: Any, **_: Any) -> Any:
-            outputs, states = recomputed([ops.convert_to_tensor(variable) for variable in variables], *tensors)
+            outputs, states = recomputed([ops.convert_to_tensor(variable) for variable in variables], named, *tensors)
             for variable, state in zip(drawn, states, strict=True):
                 variable.assign(state)
             return outputs

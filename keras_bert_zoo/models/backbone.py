@@ -42,9 +42,13 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
     Inputs:
         A dict of `token_ids`, `segment_ids` and `padding_mask` (1 at tokens, 0 at padding), int32 `[batch, length]`.
 
+    Call arguments:
+        positions: Where outputs are wanted: an int, the same position of each text, int32 `[batch, n]`, or None,
+            everywhere. The last block computes them nowhere else.
+
     Returns:
-        A dict of `sequence_output`, `[batch, length, hidden_dim]`, and with a pooler `pooled_output`,
-        `[batch, hidden_dim]`.
+        A dict of `sequence_output`, `[batch, length, hidden_dim]` or of `positions` alone, in their order, `[batch, n,
+        hidden_dim]`, and with a pooler `pooled_output`, `[batch, hidden_dim]`, from the first of these.
 
     Example:
 
@@ -159,6 +163,32 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
             "pooler": pooler,
             "causal": causal,
         }
+
+    def call(self, inputs: Any, positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
+        if positions is None:
+            return super().call(inputs, training=training, mask=mask)
+        if isinstance(positions, int) and positions < 0:
+            raise ValueError(f"`positions` must be at least 0. Received: positions={positions}")
+        hidden = self.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
+        *layers, last = self.encoder_layers
+        for layer in layers:
+            hidden = layer(hidden, inputs["padding_mask"], training=training)
+        hidden = last(hidden, inputs["padding_mask"], positions=positions, training=training)
+        outputs = {"sequence_output": hidden}
+        if self.pooler_layer is not None:
+            outputs["pooled_output"] = self.pooler_layer(hidden[:, 0])
+        return outputs
+
+    def compute_output_spec(
+        self, inputs: Any, positions: Any = None, training: bool | None = None, mask: Any = None
+    ) -> Any:
+        if positions is None:
+            return super().compute_output_spec(inputs, training=training, mask=mask)
+        specs = dict(self.output)
+        hidden = specs["sequence_output"]
+        batch, n = (None, 1) if isinstance(positions, int) else positions.shape
+        specs["sequence_output"] = keras.KerasTensor((batch, n, hidden.shape[-1]), dtype=hidden.dtype)
+        return specs
 
     @property
     def architecture(self) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class BertMaskedLM(Task):
 
     def build_heads(self, backbone: BertBackbone, inputs: dict[str, Any]) -> dict[str, Any]:
         """The outputs, from the inputs."""
-        return {"mlm": masked_lm_logits(backbone, backbone(backbone.input)["sequence_output"], inputs[MASK_POSITIONS])}
+        outputs = backbone(backbone.input, positions=inputs[MASK_POSITIONS])
+        return {"mlm": masked_lm_logits(backbone, outputs["sequence_output"])}
 
     def compile(
         self, optimizer: Any = "auto", loss: Any = "auto", weighted_metrics: Any = "auto", **kwargs: Any
@@ -204,8 +205,8 @@ class BertMaskedLM(Task):
         ]
 
 
-def masked_lm_logits(backbone: BertBackbone, sequence_output: Any, mask_positions: Any) -> Any:
-    """`[batch, predictions, vocabulary_size]`, float32."""
+def masked_lm_logits(backbone: BertBackbone, hidden: Any) -> Any:
+    """`[batch, predictions, vocabulary_size]`, float32, of the backbone's outputs at the masked tokens."""
     config = backbone.architecture
     head = MaskedLMHead(
         config["hidden_dim"],
@@ -215,5 +216,5 @@ def masked_lm_logits(backbone: BertBackbone, sequence_output: Any, mask_position
         dtype=backbone.embeddings.dtype_policy,
         name="mlm_head",
     )
-    logits = backbone.embeddings.token_embedding(head(sequence_output, mask_positions), reverse=True)
+    logits = backbone.embeddings.token_embedding(head(hidden), reverse=True)
     return VocabularyBias(name="mlm_bias")(logits)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS, BertMaskedLM, masked_lm_logits
@@ -48,10 +49,12 @@ class BertPretrainer(BertMaskedLM):
 
     def build_heads(self, backbone: BertBackbone, inputs: dict[str, Any]) -> dict[str, Any]:
         check_pooler(backbone)
-        outputs = backbone(backbone.input)
+        mask_positions = inputs[MASK_POSITIONS]
+        first = ops.zeros_like(inputs["token_ids"][:, :1])  # For the pooler.
+        outputs = backbone(backbone.input, positions=ops.concatenate([first, mask_positions], axis=1))
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
         nsp = keras.layers.Dense(2, kernel_initializer=initializer, dtype="float32", name="nsp")
         return {
-            "mlm": masked_lm_logits(backbone, outputs["sequence_output"], inputs[MASK_POSITIONS]),
+            "mlm": masked_lm_logits(backbone, outputs["sequence_output"][:, 1:]),
             "nsp": nsp(outputs["pooled_output"]),
         }

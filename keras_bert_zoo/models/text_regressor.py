@@ -48,9 +48,10 @@ class BertTextRegressor(Task):
         check_rate(dropout=dropout)
         check_pooler(backbone)
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
-        pooled = keras.layers.Dropout(dropout, name="regressor_dropout")(backbone(backbone.input)["pooled_output"])
+        pooled = backbone(backbone.input, positions=0)["pooled_output"]
+        dropped = keras.layers.Dropout(dropout, name="regressor_dropout")(pooled)
         (head,) = self.head_layers
-        number = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(pooled)
+        number = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(dropped)
         self.dropout = dropout
         super().__init__(backbone, preprocessor, backbone.input, number, name, **kwargs)
 
