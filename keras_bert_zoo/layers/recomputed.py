@@ -28,7 +28,6 @@ class RecomputedLayer(keras.layers.Layer):
         variables = self.variables
         weights = {id(weight) for weight in self.weights}  # A frozen one is not written: autocast reads it rounded.
         drawn = [variable for variable in variables if id(variable) not in weights]
-
         named = {name: value for name, value in kwargs.items() if ops.is_tensor(value)}
 
         def pure(values: list[Any], named: dict[str, Any], *tensors: Any) -> tuple[Any, list[Any]]:
@@ -41,9 +40,18 @@ class RecomputedLayer(keras.layers.Layer):
             return layer_call
 
         def call(*tensors: Any, **_: Any) -> Any:
-            outputs, states = recomputed([ops.convert_to_tensor(variable) for variable in variables], named, *tensors)
+            outputs, states = recomputed([_read(variable) for variable in variables], named, *tensors)
             for variable, state in zip(drawn, states, strict=True):
                 variable.assign(state)
             return outputs
 
         return call
+
+
+def _read(variable: Any) -> Any:
+    """The value as a tensor: Keras hands TensorFlow's variables on, whose gradient an eager step would count twice."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.convert_to_tensor(variable)
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(variable.value)
