@@ -26,8 +26,8 @@ from reports import now
 WORDS = 30522
 SIDES = (
     "Both compute one batch with dropout, a mask of ones, gradients clipped and AdamW. The masked-LM head is at the "
-    "masked positions alone in keras_bert_zoo and at every position in transformers; keras_bert_zoo computes the "
-    "accuracy of both heads besides."
+    "masked positions alone in keras_bert_zoo, the last block at them and [CLS], and both at every position in "
+    "transformers; keras_bert_zoo computes the accuracy of both heads besides."
 )
 
 
