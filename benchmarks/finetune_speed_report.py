@@ -126,8 +126,8 @@ def report(
     note = (
         f"{described}. Rates are medians of {args.rounds} rounds (slowest..fastest). Tokens: without padding. "
         "Share of peak: products of real tokens, of what the same framework reaches in the same process with two "
-        "large matrices in that precision, training / prediction, counted as if every block computed every token, which "
-        "of ours the last does not where a head reads one. MFU: the same of the data sheet's dense peak, where "
+        "large matrices in that precision, training / prediction, counted as if every block computed every token, "
+        "which of ours the last does not where a head reads one. MFU: the same of the data sheet's dense peak, where "
         "it is known. GiB: the most that the process ever had, or on a GPU its framework. "
         "compile_s is what the first training and the first prediction cost beyond the median. The columns with vs say "
         "how many times as fast the row is, training / prediction, by medians."

@@ -1,4 +1,4 @@
-"""Products with weights: on PyTorch in one operation, which the backend does not find by itself."""
+"""Products with weights, in spellings that are faster than what a backend finds by itself."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def _pack(dense: Any) -> tuple[Any, Any]:
 
 @plain_part
 class Dense(keras.layers.Dense):
-    """Keras' Dense, on PyTorch with the bias as part of the product: a pass over the outputs less."""
+    """Keras' Dense, on PyTorch with the bias as part of the product, on TensorFlow with a faster gradient."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         backend = keras.backend.backend()
@@ -36,13 +36,23 @@ class Dense(keras.layers.Dense):
             kernel, bias = self._weights(inputs)
             if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
                 return self.activation(product(inputs, kernel, bias))
-        elif backend == "tensorflow" and self._casts_for_outputs():
-            from keras_bert_zoo.layers.tensorflow_copies import copied
+        elif backend == "tensorflow" and (outputs := self._in_tensorflow(inputs)) is not None:
+            return self.activation(outputs)
+        return super().call(inputs, training=training)
 
+    def _in_tensorflow(self, inputs: Any) -> Any:
+        """The product where Keras' own, or its gradient, is not the fastest; else None."""
+        from keras_bert_zoo.layers.tensorflow_copies import copied
+        from keras_bert_zoo.layers.tensorflow_product import has_own_gradient, product
+
+        if self._casts_for_outputs():
             kernel, bias = copied(self, _cast)
             outputs = ops.matmul(inputs, kernel)
-            return self.activation(outputs if bias is None else ops.add(outputs, bias))
-        return super().call(inputs, training=training)
+            return outputs if bias is None else ops.add(outputs, bias)
+        if self.quantization_mode or self.bias is None:
+            return None
+        kernel, bias = _cast(self)
+        return product(inputs, kernel, bias) if has_own_gradient(inputs, kernel, bias) else None
 
     def _casts_for_outputs(self) -> bool:
         """Whether TensorFlow need not cast the weights at each batch; LoRA's factors Keras casts one by one."""

@@ -29,8 +29,9 @@ def activation_bytes(
     """Bytes that the forward pass of one example keeps for its gradient.
 
     What a block keeps is counted as in Korthikanti et al. 2022, section 4.1, but softmax and LayerNorm take float32
-    here; where no dropout acts on the attention's probabilities, its fused kernel keeps none of them. Past its keys and
-    values the last block is there for [CLS] and the masked tokens alone. PyTorch was seen to keep 1.0 to 1.2 times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
+    here; where no dropout acts on the attention's probabilities, its fused kernel keeps none of them. Past its keys
+    and values the last block is there for [CLS] and the masked tokens alone. PyTorch was seen to keep 1.0 to 1.2
+    times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
 
     Args:
         architecture: `BertBackbone.architecture`.

@@ -1,0 +1,85 @@
+"""TensorFlow's product with weights in float32: its gradient, and where it is taken."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.layers.dense import Dense
+from tests.helpers import TINY, random_inputs
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere products are others.")
+RNG = np.random.default_rng(3)
+X, KERNEL, BIAS, WANTED = (RNG.normal(size=shape).astype("float32") for shape in ((5, 7), (7, 4), (4,), (5, 4)))
+
+
+def dense():
+    layer = Dense(4)
+    layer.build((None, 7))
+    layer.set_weights([KERNEL, BIAS])
+    return layer
+
+
+def kinds(graph):
+    return [operation.type for operation in graph.get_operations()]
+
+
+def test_the_product_and_its_gradients_are_numpys():
+    import tensorflow as tf
+
+    layer = dense()
+
+    @tf.function
+    def step(x, wanted):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x)
+        return output, *tape.gradient(output, [x, *layer.trainable_variables], wanted)
+
+    output, of_x, of_kernel, of_bias = step(X, WANTED)
+    np.testing.assert_allclose(output, X @ KERNEL + BIAS, atol=1e-5)
+    np.testing.assert_allclose(of_x, WANTED @ KERNEL.T, atol=1e-5)
+    np.testing.assert_allclose(of_kernel, X.T @ WANTED, atol=1e-5)
+    np.testing.assert_allclose(of_bias, WANTED.sum(0), atol=1e-5)
+    types = kinds(step.get_concrete_function(X, WANTED).graph)
+    assert (types.count("MatMul"), types.count("BatchMatMulV2")) == (2, 1)
+
+
+def test_its_gradients_have_gradients():
+    """For |d/dx (x k)·w|² = |w kᵀ|² over all rows the gradient of k is 2 Σ wᵀ (w kᵀ), transposed."""
+    import tensorflow as tf
+
+    layer = dense()
+
+    @tf.function
+    def step(x, wanted):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                output = layer(x)
+            norm = tf.reduce_sum(tf.square(inner.gradient(output, x, wanted)))
+        return outer.gradient(norm, layer.kernel.value)
+
+    np.testing.assert_allclose(step(X, WANTED), 2 * (WANTED @ KERNEL.T).T @ WANTED, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "dtype, trained, taken",
+    [("float32", True, 4 * TINY["num_layers"]), ("float32", False, 0), ("mixed_bfloat16", True, 0)],
+)
+def test_every_product_of_a_block_takes_it_in_training(dtype, trained, taken):
+    """But the attention's own: its batches are of rank four."""
+    import tensorflow as tf
+
+    backbone = kbz.BertBackbone(**TINY, dtype=dtype, pooler=False)
+    batch = random_inputs(2, 6)
+
+    @tf.function
+    def step():
+        with tf.GradientTape(watch_accessed_variables=trained) as tape:
+            output = tf.reduce_sum(backbone(batch)["sequence_output"] ** 2)
+        return tape.gradient(output, backbone.trainable_variables)
+
+    operations = step.get_concrete_function().graph.get_operations()
+    products = [op for op in operations if op.type == "BatchMatMulV2" and op.outputs[0].shape.rank == 3]
+    assert len(products) == taken
