@@ -129,12 +129,20 @@ def fused_calls(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("dropout, training, calls", [(0.1, False, 2), (0.0, True, 2), (0.1, True, 0)])
-def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropout, training, calls):
-    backbone = kbz.BertBackbone(**TINY, attention_dropout=dropout)
-    fused_calls.clear()  # Building a model traces it.
-    ids = np.ones((2, 8), "int32")
-    backbone({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, training=training)
+@pytest.mark.parametrize(
+    "dropout, training, asked, calls",
+    [
+        (0.1, False, {}, 1),
+        (0.1, None, {}, 1),
+        (0.0, True, {}, 1),
+        (0.1, True, {}, 0),
+        (0.0, False, {"return_attention_scores": True}, 0),
+        (0.0, False, {"positions": 0}, 0),
+    ],
+)
+def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropout, training, asked, calls):
+    layer = kbz.layers.SelfAttention(8, 2, dropout=dropout)
+    layer(np.ones((2, 5, 8), "float32"), np.ones((2, 5), "int32"), training=training, **asked)
     assert len(fused_calls) == (0 if BACKEND == "tensorflow" else calls)  # It has none: Keras' is made of einsums.
 
 

@@ -10,7 +10,6 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dropout import Dropout
-from keras_bert_zoo.layers.fused_attention import fused_attention
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.passes import weights_kept
 from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise
@@ -143,27 +142,6 @@ def test_attention_dropout_drops_probabilities_and_keeps_their_mean(monkeypatch,
     assert drawn.std(0).min() > 0
     error = (drawn.mean(0) - expected) / (drawn.std(0) / math.sqrt(600))
     assert np.abs(error).max() < 5
-
-
-@pytest.mark.parametrize(
-    "dropout, training, scores, fused",
-    [
-        (0.1, False, False, 1),
-        (0.1, None, False, 1),
-        (0.1, True, False, 0),
-        (0.0, True, False, 1),
-        (0.0, False, True, 0),
-    ],
-)
-def test_fused_attention_runs_whenever_dropout_is_inactive(monkeypatch, dropout, training, scores, fused):
-    calls = []
-    monkeypatch.setattr(
-        "keras_bert_zoo.layers.attention.fused_attention",
-        lambda *arguments: calls.append(1) or fused_attention(*arguments),
-    )
-    layer = SelfAttention(8, 2, dropout=dropout)
-    layer(HIDDEN, MASK, training=training, return_attention_scores=scores)
-    assert len(calls) == (0 if keras.backend.backend() == "tensorflow" else fused)
 
 
 def test_embeddings_are_the_normalised_sum_of_three():

@@ -104,9 +104,19 @@ def test_lamb_where_a_norm_is_zero():
     assert_same(variables, {"a": np.full((2, 2), -0.1), "b": np.full((2, 2), 2.0)})
 
 
-def test_lamb_knows_the_fused_kernel():
-    backbone = kbz.BertBackbone(**TINY)
-    assert len([w.path for w in backbone.weights if w.path.endswith("qkv/kernel")]) == TINY["num_layers"]
+def test_lamb_takes_query_key_and_value_of_a_block_apart():
+    """The original has a matrix, and so a ratio, for each; ours are known by the name of their layer."""
+    layer = kbz.layers.EncoderLayer(hidden_dim=8, num_heads=2, intermediate_dim=16)
+    layer.build((None, None, 8))
+    kernel = layer.attention.qkv.kernel
+    rng = np.random.default_rng(0)
+    value, gradient = rng.normal(size=kernel.shape) * np.repeat([0.1, 1.0, 10.0], 8), rng.normal(size=kernel.shape)
+    kernel.assign(value.astype("float32"))
+    optimizer = kbz.Lamb(0.1)
+    optimizer.build([kernel])
+    apply(optimizer, {"qkv/kernel": gradient}, {"qkv/kernel": kernel})
+    (expected,) = oracles.steps(oracles.lamb, {"qkv/kernel": value}, [{"qkv/kernel": gradient}], [0.1])
+    assert_same({"qkv/kernel": kernel}, expected)
 
 
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
