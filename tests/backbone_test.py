@@ -83,9 +83,11 @@ def test_attention_scores_at_positions_are_those_of_all(backbone):
     np.testing.assert_allclose(numpy(score), numpy(scores)[:, :, 4:5], atol=1e-6)
 
 
-def test_positions_are_refused_from_the_end(backbone):
-    with pytest.raises(ValueError, match=r"`positions` must be at least 0\. Received: positions=-1"):
-        backbone(random_inputs(), positions=-1)
+@pytest.mark.parametrize("position", [-1, 9])
+def test_positions_beyond_a_text_are_refused(backbone, position):
+    words = rf"`positions` must be at least 0 and below the length\. Received: positions={position}, length 9"
+    with pytest.raises(ValueError, match=words):
+        backbone(random_inputs(), positions=position)
 
 
 def test_extractor_shows_the_same_computation(backbone):

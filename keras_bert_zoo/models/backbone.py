@@ -167,8 +167,11 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
     def call(self, inputs: Any, positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
         if positions is None:
             return super().call(inputs, training=training, mask=mask)
-        if isinstance(positions, int) and positions < 0:
-            raise ValueError(f"`positions` must be at least 0. Received: positions={positions}")
+        length = inputs["token_ids"].shape[1]
+        if isinstance(positions, int) and not 0 <= positions < (length if isinstance(length, int) else positions + 1):
+            raise ValueError(
+                f"`positions` must be at least 0 and below the length. Received: positions={positions}, length {length}"
+            )
         hidden = self.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
         *layers, last = self.encoder_layers
         for layer in layers:
