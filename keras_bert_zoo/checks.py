@@ -31,6 +31,15 @@ def check_seed(**arguments: Any) -> None:
             raise ValueError(f"`{name}` must be an integer in [0, 2**32). Received: {name}={value!r}")
 
 
+def check_position(length: Any, **arguments: Any) -> None:
+    """Each keyword must hold a position of a text of `length` tokens, which may not be known yet."""
+    for name, value in arguments.items():
+        if value < 0 or (isinstance(length, int) and value >= length):
+            raise ValueError(
+                f"`{name}` must be at least 0 and below the length. Received: {name}={value}, length {length}"
+            )
+
+
 def check_trainable(dtype: str) -> None:
     """Weights must not be bfloat16."""
     if dtype == "bfloat16":

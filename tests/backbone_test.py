@@ -1,5 +1,6 @@
 """The backbone: size, outputs, serialisation, what Keras can do to its products, what it refuses."""
 
+import re
 from functools import partial
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise, slow_on
+from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise, slow_on
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_outputs_at_positions_are_those_of_all(positions, causal):
     backbone, inputs = randomise(kbz.BertBackbone(**TINY, causal=causal)), random_inputs()
     places = np.full((3, 1), positions) if isinstance(positions, int) else np.array(positions)
     everywhere = numpy(backbone(inputs)["sequence_output"])
-    outputs = backbone(inputs, positions=positions if isinstance(positions, int) else places.astype("int32"))
+    outputs = backbone(inputs, output_positions=positions if isinstance(positions, int) else places)
     hidden = np.take_along_axis(everywhere, places[..., None], axis=1)
     np.testing.assert_allclose(numpy(outputs["sequence_output"]), hidden, atol=1e-5)
     pooled = backbone.pooler_layer(keras.ops.convert_to_tensor(hidden[:, 0]))
@@ -78,16 +79,87 @@ def test_attention_scores_at_positions_are_those_of_all(backbone):
     block, mask = backbone.encoder_layers[0], random_inputs()["padding_mask"]
     hidden = np.random.default_rng(0).normal(size=(*mask.shape, 8)).astype("float32")
     everywhere, scores = block(hidden, mask, return_attention_scores=True)
-    output, score = block(hidden, mask, positions=4, return_attention_scores=True)
+    output, score = block(hidden, mask, output_positions=4, return_attention_scores=True)
     np.testing.assert_allclose(numpy(output), numpy(everywhere)[:, 4:5], atol=1e-5)
     np.testing.assert_allclose(numpy(score), numpy(scores)[:, :, 4:5], atol=1e-6)
 
 
-@pytest.mark.parametrize("position", [-1, 9])
-def test_positions_beyond_a_text_are_refused(backbone, position):
-    words = rf"`positions` must be at least 0 and below the length\. Received: positions={position}, length 9"
-    with pytest.raises(ValueError, match=words):
-        backbone(random_inputs(), positions=position)
+PLACES = np.array([[0, 8, 3, 0], [0, 1, 1, 0], [0, 2, 1, 1]], "int32")  # The pooler's first.
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("mixed_bfloat16", 0.06)])
+def test_gradients_at_positions_are_those_of_all(dtype, tolerance, causal):
+    backbone = randomise(kbz.BertBackbone(**TINY, causal=causal, dtype=dtype))
+    weighing = np.random.default_rng(5).normal(size=(3, 4, 8)).astype("float32")
+    chosen = (PLACES[..., None] == np.arange(9)).astype("float32")
+
+    symbols = {**backbone.input, "places": keras.Input((4,), dtype="int32", name="places")}
+    at_places = keras.Model(symbols, backbone(backbone.input, output_positions=symbols["places"]))
+
+    def loss(outputs):
+        sequence = keras.ops.cast(outputs["sequence_output"], "float32")
+        if sequence.shape[1] == 9:
+            sequence = keras.ops.matmul(chosen, sequence)
+        return keras.ops.sum(keras.ops.multiply(sequence, weighing)) + keras.ops.sum(
+            keras.ops.cast(outputs["pooled_output"], "float32")
+        )
+
+    everywhere = gradients(backbone, random_inputs(), loss)
+    some = gradients(at_places, {**random_inputs(), "places": PLACES}, loss)
+    assert everywhere.keys() == some.keys()
+    for path, grad in everywhere.items():
+        np.testing.assert_allclose(some[path], grad, atol=tolerance * np.abs(grad).max(), err_msg=path)
+
+
+def test_symbolic_calls_at_positions_are_apart_from_each_other(backbone):
+    """And from the backbone's own graph."""
+    first, second = random_inputs(), random_inputs(seed=1)
+    symbols = [{name: keras.Input((9,), batch_size=3, dtype="int32") for name in first} for _ in range(2)]
+    pooled = [backbone(inputs, output_positions=0)["pooled_output"] for inputs in symbols]
+    assert [tensor.shape for tensor in pooled] == [(3, 8)] * 2
+    difference = numpy(keras.Model(symbols, pooled[0] - pooled[1])([first, second]))
+    expected = [numpy(backbone(inputs)["pooled_output"]) for inputs in (first, second)]
+    assert np.abs(difference).max() > 1e-3
+    np.testing.assert_allclose(difference, expected[0] - expected[1], atol=1e-5)
+    kbz.BertPretrainer(backbone)
+    own = keras.Model(backbone.input, backbone.output)(first)
+    np.testing.assert_allclose(numpy(own["pooled_output"]), expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "positions, words",
+    [
+        (-1, "`output_positions` must be at least 0 and below the length. Received: output_positions=-1, length 9"),
+        (9, "`output_positions` must be at least 0 and below the length. Received: output_positions=9, length 9"),
+        (True, "`output_positions` must be an integer array. Received: bool"),
+        ([0, 1], "`output_positions` must be an integer array. Received: list"),
+        (np.array([0, 1]), "`output_positions` must have the shape [batch, n], n at least 1"),
+        (np.zeros((3, 0), "int32"), "`output_positions` must have the shape [batch, n], n at least 1"),
+        (np.array([[0, 1]]), "output_positions.shape=(1, 2), token_ids.shape=(3, 9)"),
+        (np.zeros((3, 1)), "`output_positions` must hold integers. Received: output_positions.dtype=float64"),
+        (np.array([[0], [9], [0]]), "`output_positions` must be in [0, 9). Received: output_positions with 9"),
+    ],
+)
+def test_positions_that_texts_do_not_have_are_refused(backbone, positions, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        backbone(random_inputs(), output_positions=positions)
+
+
+def test_a_position_beyond_a_symbolic_text_is_refused(backbone):
+    symbols = {name: keras.Input((9,), dtype="int32") for name in random_inputs()}
+    with pytest.raises(ValueError, match="output_positions=9, length 9"):
+        backbone(symbols, output_positions=9)
+    with pytest.raises(ValueError, match="output_positions=9, length 9"):
+        backbone.encoder_layers[0](np.zeros((3, 9, 8), "float32"), output_positions=9)
+
+
+@pytest.mark.parametrize("positions", [None, 0])
+def test_no_text_has_no_outputs(backbone, positions):
+    nothing = {name: array[:0] for name, array in random_inputs().items()}
+    outputs = backbone(nothing, output_positions=positions)
+    assert outputs["sequence_output"].shape == (0, 9 if positions is None else 1, 8)
+    assert outputs["pooled_output"].shape == (0, 8)
 
 
 def test_extractor_shows_the_same_computation(backbone):

@@ -56,6 +56,18 @@ def numbers_in(batches):
     return [inputs["token_ids"][:, 0].tolist() for inputs, *_ in batches]
 
 
+def test_an_epoch_that_ends_late_leaves_the_next_ones_number_alone():
+    """TensorFlow's thread may ask for a batch after the last one when `fit` has begun the next epoch."""
+    batches = LengthSortedBatches(PaddedArrays(random_inputs(4)), batch_size=2, shuffle_seed=0)
+    late, in_time = batches._epoch(), batches._epoch()
+    next(late)
+    batches.epoch = 1
+    list(late)
+    assert batches.epoch == 1
+    list(in_time)
+    assert batches.epoch == 2
+
+
 def test_every_example_once_an_epoch_anew_and_repeatable():
     batches = LengthSortedBatches(some_texts(999), np.arange(999), batch_size=8, shuffle_seed=5)
     assert len(batches) == 125

@@ -137,7 +137,7 @@ def fused_calls(monkeypatch):
         (0.0, True, {}, 1),
         (0.1, True, {}, 0),
         (0.0, False, {"return_attention_scores": True}, 0),
-        (0.0, False, {"positions": 0}, 0),
+        (0.0, False, {"output_positions": 0}, 0),
     ],
 )
 def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropout, training, asked, calls):

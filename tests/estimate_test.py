@@ -89,8 +89,8 @@ def test_a_step_by_hand():
     assert (step.share, step.examples) == (2, 2)
     assert step.weights == count * (4 + 4 + 8 + 2)
     # Block, the last: 4 tokens x 2 bytes x 4*4 and, of [CLS] and the masked token, 2 x (2 bytes x (2*4 + 2*8) + 2*4*4
-    # + 2*4); embeddings: 4 tokens x 4 x 5; logits: 10 x (2 + 8)
-    assert step.activations == 2 * (4 * 32 + 2 * 88 + 80 + 100)
+    # + 2*4 + 2 heads x 4 probabilities x (4 + 2)); embeddings: 4 tokens x 4 x 5; logits: 10 x (2 + 8)
+    assert step.activations == 2 * (4 * 32 + 2 * 136 + 80 + 100)
     assert step.sent == 2 * 3 / 4 * 4 * count
     assert step.memory == 7 * 4 * count / 4
     # Half of the gradients to the neighbour, twice; then half of that half to the other group, twice.
@@ -101,7 +101,7 @@ def test_a_step_by_hand():
 
 def test_what_does_not_fit_is_cut():
     architecture = {**ONE_LAYER, "num_segments": 2, "attention_dropout": 0.0, "pooler": True}
-    weights, example = 328 * (18 + 4), 4 * 32 + 2 * 88 + 80 + 100
+    weights, example = 328 * (18 + 4), 4 * 32 + 2 * 136 + 80 + 100
 
     def at(memory):
         device = Device(1.0, memory, 1.0, 1.0, 8, 1.0, 8)

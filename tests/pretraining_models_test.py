@@ -180,7 +180,7 @@ def test_bad_input(tokenizer):
     for run, words in (
         (lambda: model.fit(["a film"], [0]), "`x` must be PretrainingBatches"),
         (lambda: model({**inputs, "mask_positions": positions + 9}), "`mask_positions` must be in [0, 9)"),
-        (lambda: model({**inputs, "mask_positions": positions[:2]}), "must have the shape [batch, predictions]"),
+        (lambda: model({**inputs, "mask_positions": positions[:2]}), "must have the shape [batch, n]"),
         (lambda: model(random_inputs()), "Inputs must have `mask_positions`"),
         (lambda: model({**inputs, "mask_positions": [[1]]}), "`mask_positions` must be an integer array"),
         (lambda: model.fill_mask("a film"), "`texts` must each hold [MASK], all within the preprocessor's"),

@@ -45,6 +45,43 @@ def test_the_product_and_its_gradients_are_numpys():
     assert (types.count("MatMul"), types.count("BatchMatMulV2")) == (2, 1)
 
 
+def test_without_tensorflows_own_recording_gradients_are_the_same(monkeypatch):
+    """As a TensorFlow would that has no such module any more."""
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers import tensorflow_product
+
+    monkeypatch.setattr(tensorflow_product, "record_operation", None)
+    layer = dense()
+
+    @tf.function
+    def step(x, wanted):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x)
+        return tape.gradient(output, x, wanted)
+
+    np.testing.assert_allclose(step(X, WANTED), WANTED @ KERNEL.T, atol=1e-5)
+    assert "BatchMatMulV2" not in kinds(step.get_concrete_function(X, WANTED).graph)
+
+
+def test_a_gradient_of_some_rows_alone():
+    """TensorFlow hands on a gather's gradient as rows and their numbers."""
+    import tensorflow as tf
+
+    layer = dense()
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = tf.gather(layer(x), [1, 1, 3])
+        return tape.gradient(output, x)
+
+    counts = np.array([0, 2, 0, 1, 0], "float32")
+    np.testing.assert_allclose(step(X), counts[:, None] * KERNEL.sum(1), atol=1e-5)
+
+
 def test_its_gradients_have_gradients():
     """For |d/dx (x k)·w|² = |w kᵀ|² over all rows the gradient of k is 2 Σ wᵀ (w kᵀ), transposed."""
     import tensorflow as tf
@@ -65,21 +102,24 @@ def test_its_gradients_have_gradients():
 
 @pytest.mark.parametrize(
     "dtype, trained, taken",
-    [("float32", True, 4 * TINY["num_layers"]), ("float32", False, 0), ("mixed_bfloat16", True, 0)],
+    [("float32", True, 4 * TINY["num_layers"] + 1), ("float32", False, 0), ("mixed_bfloat16", True, 0)],
 )
-def test_every_product_of_a_block_takes_it_in_training(dtype, trained, taken):
-    """But the attention's own: its batches are of rank four."""
+def test_every_product_of_blocks_and_head_takes_it_in_training(dtype, trained, taken):
+    """But the attention's own, and the choice of masked tokens: their batches have the texts' size, or rank four."""
     import tensorflow as tf
 
-    backbone = kbz.BertBackbone(**TINY, dtype=dtype, pooler=False)
-    batch = random_inputs(2, 6)
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, dtype=dtype, pooler=False))
+    batch = {**random_inputs(2, 6), "mask_positions": np.array([[1, 4, 0], [2, 2, 0]])}
 
     @tf.function
     def step():
         with tf.GradientTape(watch_accessed_variables=trained) as tape:
-            output = tf.reduce_sum(backbone(batch)["sequence_output"] ** 2)
-        return tape.gradient(output, backbone.trainable_variables)
+            output = tf.reduce_sum(model(batch)["mlm"] ** 2)
+        return tape.gradient(output, model.trainable_variables)
 
     operations = step.get_concrete_function().graph.get_operations()
-    products = [op for op in operations if op.type == "BatchMatMulV2" and op.outputs[0].shape.rank == 3]
+    products = [op for op in operations if op.type == "BatchMatMulV2" and op.outputs[0].shape[0] == 1]
     assert len(products) == taken
+    # The embedding is as large as nothing else, and so would be its transposed gradient.
+    table = {TINY["vocabulary_size"], TINY["hidden_dim"]}
+    assert not [op for op in operations if op.type == "Transpose" and set(op.outputs[0].shape.as_list()) == table]

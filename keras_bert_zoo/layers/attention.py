@@ -13,7 +13,8 @@ from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attenti
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, plain_part
-from keras_bert_zoo.layers.rows import from_rows, reshape, rows_at, to_rows
+from keras_bert_zoo.layers.positions import at_positions, count_of
+from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
 
 
 @plain_part
@@ -34,13 +35,14 @@ class SelfAttention(keras.layers.Layer):
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
-        positions: Where outputs are wanted: an int, the same position of each example, int32 `[batch, n]`, or None,
-            everywhere.
+        output_positions: Where outputs are wanted: an int, the same position of each example, int32 `[batch, n]`, or
+            None, everywhere. Keys and values are those of all positions all the same, and so is their product with
+            the queries'.
         return_attention_scores: If True, the probabilities are returned too.
 
     Returns:
-        `[batch, n, hidden_dim]`, n the length or that of `positions`; with `return_attention_scores` a pair of it and
-        `[batch, heads, n, length]`.
+        `[batch, n, hidden_dim]`, n the length or that of `output_positions`; with `return_attention_scores` a pair of
+        it and `[batch, heads, n, length]`.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class SelfAttention(keras.layers.Layer):
         self,
         hidden: Any,
         padding_mask: Any = None,
-        positions: Any = None,
+        output_positions: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
@@ -90,26 +92,26 @@ class SelfAttention(keras.layers.Layer):
         qkv = reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
         dropout = self.dropout if training else 0.0
-        explicit = return_attention_scores or positions is not None
+        explicit = return_attention_scores or output_positions is not None
         if not explicit and fused_attention_pays(qkv, dropout, training):
             context, scores = ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
         else:
-            context, scores = self._explicit(qkv, mask, positions, training)
+            context, scores = self._explicit(qkv, mask, output_positions, training)
         context = reshape(context, (batch, ops.shape(context)[1], self.hidden_dim))
         output = from_rows(call_part(self, self.output_dense, to_rows(context)), context)
         return (output, scores) if return_attention_scores else output
 
-    def _explicit(self, qkv: Any, mask: Any, positions: Any, training: bool | None) -> tuple[Any, Any]:
+    def _explicit(self, qkv: Any, mask: Any, output_positions: Any, training: bool | None) -> tuple[Any, Any]:
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
-        if positions is not None:
-            query = rows_at(query, positions)
+        if output_positions is not None:
+            query = at_positions(query, output_positions)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
         # Float32 from here to the softmax: half-precision scores lose digits and their largest finite number is small.
         scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
             # From 0, as jax2onnx (0.17) has no stop alone.
             steps = ops.arange(0, ops.shape(key)[2], dtype="int32")
-            own = positions if positions is not None else steps[None]
+            own = output_positions if output_positions is not None else steps[None]
             causal = (ops.reshape(own, (-1, 1, 1, 1)) if isinstance(own, int) else own[:, None, :, None]) >= steps
             mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
@@ -123,12 +125,12 @@ class SelfAttention(keras.layers.Layer):
         self,
         hidden: Any,
         padding_mask: Any = None,
-        positions: Any = None,
+        output_positions: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
         batch, length, _ = hidden.shape
-        n = length if positions is None else 1 if isinstance(positions, int) else positions.shape[1]
+        n = length if output_positions is None else count_of(output_positions)
         output = keras.KerasTensor((batch, n, self.hidden_dim), dtype=self.compute_dtype)
         if not return_attention_scores:
             return output

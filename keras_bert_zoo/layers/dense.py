@@ -44,16 +44,15 @@ class Dense(keras.layers.Dense):
     def _in_tensorflow(self, inputs: Any) -> Any:
         """The product where Keras' own, or its gradient, is not the fastest; else None."""
         from keras_bert_zoo.layers.tensorflow_copies import copied
-        from keras_bert_zoo.layers.tensorflow_product import has_own_gradient, product
+        from keras_bert_zoo.layers.tensorflow_product import is_for, product
 
         if self._casts_for_outputs():
             kernel, bias = copied(self, _cast)
             outputs = ops.matmul(inputs, kernel)
             return outputs if bias is None else ops.add(outputs, bias)
-        if self.quantization_mode or self.bias is None:
+        if self.quantization_mode or self.bias is None or not is_for(inputs, self.compute_dtype):
             return None
-        kernel, bias = _cast(self)
-        return product(inputs, kernel, bias) if has_own_gradient(inputs, kernel, bias) else None
+        return product(inputs, *_cast(self))
 
     def _casts_for_outputs(self) -> bool:
         """Whether TensorFlow need not cast the weights at each batch; LoRA's factors Keras casts one by one."""
@@ -78,7 +77,8 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         backend = keras.backend.backend()
-        if reverse and backend in ("tensorflow", "torch"):
+        is_plain = self.tie_weights and self.reverse_dtype is None and self.logit_soft_cap is None
+        if reverse and is_plain and backend in ("tensorflow", "torch"):
             inputs, table = ops.convert_to_tensor(inputs), ops.convert_to_tensor(self.embeddings)
             if inputs.dtype == table.dtype and backend == "torch":
                 from keras_bert_zoo.layers.torch_product import product

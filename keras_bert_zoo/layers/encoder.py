@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
@@ -14,8 +13,9 @@ from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.parts import call_part
+from keras_bert_zoo.layers.positions import at_positions
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
-from keras_bert_zoo.layers.rows import from_rows, rows_at, to_rows
+from keras_bert_zoo.layers.rows import from_rows, to_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -36,12 +36,13 @@ class EncoderLayer(RecomputedLayer):
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
-        positions: Where outputs are wanted, as `SelfAttention` takes them; nothing else is computed elsewhere.
+        output_positions: Where outputs are wanted, as `SelfAttention` takes them; but for queries, keys and values
+            nothing is computed elsewhere.
         return_attention_scores: If True, the attention probabilities are returned too.
 
     Returns:
-        `[batch, n, hidden_dim]`, n the length or that of `positions`; with `return_attention_scores` a pair of it and
-        `[batch, heads, n, length]`.
+        `[batch, n, hidden_dim]`, n the length or that of `output_positions`; with `return_attention_scores` a pair of
+        it and `[batch, heads, n, length]`.
     """
 
     def __init__(
@@ -101,20 +102,27 @@ class EncoderLayer(RecomputedLayer):
         self,
         hidden: Any,
         padding_mask: Any = None,
-        positions: Any = None,
+        output_positions: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
         run = partial(call_part, self)
-        options = {"positions": positions, "training": training, "return_attention_scores": return_attention_scores}
-        attended = run(self.attention, hidden, padding_mask, **options)
+        attended = run(
+            self.attention,
+            hidden,
+            padding_mask,
+            output_positions=output_positions,
+            training=training,
+            return_attention_scores=return_attention_scores,
+        )
         attended, scores = attended if return_attention_scores else (attended, None)
-        if positions is not None:
-            hidden = rows_at(hidden, positions)
-        hidden = run(self.attention_norm, ops.add(hidden, run(self.dropout_layer, attended, training=training)))
+        if output_positions is not None:
+            hidden = at_positions(hidden, output_positions)
+        # Not `ops.add`, which on TensorFlow takes one token a text for a bias, and fails where there is no text.
+        hidden = run(self.attention_norm, hidden + run(self.dropout_layer, attended, training=training))
         transformed = get_activation(self.activation, training)(run(self.intermediate, to_rows(hidden)))
         transformed = from_rows(run(self.output_dense, transformed), hidden)
-        hidden = run(self.output_norm, ops.add(hidden, run(self.dropout_layer, transformed, training=training)))
+        hidden = run(self.output_norm, hidden + run(self.dropout_layer, transformed, training=training))
         return (hidden, scores) if return_attention_scores else hidden
 
     def compute_output_spec(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:

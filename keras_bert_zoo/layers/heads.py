@@ -8,6 +8,7 @@ from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
+from keras_bert_zoo.layers.rows import from_rows, to_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -58,7 +59,8 @@ class MaskedLMHead(keras.layers.Layer):
         self.layer_norm.build((None, None, self.hidden_dim))
 
     def call(self, hidden: Any, training: bool | None = None) -> Any:
-        return self.layer_norm(get_activation(self.activation, training)(self.dense(hidden)))
+        transformed = get_activation(self.activation, training)(self.dense(to_rows(hidden)))
+        return self.layer_norm(from_rows(transformed, hidden))
 
     def compute_output_shape(self, hidden_shape: Any) -> Any:
         return hidden_shape

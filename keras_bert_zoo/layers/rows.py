@@ -1,4 +1,4 @@
-"""Tokens as the rows of one matrix, where products are faster so, other shapes of them, and some rows of them."""
+"""Tokens as the rows of one matrix, where products are faster so, and other shapes of them."""
 
 from typing import Any
 
@@ -21,18 +21,6 @@ def from_rows(rows: Any, hidden: Any) -> Any:
     if keras.backend.backend() != "tensorflow":
         return rows
     return ops.reshape(rows, (*ops.shape(hidden)[:-1], rows.shape[-1]))
-
-
-def rows_at(values: Any, positions: Any) -> Any:
-    """Some positions of `[batch, ..., length, dim]`: an int, the same of each example, or int32 `[batch, n]`."""
-    if isinstance(positions, int):
-        return values[..., positions : positions + 1, :]
-    # A product with ones and zeros takes rows as exactly as a gather, and its gradient is a product again: no
-    # scattered sums, whose order no backend promises, and shapes that a TPU likes.
-    # Not `one_hot`, of which PyTorch would export one length only. From 0, as jax2onnx (0.17) has no stop alone.
-    steps = ops.arange(0, ops.shape(values)[-2], dtype="int32")
-    chosen = ops.cast(ops.expand_dims(positions, -1) == steps, values.dtype)
-    return ops.matmul(chosen if len(values.shape) == 3 else chosen[:, None], values)
 
 
 def reshape(tensor: Any, shape: tuple[Any, ...]) -> Any:

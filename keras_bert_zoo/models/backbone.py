@@ -10,7 +10,9 @@ from keras_bert_zoo.checks import check_heads, check_positive, check_positive_in
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.initializer import weights_are_loaded
+from keras_bert_zoo.layers.positions import count_of
 from keras_bert_zoo.models import inputs as checks
+from keras_bert_zoo.models.encoding import encode, outputs_of
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.extractor import BertExtractor
 from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
@@ -43,12 +45,12 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
         A dict of `token_ids`, `segment_ids` and `padding_mask` (1 at tokens, 0 at padding), int32 `[batch, length]`.
 
     Call arguments:
-        positions: Where outputs are wanted: an int, the same position of each text, int32 `[batch, n]`, or None,
-            everywhere. The last block computes them nowhere else.
+        output_positions: Where outputs are wanted: an int, the same position of each text, integers `[batch, n]`, or
+            None, everywhere. Past its queries, keys and values the last block computes them nowhere else.
 
     Returns:
-        A dict of `sequence_output`, `[batch, length, hidden_dim]` or of `positions` alone, in their order, `[batch, n,
-        hidden_dim]`, and with a pooler `pooled_output`, `[batch, hidden_dim]`, from the first of these.
+        A dict of `sequence_output`, `[batch, length, hidden_dim]` or of `output_positions` alone, in their order,
+        `[batch, n, hidden_dim]`, and with a pooler `pooled_output`, `[batch, hidden_dim]`, from the first of these.
 
     Example:
 
@@ -164,34 +166,26 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
             "causal": causal,
         }
 
-    def call(self, inputs: Any, positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
-        if positions is None:
+    def __call__(self, inputs: Any, output_positions: Any = None, **options: Any) -> Any:
+        if output_positions is not None:
+            self.check_inputs(inputs)
+            options["output_positions"] = checks.as_output_positions(output_positions, inputs["token_ids"].shape)
+        return super().__call__(inputs, **options)
+
+    def call(self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
+        if output_positions is None:
             return super().call(inputs, training=training, mask=mask)
-        length = inputs["token_ids"].shape[1]
-        if isinstance(positions, int) and not 0 <= positions < (length if isinstance(length, int) else positions + 1):
-            raise ValueError(
-                f"`positions` must be at least 0 and below the length. Received: positions={positions}, length {length}"
-            )
-        hidden = self.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
-        *layers, last = self.encoder_layers
-        for layer in layers:
-            hidden = layer(hidden, inputs["padding_mask"], training=training)
-        hidden = last(hidden, inputs["padding_mask"], positions=positions, training=training)
-        outputs = {"sequence_output": hidden}
-        if self.pooler_layer is not None:
-            outputs["pooled_output"] = self.pooler_layer(hidden[:, 0])
-        return outputs
+        states, _ = encode(self, inputs, output_positions, training)
+        return outputs_of(self, states[-1])
 
     def compute_output_spec(
-        self, inputs: Any, positions: Any = None, training: bool | None = None, mask: Any = None
+        self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None
     ) -> Any:
-        if positions is None:
+        if output_positions is None:
             return super().compute_output_spec(inputs, training=training, mask=mask)
-        specs = dict(self.output)
-        hidden = specs["sequence_output"]
-        batch, n = (None, 1) if isinstance(positions, int) else positions.shape
-        specs["sequence_output"] = keras.KerasTensor((batch, n, hidden.shape[-1]), dtype=hidden.dtype)
-        return specs
+        batch, width = inputs["token_ids"].shape[0], self._config["hidden_dim"]
+        shapes = {"sequence_output": (batch, count_of(output_positions), width), "pooled_output": (batch, width)}
+        return {name: keras.KerasTensor(shapes[name], dtype=spec.dtype) for name, spec in self.output.items()}
 
     @property
     def architecture(self) -> dict[str, Any]:

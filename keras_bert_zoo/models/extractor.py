@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_zoo.models.encoding import encode, outputs_of
 from keras_bert_zoo.models.inputs import ChecksInputs
 
 
@@ -40,19 +41,8 @@ class BertExtractor(ChecksInputs, keras.Model):
         backbone = self.backbone
         if not backbone.trainable:  # Features do not drop out; within a functional model Keras tells all layers alike.
             training = False
-        hidden = backbone.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
-        states, scores = [hidden], []
-        for layer in backbone.encoder_layers:
-            hidden, score = (
-                layer(hidden, inputs["padding_mask"], training=training, return_attention_scores=True)
-                if self.attention_scores
-                else (layer(hidden, inputs["padding_mask"], training=training), None)
-            )
-            scores.append(score)
-            states.append(hidden)
-        outputs: dict[str, Any] = {"sequence_output": hidden}
-        if backbone.pooler_layer is not None:
-            outputs["pooled_output"] = backbone.pooler_layer(hidden[:, 0])
+        states, scores = encode(backbone, inputs, training=training, attention_scores=self.attention_scores)
+        outputs = outputs_of(backbone, states[-1])
         if self.hidden_states:
             outputs["hidden_states"] = states
         if self.attention_scores:

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
+
+from keras_bert_zoo.checks import check_position
 
 INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 
@@ -47,6 +50,37 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
         if array.size and (array.min() < 0 or array.max() >= stop):
             outside = array[(array < 0) | (array >= stop)][0]
             raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
+
+
+def check_positions(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:
+    """`positions`, the argument or input `name`, must be integers `[batch, n]` of texts of this shape.
+
+    Values are looked at in NumPy arrays only.
+    """
+    found = getattr(positions, "shape", None)
+    if found is None:
+        raise ValueError(f"`{name}` must be an integer array. Received: {type(positions).__name__}")
+    if len(found) != 2 or found[1] == 0 or (None not in (found[0], shape[0]) and found[0] != shape[0]):
+        raise ValueError(
+            f"`{name}` must have the shape [batch, n], n at least 1. "
+            f"Received: {name}.shape={tuple(found)}, token_ids.shape={tuple(shape)}"
+        )
+    dtype = keras.backend.standardize_dtype(positions.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={dtype}")
+    if isinstance(positions, np.ndarray) and ((positions < 0) | (positions >= shape[1])).any():
+        outside = positions[(positions < 0) | (positions >= shape[1])][0]
+        raise ValueError(f"`{name}` must be in [0, {shape[1]}). Received: {name} with {outside}")
+
+
+def as_output_positions(positions: Any, shape: tuple[int | None, ...]) -> Any:
+    """`output_positions` of texts of this shape as an int or int32 `[batch, n]`."""
+    if isinstance(positions, (int, np.integer)) and not isinstance(positions, bool):
+        check_position(output_positions=positions, length=shape[1])
+        return int(positions)
+    check_positions("output_positions", positions, shape)
+    is_ready = keras.backend.standardize_dtype(positions.dtype) == "int32"
+    return positions if is_ready else keras.ops.cast(positions, "int32")
 
 
 class ChecksInputs:

@@ -9,6 +9,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.inputs import check_positions
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.streaming import check_pretraining, check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
@@ -64,7 +65,7 @@ class BertMaskedLM(Task):
 
     def build_heads(self, backbone: BertBackbone, inputs: dict[str, Any]) -> dict[str, Any]:
         """The outputs, from the inputs."""
-        outputs = backbone(backbone.input, positions=inputs[MASK_POSITIONS])
+        outputs = backbone(backbone.input, output_positions=inputs[MASK_POSITIONS])
         return {"mlm": masked_lm_logits(backbone, outputs["sequence_output"])}
 
     def compile(
@@ -90,19 +91,7 @@ class BertMaskedLM(Task):
             received = sorted(map(str, inputs)) if isinstance(inputs, dict) else type(inputs).__name__
             raise ValueError(f"Inputs must have `{MASK_POSITIONS}` beside the backbone's. Received: {received}")
         self.backbone.check_inputs({name: array for name, array in inputs.items() if name != MASK_POSITIONS})
-        positions, shape = inputs[MASK_POSITIONS], inputs["token_ids"].shape
-        if getattr(positions, "shape", None) is None:
-            raise ValueError(f"`{MASK_POSITIONS}` must be an integer array. Received: {type(positions).__name__}")
-        if len(positions.shape) != 2 or (None not in (positions.shape[0], shape[0]) and positions.shape[0] != shape[0]):
-            raise ValueError(
-                f"`{MASK_POSITIONS}` must have the shape [batch, predictions]. "
-                f"Received: {MASK_POSITIONS}.shape={tuple(positions.shape)}, token_ids.shape={tuple(shape)}"
-            )
-        if isinstance(positions, np.ndarray) and ((positions < 0) | (positions >= shape[1])).any():
-            outside = positions[(positions < 0) | (positions >= shape[1])][0]
-            raise ValueError(
-                f"`{MASK_POSITIONS}` must be in [0, {shape[1]}). Received: {MASK_POSITIONS} with {outside}"
-            )
+        check_positions(MASK_POSITIONS, inputs[MASK_POSITIONS], inputs["token_ids"].shape)
 
     def _is_columns(self, x: Any) -> bool:
         if x is None or isinstance(x, (str, list, tuple)):

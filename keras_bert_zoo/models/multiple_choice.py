@@ -61,7 +61,8 @@ class BertMultipleChoice(Task):
         check_pooler(backbone)
         inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in INPUT_NAMES}
         rows = FoldChoices(name="fold_choices")(**inputs)
-        pooled = keras.layers.Dropout(dropout, name="scorer_dropout")(backbone(rows, positions=0)["pooled_output"])
+        pooled = backbone(rows, output_positions=0)["pooled_output"]
+        pooled = keras.layers.Dropout(dropout, name="scorer_dropout")(pooled)
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
         (head,) = self.head_layers
         scores = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(pooled)

@@ -27,7 +27,7 @@ def pool(backbone: BertBackbone, pooling: str) -> Any:
                 '`pooling` must be "last" or "bilstm" over a causal backbone, whose [CLS] sees nothing but itself. '
                 f"Received: pooling={pooling!r}"
             )
-        return backbone(backbone.input, positions=0)["pooled_output"]
+        return backbone(backbone.input, output_positions=0)["pooled_output"]
     hidden, mask = backbone(backbone.input)["sequence_output"], backbone.input["padding_mask"]
     pooler = backbone.pooler_layer
     assert pooler is not None
@@ -42,6 +42,6 @@ def pool(backbone: BertBackbone, pooling: str) -> Any:
 
 
 def _last(hidden: Any, padding_mask: Any) -> Any:
-    """The vector of the last token of each row, by a product as in `rows_at`."""
+    """The vector of the last token of each row, by a product as in `at_positions`."""
     is_last = padding_mask - ops.pad(padding_mask[:, 1:], ((0, 0), (0, 1)))
     return ops.squeeze(ops.matmul(ops.cast(is_last, hidden.dtype)[:, None], hidden), axis=1)

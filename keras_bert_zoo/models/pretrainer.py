@@ -51,7 +51,7 @@ class BertPretrainer(BertMaskedLM):
         check_pooler(backbone)
         mask_positions = inputs[MASK_POSITIONS]
         first = ops.zeros_like(inputs["token_ids"][:, :1])  # For the pooler.
-        outputs = backbone(backbone.input, positions=ops.concatenate([first, mask_positions], axis=1))
+        outputs = backbone(backbone.input, output_positions=ops.concatenate([first, mask_positions], axis=1))
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
         nsp = keras.layers.Dense(2, kernel_initializer=initializer, dtype="float32", name="nsp")
         return {

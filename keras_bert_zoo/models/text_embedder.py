@@ -56,7 +56,7 @@ class BertTextEmbedder(Task):
         **kwargs: Any,
     ) -> None:
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
-        hidden = backbone(backbone.input, positions=0 if pooling == "cls" else None)["sequence_output"]
+        hidden = backbone(backbone.input, output_positions=0 if pooling == "cls" else None)["sequence_output"]
         pooled = TokenPooling(pooling, dtype="float32", name="pooling")(hidden, backbone.input["padding_mask"])
         if normalize:
             pooled = keras.layers.UnitNormalization(dtype="float32", name="normalize")(pooled)

@@ -48,7 +48,7 @@ class BertTextRegressor(Task):
         check_rate(dropout=dropout)
         check_pooler(backbone)
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
-        pooled = backbone(backbone.input, positions=0)["pooled_output"]
+        pooled = backbone(backbone.input, output_positions=0)["pooled_output"]
         dropped = keras.layers.Dropout(dropout, name="regressor_dropout")(pooled)
         (head,) = self.head_layers
         number = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(dropped)

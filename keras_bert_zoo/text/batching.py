@@ -132,8 +132,10 @@ class LengthSortedBatches(keras.utils.PyDataset):
         self.epoch += 1  # For a `fit` that does not say the number.
 
     def _epoch(self) -> Iterator[tuple[Any, ...]]:
+        epoch = self.epoch
         yield from self
-        self.on_epoch_end()
+        if self.epoch == epoch:  # Else `fit` has begun the next one, while this one's thread came to its end.
+            self.on_epoch_end()
 
     def restore_order(self, outputs: np.ndarray) -> np.ndarray:
         """Rows that came out batch by batch, back in the order of the examples."""

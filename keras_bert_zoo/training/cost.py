@@ -29,9 +29,9 @@ def activation_bytes(
     """Bytes that the forward pass of one example keeps for its gradient.
 
     What a block keeps is counted as in Korthikanti et al. 2022, section 4.1, but softmax and LayerNorm take float32
-    here; where no dropout acts on the attention's probabilities, its fused kernel keeps none of them. Past its keys
-    and values the last block is there for [CLS] and the masked tokens alone. PyTorch was seen to keep 1.0 to 1.2
-    times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
+    here; where no dropout acts on the attention's probabilities, its fused kernel keeps none of them. Past its
+    queries, keys and values the last block is there for [CLS] and the masked tokens alone, without a fused kernel.
+    PyTorch was seen to keep 1.0 to 1.2 times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
 
     Args:
         architecture: `BertBackbone.architecture`.
@@ -43,9 +43,10 @@ def activation_bytes(
     width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
     attention = length * precision * 4 * width  # Input, query, key and value.
     token = precision * (2 * width + 2 * inner) + 2 * _WEIGHT * width + 2 * width
-    if architecture["attention_dropout"] > 0:
-        token += architecture["num_heads"] * length * (_WEIGHT + precision + 1)
-    block, last = attention + length * token, attention + (1 + predictions) * token
+    dropped = architecture["attention_dropout"] > 0
+    probabilities = architecture["num_heads"] * length * (_WEIGHT + precision + dropped)
+    block = attention + length * (token + probabilities * dropped)
+    last = attention + (1 + predictions) * (token + probabilities)
     blocks = architecture["num_layers"]
     kept = blocks * length * width * precision + block if rematerialise else (blocks - 1) * block + last
     logits = predictions * architecture["vocabulary_size"] * (precision + 2 * _WEIGHT)
