@@ -107,7 +107,7 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
             from keras_bert_zoo.text.tf_dataset import tf_dataset
 
             signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), data)
-            return tf_dataset(lambda: (data for _ in range(self.steps)), signature, self.steps)
+            return tf_dataset(lambda _: data, signature, self.steps)
 
     blocks = [f"encoder_layer_{i}" for i in range(work.layers)] if work.rematerialise else []
     with contextlib.ExitStack() as scopes:

@@ -255,7 +255,7 @@ class PretrainingBatches(keras.utils.PyDataset):
 
         example = self.part_of(0, part, parts)
         signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), example)
-        return tf_dataset(lambda: (self.part_of(i, part, parts) for i in range(len(self))), signature, len(self))
+        return tf_dataset(lambda index: self.part_of(index, part, parts), signature, len(self))
 
 
 class _RowsOf:

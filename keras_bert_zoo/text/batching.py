@@ -131,11 +131,11 @@ class LengthSortedBatches(keras.utils.PyDataset):
     def on_epoch_end(self) -> None:
         self.epoch += 1  # For a `fit` that does not say the number.
 
-    def _epoch(self) -> Iterator[tuple[Any, ...]]:
-        epoch = self.epoch
-        yield from self
-        if self.epoch == epoch:  # Else `fit` has begun the next one, while this one's thread came to its end.
+    def _take(self, index: int) -> tuple[Any, ...]:
+        batch = self[index]
+        if index == len(self) - 1:  # Before `fit` has this batch, and can say the number of the next epoch.
             self.on_epoch_end()
+        return batch
 
     def restore_order(self, outputs: np.ndarray) -> np.ndarray:
         """Rows that came out batch by batch, back in the order of the examples."""
@@ -155,4 +155,4 @@ class LengthSortedBatches(keras.utils.PyDataset):
             free = self._free_dimensions(array)
             return tf.TensorSpec((None,) * free + array.shape[free:], array.dtype)
 
-        return tf_dataset(self._epoch, keras.tree.map_structure(spec, self[0]), len(self))
+        return tf_dataset(self._take, keras.tree.map_structure(spec, self[0]), len(self))
