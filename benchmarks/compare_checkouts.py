@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from allocator import ALLOCATOR
 from worker import Worker, serve, take_turns
 
 
@@ -62,7 +61,7 @@ def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], Callable[[str]
 
 def start(checkout: str) -> Worker:
     path = str(Path(checkout).resolve())
-    environment = {**os.environ, **ALLOCATOR, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return Worker(checkout, [sys.executable, __file__, "--serve", path, *sys.argv[1:]], environment)
 
 

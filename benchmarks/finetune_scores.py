@@ -22,7 +22,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from allocator import ALLOCATOR
 from scores_tasks import FRESH, LEARNING_RATE, TASKS
 
 HERE = Path(__file__).parent
@@ -84,7 +83,6 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         **os.environ,
         **threads,
         "KERAS_BACKEND": "torch" if contender == PEER else backend,
-        **ALLOCATOR,
         "PYTHONPATH": str(HERE.parent),
         "CUDA_VISIBLE_DEVICES": "-1",
     }

@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from allocator import ALLOCATOR
 from contenders import TASKS
 from finetune_speed_report import report
 from machine import cards
@@ -98,7 +97,6 @@ def start(entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | in
     }
     variables = {
         **os.environ,
-        **({} if args.plain_allocator else ALLOCATOR),
         "KERAS_BACKEND": entry.backend,
         **environment(args.device),
     }
@@ -176,9 +174,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=[], help="also keras-hub, on these backends")
     parser.add_argument("--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO")
     parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
-    parser.add_argument(
-        "--plain-allocator", action="store_true", help="let glibc give memory back, as it does unless told"
-    )
     parser.add_argument("--name", default="finetune_speed", help="of the report's files (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"), help="folder for the report")
     parser.add_argument("--log", type=Path, help="file for what the contenders print")

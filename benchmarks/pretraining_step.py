@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from allocator import ALLOCATOR
 from machine import identity
 from pretraining_contenders import CONTENDERS, SIDES, Work, architecture
 from process import environment, memory, peak
@@ -56,7 +55,6 @@ def prepare(contender: str, name: str, dtype: str) -> tuple[dict[str, Any], Call
 def start(title: str, python: str, backend: str, name: str, dtype: str) -> Worker:
     variables = {
         **os.environ,
-        **ALLOCATOR,
         "KERAS_BACKEND": backend,
         "PYTHONPATH": str(Path(__file__).parents[1]),
         **environment("cpu"),

@@ -468,6 +468,8 @@ def graph_flops(model, batch):
     for operation in graph.get_operations():
         if operation.type in ("MatMul", "BatchMatMulV2"):
             left, (product,) = operation.inputs[0].shape, operation.outputs
+            if operation.type == "MatMul" and 1 in product.shape:
+                continue  # Of a vector, for a sum.
             transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
             total += 2 * product.shape.num_elements() * left[-2 if transposed else -1]
         assert operation.type != "Einsum"

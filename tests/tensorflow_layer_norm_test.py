@@ -6,7 +6,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
-from keras_bert_zoo.layers.passes import outputs_alone
+from keras_bert_zoo.layers.passes import step_of_this_process
 from tests.helpers import TINY, randomise
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere it is one operation.")
@@ -41,7 +41,7 @@ def test_it_is_the_papers(shape, epsilon, dtype, close):
     randomise(layer)
     function = tf.function(lambda inputs: layer(inputs))
     inputs = np.random.default_rng(1).normal(3, 0.5, shape).astype("float32")
-    with outputs_alone(compiled=False):
+    with step_of_this_process("outputs", compiled=False):
         assert operations(function, inputs).count(OPERATION) == 1
         output = function(inputs)
     inputs = inputs.astype("float64")
@@ -66,17 +66,101 @@ def test_prediction_and_evaluation_have_it_and_the_same_outputs(dtype):
     np.testing.assert_allclose(model.predict(ARRAYS, verbose=0), spelled, atol=1e-5 if dtype == "float32" else 0.05)
 
 
-@pytest.mark.parametrize("where", ["call", "training", "xla", "eager"])
+@pytest.mark.parametrize("shape", [(3, 8), (2, 5, 8)])
+@pytest.mark.parametrize("epsilon", [1e-12, 0.5])
+@pytest.mark.parametrize("dtype, close", [("float32", 1e-5), ("mixed_bfloat16", 0.05)])
+def test_its_gradients_are_those_of_the_jacobian(shape, epsilon, dtype, close):
+    """With s the deviation and n what is normalised, dn_i / dx_j is (1[i = j] - 1 / dim - n_i n_j / dim) / s."""
+    import tensorflow as tf
+
+    layer = LayerNormalization(epsilon=epsilon, dtype=dtype)
+    layer.build(shape)
+    randomise(layer)
+    rng = np.random.default_rng(1)
+    inputs = tf.cast(rng.normal(3, 0.5, shape), layer.compute_dtype)
+    outer = tf.cast(rng.normal(size=shape), layer.compute_dtype)
+
+    @tf.function
+    def step(inputs, outer):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            output = layer(inputs)
+        return output, *tape.gradient(output, [inputs, layer.gamma.value, layer.beta.value], outer)
+
+    with step_of_this_process("training", compiled=False):
+        assert operations(step, inputs, outer).count(OPERATION) == 2
+        _, *gradients = step(inputs, outer)
+    x, outer = (np.asarray(tf.cast(tensor, "float64")).reshape(-1, 8) for tensor in (inputs, outer))
+    deviation = np.sqrt(x.var(-1, keepdims=True) + epsilon)
+    normal = (x - x.mean(-1, keepdims=True)) / deviation
+    jacobian = (np.eye(8) - 1 / 8 - normal[:, :, None] * normal[:, None] / 8) / deviation[..., None]
+    of_inputs = np.einsum("ri,rij->rj", outer * np.asarray(layer.gamma), jacobian)
+    for gradient, expected in zip(gradients, (of_inputs, (outer * normal).sum(0), outer.sum(0)), strict=True):
+        actual = np.asarray(tf.cast(gradient, "float64")).reshape(expected.shape)
+        np.testing.assert_allclose(actual, expected, atol=close * max(1, np.abs(expected).max()))
+
+
+def test_its_gradients_have_gradients():
+    import tensorflow as tf
+
+    layer = LayerNormalization(epsilon=0.1)
+    layer.build((3, 8))
+    randomise(layer)
+    inputs, outer = np.random.default_rng(2).normal(size=(2, 3, 8)).astype("float32")
+
+    def second(kind):
+        @tf.function
+        def step(inputs):
+            with tf.GradientTape() as outside:
+                outside.watch(inputs)
+                with tf.GradientTape() as inside:
+                    inside.watch(inputs)
+                    output = layer(inputs)
+                norm = tf.reduce_sum(inside.gradient(output, inputs, outer) ** 2)
+            return outside.gradient(norm, inputs)
+
+        with step_of_this_process(kind, compiled=False):
+            count = operations(step, inputs).count(OPERATION)
+            return step(inputs), count
+
+    (ours, some), (keras_own, none) = second("training"), second("")
+    assert some > none == 0
+    np.testing.assert_allclose(ours, keras_own, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype, close", [("float32", 1e-5), ("mixed_bfloat16", 0.02)])
+def test_training_has_it_and_the_same_update(dtype, close):
+    """As one that runs eagerly, where it is Keras' own."""
+    import tensorflow as tf
+
+    updated = []
+    for eager in (False, True):
+        backbone = kbz.BertBackbone(**TINY, dtype=dtype, dropout=0.0, attention_dropout=0.0)
+        model = randomise(kbz.BertTextClassifier(backbone, num_classes=2, dropout=0.0))
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=eager)
+        if not eager:
+            model.optimizer.build(model.trainable_variables)
+            batch = {name: tf.constant(array) for name, array in ARRAYS.items()}
+            step = tf.function(lambda *batch, model=model: model.train_step(batch))
+            assert operations(step, batch, tf.constant([0, 1])).count(OPERATION) == 2 * NORMS
+        before = model.get_weights()
+        model.fit(ARRAYS, np.array([0, 1]), verbose=0)
+        updated.append([new - old for new, old in zip(model.get_weights(), before, strict=True)])
+    for graph, eager in zip(*updated, strict=True):
+        np.testing.assert_allclose(graph, eager, atol=close * max(1, np.abs(eager).max()))
+
+
+@pytest.mark.parametrize("where", ["call", "xla training", "xla", "eager"])
 def test_elsewhere_it_is_keras(where):
-    """A model's own call may be differentiated or saved, and neither training nor XLA knows the operation."""
+    """A model's own call may be saved, and XLA does not know the operation."""
     import tensorflow as tf
 
     model = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=2)
     batch, labels = {name: tf.constant(array) for name, array in ARRAYS.items()}, tf.constant([0, 1])
     if where == "call":
         assert OPERATION not in operations(tf.function(lambda inputs: model(inputs, training=False)), batch)
-    elif where == "training":
-        model.compile(keras.optimizers.SGD(0.1), loss=model.loss)
+    elif where == "xla training":
+        model.compile(keras.optimizers.SGD(0.1), loss=model.loss, jit_compile=True)
         model.optimizer.build(model.trainable_variables)
         assert OPERATION not in operations(tf.function(lambda *batch: model.train_step(batch)), batch, labels)
     else:

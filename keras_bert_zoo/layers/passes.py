@@ -1,4 +1,4 @@
-"""What a pass over batches allows in which nothing is trained: other operations, and weights cast once."""
+"""What a step allows that is run where it is drawn: other operations, and weights cast once a pass."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -6,25 +6,29 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_outputs_alone = ContextVar("outputs_alone", default=False)
+_step = ContextVar("step", default="")
 
 
 @contextmanager
-def outputs_alone(compiled: bool) -> Iterator[None]:
-    """Within, outputs are made by this process, for no gradient and no graph to be saved.
+def step_of_this_process(kind: str, compiled: bool) -> Iterator[None]:
+    """Within, a step is drawn that this process runs, "training" or "outputs", and that is no graph to be saved.
 
-    So there may be operations that have no gradient and that another machine's TensorFlow does not know; but not where
-    XLA compiles the step (`compiled`), which knows none of them.
+    So there may be operations that another machine's TensorFlow does not know, and for outputs alone those without a
+    gradient; but not where XLA compiles the step (`compiled`), which knows none of them.
     """
-    token = _outputs_alone.set(not compiled)
+    token = _step.set("" if compiled else kind)
     try:
         yield
     finally:
-        _outputs_alone.reset(token)
+        _step.reset(token)
 
 
 def makes_outputs_alone() -> bool:
-    return _outputs_alone.get()
+    return _step.get() == "outputs"
+
+
+def trains_here() -> bool:
+    return _step.get() == "training"
 
 
 # --- Weights in the compute dtype

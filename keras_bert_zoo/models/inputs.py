@@ -55,7 +55,7 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
 def check_positions(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:
     """`positions`, the argument or input `name`, must be integers `[batch, n]` of texts of this shape.
 
-    Values are looked at in NumPy arrays only.
+    Values and their type are looked at in NumPy arrays only.
     """
     found = getattr(positions, "shape", None)
     if found is None:
@@ -65,12 +65,13 @@ def check_positions(name: str, positions: Any, shape: tuple[int | None, ...]) ->
             f"`{name}` must have the shape [batch, n], n at least 1. "
             f"Received: {name}.shape={tuple(found)}, token_ids.shape={tuple(shape)}"
         )
-    dtype = keras.backend.standardize_dtype(positions.dtype)
-    if "int" not in dtype:
-        raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={dtype}")
-    if isinstance(positions, np.ndarray) and ((positions < 0) | (positions >= shape[1])).any():
-        outside = positions[(positions < 0) | (positions >= shape[1])][0]
-        raise ValueError(f"`{name}` must be in [0, {shape[1]}). Received: {name} with {outside}")
+    if not isinstance(positions, np.ndarray):
+        return
+    if not np.issubdtype(positions.dtype, np.integer):
+        raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={positions.dtype}")
+    outside = positions[(positions < 0) | (positions >= shape[1])]
+    if outside.size:
+        raise ValueError(f"`{name}` must be in [0, {shape[1]}). Received: {name} with {outside[0]}")
 
 
 def as_output_positions(positions: Any, shape: tuple[int | None, ...]) -> Any:

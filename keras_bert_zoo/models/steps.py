@@ -1,24 +1,28 @@
-"""Steps that are run where they are drawn, and have no gradient."""
+"""Steps that are run where they are drawn."""
 
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_bert_zoo.layers.passes import outputs_alone
+from keras_bert_zoo.layers.passes import step_of_this_process
 
 
-class PredictsByItself:
-    """For a `keras.Model`: the steps of `evaluate` and `predict` may use what this machine alone has."""
+class RunsItsSteps:
+    """For a `keras.Model`: the steps of `fit`, `evaluate` and `predict` may use what this machine alone has."""
 
     jit_compile: Any
 
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
+        with step_of_this_process("training", self.jit_compile):
+            return super().train_step(*args, **kwargs)  # type: ignore[misc]
+
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        with outputs_alone(self.jit_compile):
+        with step_of_this_process("outputs", self.jit_compile):
             return super().test_step(*args, **kwargs)  # type: ignore[misc]
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        with outputs_alone(self.jit_compile):
+        with step_of_this_process("outputs", self.jit_compile):
             return super().predict_step(*args, **kwargs)  # type: ignore[misc]
 
     def make_test_function(self, force: bool = False) -> Any:
