@@ -7,7 +7,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.passes import step_of_this_process
-from tests.helpers import TINY, randomise
+from tests.helpers import TINY, random_inputs, randomise
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere it is one operation.")
 OPERATION = "_MklLayerNorm"
@@ -100,6 +100,31 @@ def test_its_gradients_are_those_of_the_jacobian(shape, epsilon, dtype, close):
         np.testing.assert_allclose(actual, expected, atol=close * max(1, np.abs(expected).max()))
 
 
+def test_a_function_between_tape_and_layer_has_the_same_gradients():
+    import tensorflow as tf
+
+    layer = LayerNormalization(epsilon=0.1)
+    layer.build((3, 8))
+    randomise(layer)
+    inputs, outer = np.random.default_rng(2).normal(size=(2, 3, 8)).astype("float32")
+    weights = [layer.gamma.value, layer.beta.value]
+
+    def gradients(call):
+        @tf.function
+        def step(inputs):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                output = call(inputs)
+            return tape.gradient(output, [inputs, *weights], outer)
+
+        with step_of_this_process("training", compiled=False):
+            return step(tf.constant(inputs))
+
+    for within, plain in zip(gradients(tf.function(lambda x: layer(x))), gradients(layer), strict=True):
+        assert np.abs(plain).max() > 0.1
+        np.testing.assert_allclose(within, plain, atol=1e-6)
+
+
 def test_its_gradients_have_gradients():
     import tensorflow as tf
 
@@ -128,7 +153,7 @@ def test_its_gradients_have_gradients():
     np.testing.assert_allclose(ours, keras_own, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype, close", [("float32", 1e-5), ("mixed_bfloat16", 0.02)])
+@pytest.mark.parametrize("dtype, close", [("float32", 1e-3), ("mixed_bfloat16", 0.1)])
 def test_training_has_it_and_the_same_update(dtype, close):
     """As one that runs eagerly, where it is Keras' own."""
     import tensorflow as tf
@@ -144,10 +169,10 @@ def test_training_has_it_and_the_same_update(dtype, close):
             step = tf.function(lambda *batch, model=model: model.train_step(batch))
             assert operations(step, batch, tf.constant([0, 1])).count(OPERATION) == 2 * NORMS
         before = model.get_weights()
-        model.fit(ARRAYS, np.array([0, 1]), verbose=0)
+        model.fit(random_inputs(3), np.array([0, 1, 1]), verbose=0)
         updated.append([new - old for new, old in zip(model.get_weights(), before, strict=True)])
     for graph, eager in zip(*updated, strict=True):
-        np.testing.assert_allclose(graph, eager, atol=close * max(1, np.abs(eager).max()))
+        np.testing.assert_allclose(graph, eager, atol=max(close * np.abs(eager).max(), 1e-7))
 
 
 @pytest.mark.parametrize("where", ["call", "xla training", "xla", "eager"])

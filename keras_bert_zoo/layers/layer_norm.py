@@ -16,8 +16,8 @@ from keras_bert_zoo.on_cpu import on_cpu
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras' LayerNormalization over the last axis, in float32; in one operation where there is one.
 
-    In `fit`, `evaluate` and `predict` on TensorFlow's CPU it is oneDNN's: Keras spells it in ten operations there,
-    which take 0.5 ms for 512 tokens of 384, and this one 0.1. PyTorch's on a CPU reads and writes bfloat16 itself.
+    In a task's `fit`, `evaluate` and `predict` on TensorFlow's CPU it is oneDNN's: Keras spells it in ten operations
+    there, which take 0.5 ms for 512 tokens of 384, and this one 0.1. PyTorch's on a CPU reads and writes bfloat16.
     """
 
     def call(self, inputs: Any) -> Any:

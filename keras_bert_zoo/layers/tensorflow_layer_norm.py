@@ -28,28 +28,42 @@ def layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 
 def trained_layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """The same of `[rows, dim]`, with a gradient.
-
-    That is (g - mean(g) - n mean(g n)) / s, with g the outputs' gradient times gamma, n what is normalised and s the
-    deviation. Sums along a row or a column are products, and n is computed again, in half the time that TensorFlow
-    takes for what it derives from Keras' spelling.
-    """
+    """The same of `[rows, dim]`, with a gradient."""
     gamma, beta = tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
 
     def gradient(outer: Any) -> Any:
-        x, outer, width = tf.cast(inputs, tf.float32), tf.cast(outer, tf.float32), inputs.shape[-1]
-        ones = tf.ones([width])
-        normal = trained_layer_norm(x, ones, tf.zeros([width]), epsilon)
-        _, variance = tf.nn.moments(x, -1, keepdims=True)
-        scaled = tf.cast(gamma, tf.float32)
-        share, product = scaled[:, None] / width, outer * normal
-        means = normal * tf.matmul(product, share) + tf.matmul(outer, share)
-        of_inputs = (outer * scaled - means) * tf.math.rsqrt(variance + epsilon)
-        columns = tf.ones([1, tf.shape(x)[0]])
-        of_weights = (tf.matmul(columns, part)[0] for part in (product, outer))
-        return tf.cast(of_inputs, inputs.dtype), *(tf.cast(part, gamma.dtype) for part in of_weights)
+        return _gradient(inputs, gamma, epsilon, outer)
 
     return with_gradient(partial(layer_norm, epsilon=epsilon), gradient, [inputs, gamma, beta])
+
+
+def _gradient(inputs: Any, gamma: Any, epsilon: float, outer: Any) -> Any:
+    """Of inputs, gamma and beta: (g - mean(g) - n mean(g n)) / s is the first.
+
+    g is the outputs' gradient times gamma, n what is normalised and s the deviation. Sums along a row or a column are
+    products, and n is computed again, in half the time that TensorFlow takes for what it derives from Keras' spelling.
+    """
+    x, outer, scale = (tf.cast(tensor, tf.float32) for tensor in (inputs, outer, gamma))
+    ones = tf.ones_like(scale)
+    normal = trained_layer_norm(x, ones, tf.zeros_like(scale), epsilon)
+    _, variance = tf.nn.moments(x, -1, keepdims=True)
+    share, product = scale[:, None] / tf.reduce_sum(ones), outer * normal
+    means = normal * tf.matmul(product, share) + tf.matmul(outer, share)
+    of_inputs = (outer * scale - means) * tf.math.rsqrt(variance + epsilon)
+    columns = tf.ones([1, tf.shape(x)[0]])
+    of_weights = (tf.matmul(columns, part)[0] for part in (product, outer))
+    return tf.cast(of_inputs, inputs.dtype), *(tf.cast(part, gamma.dtype) for part in of_weights)
+
+
+try:
+
+    @tf.RegisterGradient(_OPERATION)
+    def _gradient_within_a_function(operation: Any, outer: Any) -> Any:
+        """Where a function is differentiated from outside, which no tape has seen."""
+        inputs, gamma, _ = operation.inputs
+        return _gradient(inputs, gamma, operation.get_attr("epsilon"), outer)
+except KeyError:  # A TensorFlow that has learned one.
+    pass
 
 
 @cache

@@ -31,4 +31,7 @@ def product(inputs: Any, kernel: Any, bias: Any) -> Any:
         of_bias = tf.matmul(tf.ones([1, tf.shape(outer)[0]]), outer)[0]
         return of_inputs, tf.matmul(inputs, outer, transpose_a=True), of_bias
 
-    return with_gradient(lambda *_: tf.nn.bias_add(tf.matmul(inputs, kernel), bias), gradient, [inputs, kernel, bias])
+    def compute(inputs: Any, kernel: Any, bias: Any) -> Any:
+        return tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
+
+    return with_gradient(compute, gradient, [inputs, kernel, bias])

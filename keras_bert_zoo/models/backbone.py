@@ -46,7 +46,8 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
 
     Call arguments:
         output_positions: Where outputs are wanted: an int, the same position of each text, integers `[batch, n]`, or
-            None, everywhere. Past its queries, keys and values the last block computes them nowhere else.
+            None, everywhere. Past its queries, keys and values the last block computes them nowhere else; a causal
+            one does so for an int alone.
 
     Returns:
         A dict of `sequence_output`, `[batch, length, hidden_dim]` or of `output_positions` alone, in their order,
@@ -168,7 +169,7 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
 
     def __call__(self, inputs: Any, output_positions: Any = None, **options: Any) -> Any:
         if output_positions is not None:
-            self.check_inputs(inputs)
+            checks.check_structure(inputs, self._config["max_sequence_length"])
             options["output_positions"] = checks.as_output_positions(output_positions, inputs["token_ids"].shape)
         return super().__call__(inputs, **options)
 

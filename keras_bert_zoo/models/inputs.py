@@ -52,7 +52,7 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
             raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
 
 
-def check_positions(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:
+def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:
     """`positions`, the argument or input `name`, must be integers `[batch, n]` of texts of this shape.
 
     Values and their type are looked at in NumPy arrays only.
@@ -69,6 +69,8 @@ def check_positions(name: str, positions: Any, shape: tuple[int | None, ...]) ->
         return
     if not np.issubdtype(positions.dtype, np.integer):
         raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={positions.dtype}")
+    if shape[1] is None:
+        return
     outside = positions[(positions < 0) | (positions >= shape[1])]
     if outside.size:
         raise ValueError(f"`{name}` must be in [0, {shape[1]}). Received: {name} with {outside[0]}")
@@ -79,7 +81,7 @@ def as_output_positions(positions: Any, shape: tuple[int | None, ...]) -> Any:
     if isinstance(positions, (int, np.integer)) and not isinstance(positions, bool):
         check_position(output_positions=positions, length=shape[1])
         return int(positions)
-    check_positions("output_positions", positions, shape)
+    check_position_array("output_positions", positions, shape)
     is_ready = keras.backend.standardize_dtype(positions.dtype) == "int32"
     return positions if is_ready else keras.ops.cast(positions, "int32")
 

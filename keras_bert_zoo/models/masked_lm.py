@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
-from keras_bert_zoo.models.inputs import check_positions
+from keras_bert_zoo.models.inputs import check_position_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.streaming import check_pretraining, check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
@@ -91,7 +91,7 @@ class BertMaskedLM(Task):
             received = sorted(map(str, inputs)) if isinstance(inputs, dict) else type(inputs).__name__
             raise ValueError(f"Inputs must have `{MASK_POSITIONS}` beside the backbone's. Received: {received}")
         self.backbone.check_inputs({name: array for name, array in inputs.items() if name != MASK_POSITIONS})
-        check_positions(MASK_POSITIONS, inputs[MASK_POSITIONS], inputs["token_ids"].shape)
+        check_position_array(MASK_POSITIONS, inputs[MASK_POSITIONS], inputs["token_ids"].shape)
 
     def _is_columns(self, x: Any) -> bool:
         if x is None or isinstance(x, (str, list, tuple)):

@@ -1,5 +1,6 @@
 """Batches that Python makes, as TensorFlow takes them."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,10 @@ def tf_dataset(take: Callable[[int], Any], signature: Any, count: int) -> Any:
     import tensorflow as tf
 
     specs = keras.tree.flatten(signature)
+    takes = [take]
 
     def parts_of(index: Any) -> list[np.ndarray]:
-        return [np.asarray(part) for part in keras.tree.flatten(take(int(index)))]
+        return [np.asarray(part) for part in keras.tree.flatten(takes[0](int(index)))]
 
     def batch_of(index: Any) -> Any:
         parts = tf.numpy_function(parts_of, [index], [spec.dtype for spec in specs])
@@ -28,7 +30,10 @@ def tf_dataset(take: Callable[[int], Any], signature: Any, count: int) -> Any:
             signature, [tf.ensure_shape(part, spec.shape) for part, spec in zip(parts, specs, strict=True)]
         )
 
-    return untuned(tf.data.Dataset.range(count).map(batch_of).prefetch(2))
+    dataset = tf.data.Dataset.range(count).map(batch_of)
+    # TensorFlow keeps the function for ever, and with it all examples; what is made of a data set keeps that.
+    weakref.finalize(dataset, takes.clear)
+    return untuned(dataset.prefetch(2))
 
 
 def untuned(dataset: Any) -> Any:
