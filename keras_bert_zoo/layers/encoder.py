@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
@@ -118,11 +119,10 @@ class EncoderLayer(RecomputedLayer):
         attended, scores = attended if return_attention_scores else (attended, None)
         if output_positions is not None:
             hidden = at_positions(hidden, output_positions)
-        # Not `ops.add`, which on TensorFlow takes one token a text for a bias, and fails where there is no text.
-        hidden = run(self.attention_norm, hidden + run(self.dropout_layer, attended, training=training))
+        hidden = run(self.attention_norm, _sum(hidden, run(self.dropout_layer, attended, training=training)))
         transformed = get_activation(self.activation, training)(run(self.intermediate, to_rows(hidden)))
         transformed = from_rows(run(self.output_dense, transformed), hidden)
-        hidden = run(self.output_norm, hidden + run(self.dropout_layer, transformed, training=training))
+        hidden = run(self.output_norm, _sum(hidden, run(self.dropout_layer, transformed, training=training)))
         return (hidden, scores) if return_attention_scores else hidden
 
     def compute_output_spec(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:
@@ -141,3 +141,8 @@ class EncoderLayer(RecomputedLayer):
             "causal": self.causal,
             "initializer_range": self.initializer_range,
         }
+
+
+def _sum(hidden: Any, change: Any) -> Any:
+    # `ops.add` takes one token a text for a bias on TensorFlow, and fails so where there is no text.
+    return hidden + change if hidden.dtype == change.dtype else ops.add(hidden, change)
