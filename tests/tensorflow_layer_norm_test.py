@@ -30,24 +30,33 @@ def operations(function, *arguments):
     return [node.op for part in (graph.node, *(called.node_def for called in graph.library.function)) for node in part]
 
 
+def norm(shape, epsilon, dtype="float32"):
+    layer = LayerNormalization(epsilon=epsilon, dtype=dtype)
+    layer.build(shape)
+    return randomise(layer)
+
+
+def normalised(x, epsilon):
+    """Each row without its mean and over its deviation, and that."""
+    deviation = np.sqrt(x.var(-1, keepdims=True) + epsilon)
+    return (x - x.mean(-1, keepdims=True)) / deviation, deviation
+
+
 @pytest.mark.parametrize("shape", [(3, 8), (2, 5, 8)])
 @pytest.mark.parametrize("epsilon", [1e-12, 0.5])
 @pytest.mark.parametrize("dtype, close", [("float32", 1e-6), ("mixed_bfloat16", 0.02)])
 def test_it_is_the_papers(shape, epsilon, dtype, close):
     import tensorflow as tf
 
-    layer = LayerNormalization(epsilon=epsilon, dtype=dtype)
-    layer.build(shape)
-    randomise(layer)
+    layer = norm(shape, epsilon, dtype)
     function = tf.function(lambda inputs: layer(inputs))
     inputs = np.random.default_rng(1).normal(3, 0.5, shape).astype("float32")
     with step_of_this_process("outputs", compiled=False):
         assert operations(function, inputs).count(OPERATION) == 1
         output = function(inputs)
     inputs = inputs.astype("float64")
-    deviation = np.sqrt(inputs.var(-1, keepdims=True) + epsilon)
     gamma, beta = (np.asarray(weight) for weight in (layer.gamma, layer.beta))
-    expected = (inputs - inputs.mean(-1, keepdims=True)) / deviation * gamma + beta
+    expected = normalised(inputs, epsilon)[0] * gamma + beta
     assert output.dtype == layer.compute_dtype
     np.testing.assert_allclose(tf.cast(output, "float32"), expected, atol=close)
 
@@ -73,9 +82,7 @@ def test_its_gradients_are_those_of_the_jacobian(shape, epsilon, dtype, close):
     """With s the deviation and n what is normalised, dn_i / dx_j is (1[i = j] - 1 / dim - n_i n_j / dim) / s."""
     import tensorflow as tf
 
-    layer = LayerNormalization(epsilon=epsilon, dtype=dtype)
-    layer.build(shape)
-    randomise(layer)
+    layer = norm(shape, epsilon, dtype)
     rng = np.random.default_rng(1)
     inputs = tf.cast(rng.normal(3, 0.5, shape), layer.compute_dtype)
     outer = tf.cast(rng.normal(size=shape), layer.compute_dtype)
@@ -91,8 +98,7 @@ def test_its_gradients_are_those_of_the_jacobian(shape, epsilon, dtype, close):
         assert operations(step, inputs, outer).count(OPERATION) == 2
         _, *gradients = step(inputs, outer)
     x, outer = (np.asarray(tf.cast(tensor, "float64")).reshape(-1, 8) for tensor in (inputs, outer))
-    deviation = np.sqrt(x.var(-1, keepdims=True) + epsilon)
-    normal = (x - x.mean(-1, keepdims=True)) / deviation
+    normal, deviation = normalised(x, epsilon)
     jacobian = (np.eye(8) - 1 / 8 - normal[:, :, None] * normal[:, None] / 8) / deviation[..., None]
     of_inputs = np.einsum("ri,rij->rj", outer * np.asarray(layer.gamma), jacobian)
     for gradient, expected in zip(gradients, (of_inputs, (outer * normal).sum(0), outer.sum(0)), strict=True):
@@ -103,9 +109,7 @@ def test_its_gradients_are_those_of_the_jacobian(shape, epsilon, dtype, close):
 def test_a_function_between_tape_and_layer_has_the_same_gradients():
     import tensorflow as tf
 
-    layer = LayerNormalization(epsilon=0.1)
-    layer.build((3, 8))
-    randomise(layer)
+    layer = norm((3, 8), 0.1)
     inputs, outer = np.random.default_rng(2).normal(size=(2, 3, 8)).astype("float32")
     weights = [layer.gamma.value, layer.beta.value]
 
@@ -128,9 +132,7 @@ def test_a_function_between_tape_and_layer_has_the_same_gradients():
 def test_its_gradients_have_gradients():
     import tensorflow as tf
 
-    layer = LayerNormalization(epsilon=0.1)
-    layer.build((3, 8))
-    randomise(layer)
+    layer = norm((3, 8), 0.1)
     inputs, outer = np.random.default_rng(2).normal(size=(2, 3, 8)).astype("float32")
 
     def second(kind):

@@ -36,8 +36,7 @@ class SelfAttention(keras.layers.Layer):
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
         output_positions: Where outputs are wanted: an int, the same position of each example, int32 `[batch, n]`, or
-            None, everywhere. Keys and values are those of all positions all the same, and so is their product with
-            the queries'.
+            None, everywhere. Queries, keys and values are computed everywhere all the same.
         return_attention_scores: If True, the probabilities are returned too.
 
     Returns:
