@@ -87,15 +87,18 @@ def test_attention_scores_at_positions_are_those_of_all(backbone):
 PLACES = np.array([[0, 8, 3, 0], [0, 1, 1, 0], [0, 2, 1, 1]], "int32")  # The pooler's first.
 
 
+@pytest.mark.parametrize("positions", [PLACES, 0], ids=["many", "one"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("mixed_bfloat16", 0.06)])
-def test_gradients_at_positions_are_those_of_all(dtype, tolerance, causal):
+def test_gradients_at_positions_are_those_of_all(dtype, tolerance, causal, positions):
     backbone = randomise(kbz.BertBackbone(**TINY, causal=causal, dtype=dtype))
-    weighing = np.random.default_rng(5).normal(size=(3, 4, 8)).astype("float32")
-    chosen = (PLACES[..., None] == np.arange(9)).astype("float32")
+    places = np.broadcast_to(positions, PLACES.shape if positions is PLACES else (3, 1)).astype("int32")
+    weighing = np.random.default_rng(5).normal(size=(*places.shape, 8)).astype("float32")
+    chosen = (places[..., None] == np.arange(9)).astype("float32")
 
     symbols = {**backbone.input, "places": keras.Input((4,), dtype="int32", name="places")}
-    at_places = keras.Model(symbols, backbone(backbone.input, output_positions=symbols["places"]))
+    asked = symbols["places"] if positions is PLACES else positions
+    at_places = keras.Model(symbols, backbone(backbone.input, output_positions=asked))
 
     def loss(outputs):
         sequence = keras.ops.cast(outputs["sequence_output"], "float32")

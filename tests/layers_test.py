@@ -55,6 +55,10 @@ def test_attention_is_the_papers(causal, heads):
     np.testing.assert_allclose(numpy(fused), expected, atol=1e-5)
     np.testing.assert_allclose(numpy(explicit), expected, atol=1e-5)
     np.testing.assert_allclose(numpy(scores), probabilities, atol=1e-6)
+    for position in (0, 3):
+        output, scores = layer(HIDDEN, MASK, output_positions=position, return_attention_scores=True)
+        np.testing.assert_allclose(numpy(output)[:, 0], expected[:, position], atol=1e-5)
+        np.testing.assert_allclose(numpy(scores)[:, :, 0], probabilities[:, :, position], atol=1e-6)
 
 
 @torch_only
@@ -142,6 +146,20 @@ def test_attention_dropout_drops_probabilities_and_keeps_their_mean(monkeypatch,
     assert drawn.std(0).min() > 0
     error = (drawn.mean(0) - expected) / (drawn.std(0) / math.sqrt(600))
     assert np.abs(error).max() < 5
+
+
+@pytest.mark.parametrize("position", [None, 3])
+def test_where_attention_drops_a_token_out_it_drops_its_bias_too(position):
+    """Of equal scores and values of 1 a head's output is twice the share of tokens that are kept."""
+    layer = SelfAttention(8, 2, dropout=0.5)
+    layer.build(HIDDEN.shape)
+    layer.qkv.set_weights([np.zeros((8, 24)), np.ones(24)])
+    layer.output_dense.set_weights([np.eye(8), np.zeros(8)])
+    heads = numpy(layer(HIDDEN, output_positions=position, training=True)).reshape(len(HIDDEN), -1, 2, 4)
+    kept = heads[..., 0] * HIDDEN.shape[1] / 2
+    np.testing.assert_allclose(kept, np.round(kept), atol=1e-4)
+    assert kept.std() > 0
+    np.testing.assert_allclose(heads, heads[..., :1].repeat(4, -1), atol=1e-5)
 
 
 def test_embeddings_are_the_normalised_sum_of_three():

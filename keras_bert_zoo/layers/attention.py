@@ -12,7 +12,7 @@ from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attention_pays
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
-from keras_bert_zoo.layers.parts import call_part, plain_part
+from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
 from keras_bert_zoo.layers.positions import at_positions, count_of
 from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
 
@@ -36,7 +36,7 @@ class SelfAttention(keras.layers.Layer):
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
         output_positions: Where outputs are wanted: an int, the same position of each example, int32 `[batch, n]`, or
-            None, everywhere. Queries, keys and values are computed everywhere all the same.
+            None, everywhere. Queries, keys and values are computed everywhere but for an int, which needs none.
         return_attention_scores: If True, the probabilities are returned too.
 
     Returns:
@@ -86,39 +86,66 @@ class SelfAttention(keras.layers.Layer):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        batch, length, _ = ops.shape(hidden)
-        qkv = call_part(self, self.qkv, to_rows(hidden))
-        qkv = reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
-        dropout = self.dropout if training else 0.0
-        explicit = return_attention_scores or output_positions is not None
-        if not explicit and fused_attention_pays(qkv, dropout, training):
-            context, scores = ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
+        if isinstance(output_positions, int) and is_plain(self, self.qkv, hidden):
+            context, scores = self._at_one(hidden, mask, output_positions, training)
         else:
-            context, scores = self._explicit(qkv, mask, output_positions, training)
-        context = reshape(context, (batch, ops.shape(context)[1], self.hidden_dim))
+            context, scores = self._at_many(hidden, mask, output_positions, training, return_attention_scores)
+        context = reshape(context, (*ops.shape(context)[:2], self.hidden_dim))
         output = from_rows(call_part(self, self.output_dense, to_rows(context)), context)
         return (output, scores) if return_attention_scores else output
 
-    def _explicit(self, qkv: Any, mask: Any, output_positions: Any, training: bool | None) -> tuple[Any, Any]:
+    def _at_many(
+        self, hidden: Any, mask: Any, output_positions: Any, training: bool | None, shows_scores: bool
+    ) -> tuple[Any, Any]:
+        batch, length, _ = ops.shape(hidden)
+        qkv = call_part(self, self.qkv, to_rows(hidden))
+        qkv = reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
+        dropout = self.dropout if training else 0.0
+        explicit = shows_scores or output_positions is not None
+        if not explicit and fused_attention_pays(qkv, dropout, training):
+            return ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
         if output_positions is not None:
             query = at_positions(query, output_positions)
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        scores = self._softmax(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), mask, output_positions)
+        context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
+        return ops.transpose(context, (0, 2, 1, 3)), scores
+
+    def _at_one(self, hidden: Any, mask: Any, position: int, training: bool | None) -> tuple[Any, Any]:
+        """The same at one position of each text, for which no token needs a key and a value.
+
+        q (h Wk)^T is (q Wk^T) h^T and p (h Wv) is (p h) Wv, so that the kernels meet a row of each text and not of
+        each token. The keys' bias adds the same to all scores of a row, which softmax does not see.
+        """
+        kernel, bias = self.qkv.cast_weights(hidden)
+        (to_query, to_key, to_value), (query_bias, _, value_bias) = ops.split(kernel, 3, axis=1), ops.split(bias, 3)
+        query = self._by_heads(ops.matmul(at_positions(hidden, position)[:, 0], to_query) + query_bias)
+        to_scores = ops.matmul(query, ops.transpose(self._by_heads(to_key), (0, 2, 1)))
+        scores = ops.transpose(ops.matmul(hidden, ops.transpose(to_scores, (1, 2, 0))), (0, 2, 1))
+        scores = self._softmax(scores[:, :, None], mask, position)
+        weights = call_part(self, self.dropout_layer, scores, training=training)[:, :, 0]
+        context = ops.matmul(ops.transpose(ops.matmul(weights, hidden), (1, 0, 2)), self._by_heads(to_value))
+        # Where dropout acts they do not sum to one.
+        context = context + ops.transpose(ops.sum(weights, -1))[..., None] * self._by_heads(value_bias[None])
+        return ops.transpose(context, (1, 0, 2))[:, None], scores
+
+    def _by_heads(self, rows: Any) -> Any:
+        return ops.transpose(reshape(rows, (-1, self.num_heads, self.head_dim)), (1, 0, 2))
+
+    def _softmax(self, scores: Any, mask: Any, output_positions: Any) -> Any:
         # Float32 from here to the softmax: half-precision scores lose digits and their largest finite number is small.
         scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
             # From 0, as jax2onnx (0.17) has no stop alone.
-            steps = ops.arange(0, ops.shape(key)[2], dtype="int32")
+            steps = ops.arange(0, ops.shape(scores)[-1], dtype="int32")
             own = output_positions if output_positions is not None else steps[None]
             causal = (ops.reshape(own, (-1, 1, 1, 1)) if isinstance(own, int) else own[:, None, :, None]) >= steps
             mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
             # A sum's gradient costs nothing, and no constant has to go to the device.
             scores = scores + (ops.cast(mask, "float32") - 1.0) * 1e30
-        scores = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
-        context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
-        return ops.transpose(context, (0, 2, 1, 3)), scores
+        return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
     def compute_output_spec(
         self,

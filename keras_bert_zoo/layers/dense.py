@@ -10,6 +10,15 @@ from keras_bert_zoo.layers.passes import are_weights_kept, kept, makes_outputs_a
 from keras_bert_zoo.layers.rows import from_rows, to_rows
 
 
+def _may_keep(inputs: Any) -> bool:
+    """Whether what was made of the weights for a product with `inputs` serves another call."""
+    if keras.backend.backend() != "torch":
+        return False  # It is part of a program.
+    import torch
+
+    return not (inputs.is_meta or torch.is_grad_enabled())  # A tensor without values or with gradient serves nobody.
+
+
 def _cast(dense: Any) -> tuple[Any, Any]:
     """Kernel and bias, if there is one, in the dtype of its products."""
     bias = None if dense.bias is None else ops.cast(dense.bias, dense.compute_dtype)
@@ -43,11 +52,10 @@ class Dense(keras.layers.Dense):
 
     def _in_tensorflow(self, inputs: Any) -> Any:
         """The product where Keras' own, or its gradient, is not the fastest; else None."""
-        from keras_bert_zoo.layers.tensorflow_copies import copied
         from keras_bert_zoo.layers.tensorflow_product import is_for, product
 
         if self._casts_for_outputs():
-            kernel, bias = copied(self, _cast)
+            kernel, bias = self.cast_weights(inputs)
             outputs = ops.matmul(inputs, kernel)
             return outputs if bias is None else ops.add(outputs, bias)
         if self.quantization_mode or self.bias is None or not is_for(inputs, self.compute_dtype):
@@ -58,14 +66,19 @@ class Dense(keras.layers.Dense):
         """Whether TensorFlow need not cast the weights at each batch; LoRA's factors Keras casts one by one."""
         return makes_outputs_alone() and self.variable_dtype != self.compute_dtype and not self.lora_enabled
 
-    def _weights(self, inputs: Any) -> tuple[Any, Any]:
-        import torch
+    def cast_weights(self, inputs: Any) -> tuple[Any, Any]:
+        """Kernel and bias, if there is one, in the dtype of products with `inputs`; within `weights_kept` cast once."""
+        if keras.backend.backend() == "tensorflow" and self._casts_for_outputs():
+            from keras_bert_zoo.layers.tensorflow_copies import copied
 
+            return copied(self, _cast)
+        return kept(self, _cast) if _may_keep(inputs) else _cast(self)
+
+    def _weights(self, inputs: Any) -> tuple[Any, Any]:
         from keras_bert_zoo.layers.torch_product import packs
 
-        if inputs.is_meta or torch.is_grad_enabled():
-            return _cast(self)  # A tensor without values or gradient serves nobody after this call.
-        return kept(self, _pack if are_weights_kept() and packs(inputs, self.compute_dtype) else _cast)
+        packed = _may_keep(inputs) and are_weights_kept() and packs(inputs, self.compute_dtype)
+        return kept(self, _pack) if packed else self.cast_weights(inputs)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.

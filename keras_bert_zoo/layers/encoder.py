@@ -37,7 +37,7 @@ class EncoderLayer(RecomputedLayer):
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
-        output_positions: Where outputs are wanted, as `SelfAttention` takes them; but for queries, keys and values
+        output_positions: Where outputs are wanted, as `SelfAttention` takes them; but for its queries, keys and values
             nothing is computed elsewhere.
         return_attention_scores: If True, the attention probabilities are returned too.
 

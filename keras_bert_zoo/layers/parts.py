@@ -25,15 +25,16 @@ def call_part(owner: keras.layers.Layer, part: keras.layers.Layer, *inputs: Any,
     waits. What is called here is `part.call`, unless something is asked of `part` that only its own call does. The
     hooks that PyTorch runs for all modules see the owner only.
     """
-    return (part.call if _is_plain(owner, part, inputs[0]) else part)(*inputs, **options)
+    is_direct = keras.backend.backend() == "torch" and is_plain(owner, part, inputs[0])
+    return (part.call if is_direct else part)(*inputs, **options)
 
 
-def _is_plain(owner: Any, part: Any, hidden: Any) -> bool:
-    if keras.backend.backend() != "torch" or type(part) not in _PLAIN:
-        return False
-    hooks = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+def is_plain(owner: Any, part: Any, hidden: Any) -> bool:
+    """Whether nothing is asked of `part` but what its class computes, in the dtypes of `owner` and `hidden`."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # A PyTorch module's.
     return (
-        not hooks
+        type(part) in _PLAIN
+        and not any(getattr(part, name, None) for name in hooks)
         and part.quantization_mode is None
         and part.activity_regularizer is None
         and not part._remat_mode
