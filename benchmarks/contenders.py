@@ -19,6 +19,7 @@ from worker import serve
 
 SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
 _BATCHES_SORTED_TOGETHER = 50
+_BATCHES_OF_ONE_SHAPE = 6
 
 Texts = list[str] | tuple[list[str], ...]
 """Sentences, or for pairs a tuple of two columns."""
@@ -116,12 +117,14 @@ class Contender:
         predict: Logits of raw texts, in their order.
         count_tokens: Tokens of the texts as this contender sees them, padding left out.
         compiles: Whether each shape of a batch costs time when it is first met.
+        one_shape: Whether all batches have one, so that a few of them tell what each takes.
     """
 
     train: Callable[[Texts, list[int]], object] | None
     predict: Callable[[Texts], object]
     count_tokens: Callable[[Texts], int]
     compiles: bool
+    one_shape: bool = False
 
 
 def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender:
@@ -356,7 +359,8 @@ def keras_hub(preset: str, task: Task, sequence_length: int | None = None) -> Co
         train=train,
         predict=lambda x: classifier.predict(dataset(x).batch(task.batch_size), verbose=0),
         count_tokens=count_tokens,
-        compiles=False,  # One shape, which the first batches meet.
+        compiles=False,  # Not after the first batches.
+        one_shape=True,
     )
 
 
@@ -376,6 +380,10 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
     most = peak(framework, "bfloat16" if job["options"].get("bfloat16") else "float32", device)
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
+    tokens, examples = contender.count_tokens(x), len(y)
+    if contender.one_shape and not task.fixed:
+        part = range(min(len(y), _BATCHES_OF_ONE_SHAPE * task.batch_size))
+        x, y = take(x, part), [y[row] for row in part]
     # What compiles must meet each shape, and a whole epoch has them all; the rest is warm after a few batches.
     rows = range(len(y) if contender.compiles else min(len(y), 3 * task.batch_size))
     warm_x, warm_y = take(x, rows), [y[row] for row in rows]
@@ -386,7 +394,7 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
     about = {
         "orders": list(orders),
         "first_runs": first_runs if contender.compiles else None,
-        "tokens": contender.count_tokens(x),
+        "tokens": tokens / examples,
         "threads": threads(framework),
         "peak": most,
         "device_name": card,

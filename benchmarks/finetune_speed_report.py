@@ -25,7 +25,8 @@ _CHECKPOINT_SIZES = {
 
 
 def _seconds(result: dict[str, Any], order: str) -> list[float]:
-    return [turn[order]["seconds"] for turn in result["rounds"]]
+    """Of an example, in each round."""
+    return [turn[order]["seconds"] / turn[order]["examples"] for turn in result["rounds"]]
 
 
 def _median(result: dict[str, Any], order: str) -> float:
@@ -36,8 +37,12 @@ def _rate(result: dict[str, Any], order: str) -> str:
     """Examples a second: the median, and the slowest and fastest."""
     if order not in result["orders"]:
         return "-"
-    examples, seconds = result["rounds"][0][order]["examples"], _seconds(result, order)
-    return f"{examples / _median(result, order):.1f} ({examples / max(seconds):.1f}..{examples / min(seconds):.1f})"
+    seconds = _seconds(result, order)
+    return f"{1 / _median(result, order):.1f} ({1 / max(seconds):.1f}..{1 / min(seconds):.1f})"
+
+
+def _examples(result: dict[str, Any]) -> int:
+    return result["rounds"][0]["predict"]["examples"]
 
 
 def _compile_seconds(result: dict[str, Any]) -> float | None:
@@ -45,7 +50,7 @@ def _compile_seconds(result: dict[str, Any]) -> float | None:
     if result["first_runs"] is None:
         return None
     first = sum(run["seconds"] for run in result["first_runs"].values())
-    return max(first - sum(_median(result, order) for order in result["first_runs"]), 0.0)
+    return max(first - sum(_median(result, order) * _examples(result) for order in result["first_runs"]), 0.0)
 
 
 def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
@@ -58,12 +63,11 @@ def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
     )
 
 
-def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: int, order: str, peak: float | None) -> str:
+def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: float, order: str, peak: float | None) -> str:
     """Of the peak, what the model's products of real tokens take."""
     if order not in result["orders"] or peak is None:
         return "-"
-    examples = result["rounds"][0][order]["examples"]
-    flops = training_flops(architecture, tokens / examples) * examples / (1 if order == "train" else 3)
+    flops = training_flops(architecture, tokens) / (1 if order == "train" else 3)
     return f"{flops / _median(result, order) / peak:.0%}"
 
 
@@ -77,7 +81,7 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
     ]  # fmt: skip
     for result in results:
         beside = [each for each in results if (each["task"], each["dtype"]) == (result["task"], result["dtype"])]
-        tokens = beside[0]["tokens"]  # One count for all, that of the checkpoint's own tokeniser.
+        tokens = beside[0]["tokens"]  # Of an example; one count for all, that of the checkpoint's own tokeniser.
         compiling = _compile_seconds(result)
         printed = peak_of(result["device_name"]) if result["dtype"] == "bfloat16" else None
         mfu = " / ".join(_share(result, architecture, tokens, order, printed) for order in _ORDERS)
@@ -101,8 +105,8 @@ def unequal_tokens(results: list[dict[str, Any]]) -> Iterator[str]:
     for task in dict.fromkeys(result["task"] for result in results):
         counts = {result["name"]: result["tokens"] for result in results if result["task"] == task}
         if max(counts.values()) > 1.01 * min(counts.values()):
-            said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            yield f"The contenders do not see the same tokens of {task}: {said}."
+            said = ", ".join(f"{name} {count:.1f}" for name, count in counts.items())
+            yield f"The contenders do not see the same tokens of {task}: {said} an example."
 
 
 def report(
@@ -113,11 +117,13 @@ def report(
     config = json.loads(path.read_text(encoding="utf-8"))
     architecture = {**read_backbone(path, config), "pooler": True}
     threads = {result["name"]: result["threads"] for result in results}
-    examples = {result["task"]: result["rounds"][0]["predict"]["examples"] for result in results}
+    examples = {result["task"]: _examples(result) for result in reversed(results)}  # The first one's, who takes all.
+    fewer = {result["name"]: _examples(result) for result in results if _examples(result) < examples[result["task"]]}
     facts = {
         "Checkpoint": ", ".join(f"{config[key]} {name}" for name, key in _CHECKPOINT_SIZES.items()),
         "Threads": "; ".join(f"{name}: {count}" for name, count in threads.items()),
-        "Examples": ", ".join(f"{task} {count}" for task, count in examples.items()),
+        "Examples": ", ".join(f"{task} {count}" for task, count in examples.items())
+        + "".join(f"; {name} {count}, all of whose batches have one shape" for name, count in fewer.items()),
     }
     described = "; ".join(
         f"{name}: batches of {TASKS[name].batch_size}, texts cut at {TASKS[name].sequence_length} tokens"

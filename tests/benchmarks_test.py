@@ -73,11 +73,26 @@ def test_commands_are_told_without_paths(script, monkeypatch):
 
 def test_unequal_tokens_stand_in_the_report(script):
     results = [
-        {"task": "mrpc", "name": name, "tokens": tokens} for name, tokens in (("ours", 1000), ("a peer", 900))
-    ] + [{"task": "sst2", "name": name, "tokens": 1000} for name in ("ours", "a peer")]
+        {"task": "mrpc", "name": name, "tokens": tokens} for name, tokens in (("ours", 52.5), ("a peer", 47.25))
+    ] + [{"task": "sst2", "name": name, "tokens": 13.0} for name in ("ours", "a peer")]
     assert list(script("finetune_speed_report").unequal_tokens(results)) == [
-        "The contenders do not see the same tokens of mrpc: ours 1,000, a peer 900."
+        "The contenders do not see the same tokens of mrpc: ours 52.5, a peer 47.2 an example."
     ]
+
+
+def test_rates_are_of_an_example_whoever_takes_fewer(script):
+    """A contender with four examples in 2 s beside one with two in 4 s."""
+
+    def result(name, examples, seconds):
+        turn = {"examples": examples, "seconds": seconds, "memory": 2**30}
+        about = {"task": "mrpc", "dtype": "float32", "name": name, "ours": name == "ours", "orders": ["predict"]}
+        facts = {"tokens": 10.0, "first_runs": None, "device_name": None, "peak": None}
+        return {**about, **facts, "rounds": [{"predict": turn}] * 2}
+
+    head, *found = script("finetune_speed_report").rows([result("ours", 4, 2.0), result("a peer", 2, 4.0)], {})
+    found = [dict(zip(head, line, strict=True)) for line in found]
+    assert [line["predict examples/s"] for line in found] == ["2.0 (2.0..2.0)", "0.5 (0.5..0.5)"]
+    assert [line["vs a peer"] for line in found] == ["- / 4.00", "-"]
 
 
 def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
