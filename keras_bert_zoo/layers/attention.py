@@ -13,8 +13,10 @@ from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attenti
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
+from keras_bert_zoo.layers.passes import makes_outputs_alone
 from keras_bert_zoo.layers.positions import at_positions, count_of
 from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
+from keras_bert_zoo.on_cpu import on_cpu
 
 
 @plain_part
@@ -108,7 +110,8 @@ class SelfAttention(keras.layers.Layer):
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
         if output_positions is not None:
             query = at_positions(query, output_positions)
-        scores = self._softmax(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), mask, output_positions)
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        scores = self._softmax(scores, mask, output_positions, scores.dtype if _are_joined(scores) else "float32")
         context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores
 
@@ -133,9 +136,9 @@ class SelfAttention(keras.layers.Layer):
     def _by_heads(self, rows: Any) -> Any:
         return ops.transpose(reshape(rows, (-1, self.num_heads, self.head_dim)), (1, 0, 2))
 
-    def _softmax(self, scores: Any, mask: Any, output_positions: Any) -> Any:
+    def _softmax(self, scores: Any, mask: Any, output_positions: Any, dtype: Any = "float32") -> Any:
         # Float32 from here to the softmax: half-precision scores lose digits and their largest finite number is small.
-        scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_dim))
+        scores = ops.cast(scores, dtype) * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
             # From 0, as jax2onnx (0.17) has no stop alone.
             steps = ops.arange(0, ops.shape(scores)[-1], dtype="int32")
@@ -144,8 +147,8 @@ class SelfAttention(keras.layers.Layer):
             mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
             # A sum's gradient costs nothing, and no constant has to go to the device.
-            scores = scores + (ops.cast(mask, "float32") - 1.0) * 1e30
-        return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
+            scores = scores + (ops.cast(mask, dtype) - 1.0) * 1e30
+        return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), self.compute_dtype)
 
     def compute_output_spec(
         self,
@@ -171,3 +174,12 @@ class SelfAttention(keras.layers.Layer):
             "causal": self.causal,
             "initializer_range": self.initializer_range,
         }
+
+
+def _are_joined(scores: Any) -> bool:
+    """Whether scale and mask become part of the product, which rounds its float32 sums after them.
+
+    TensorFlow's graph rewriter does so with oneDNN where nothing is trained, if no cast is between.
+    """
+    is_bfloat16 = keras.backend.standardize_dtype(scores.dtype) == "bfloat16"
+    return keras.backend.backend() == "tensorflow" and is_bfloat16 and makes_outputs_alone() and on_cpu(scores)
