@@ -40,13 +40,14 @@ kbz.BertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor).save_
 def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, tuple[str, list[str]]]:
     """Of each report its title, and the script that writes it to `out` with its arguments."""
     peers = ["--peers-python", arguments.peers_python]
+    rounds = ["--rounds", str(arguments.rounds)]
     minilm, vocab = ["--preset", str(arguments.preset)], ["--vocab", str(arguments.preset / "vocab.txt")]
     novels = [str(path) for path in arguments.novels]
     original = ["--original", str(arguments.original)] if arguments.original else []
     found: dict[str, tuple[str, list[str]]] = {}
 
     def speed(name: str, title: str, *options: str) -> None:
-        command = ["finetune_speed.py", *peers, *options, "--out", str(out), "--name", name]
+        command = ["finetune_speed.py", *peers, *rounds, *options, "--out", str(out), "--name", name]
         found[name] = f"Fine-tuning and prediction: {title}", command
 
     def beside(backend: str) -> list[str]:
@@ -72,7 +73,7 @@ def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, t
     for task in ("mrpc", "sst2"):
         title = f"MiniLM, {TEXTS[task]}, beside keras-hub as it comes, padded to 512"
         speed(f"as_it_comes_{task}", title, *minilm, "--tasks", task, *few, *beside("tensorflow"))
-    written("pretraining_step", "A step of pre-training", "pretraining_step.py", *peers)
+    written("pretraining_step", "A step of pre-training", "pretraining_step.py", *peers, *rounds)
     written(
         "load_time", "From a file to the first prediction: BERT base", "load_time.py", "--preset", str(base), *peers
     )
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--peers-python", required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--original", type=Path)
+    parser.add_argument("--rounds", type=int, default=3, help="of each contender (%(default)s)")
     parser.add_argument("--only", nargs="+", metavar="REPORT", help="by default all are made")
     arguments = parser.parse_args()
     work, base = arguments.work.resolve(), arguments.work.resolve() / "base"

@@ -97,7 +97,7 @@ def test_rates_are_of_an_example_whoever_takes_fewer(script):
 
 def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
     everything = script("everything")
-    args = argparse.Namespace(preset=Path("P"), peers_python="python", novels=[Path("n.txt")], original=None)
+    args = argparse.Namespace(preset=Path("P"), peers_python="python", novels=[Path("n.txt")], original=None, rounds=2)
     wanted = everything.reports(args, Path("B"), tmp_path)
     for size in ("minilm", "base"):
         assert {f"{size}_{task}_{dtype}" for task in ("mrpc", "sst2", "squad") for dtype in everything.DTYPES} <= {
@@ -107,6 +107,7 @@ def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
     assert all((BENCHMARKS / name).is_file() for name in scripts)
     assert {"prepare_speed.py", "scaling.py", "int8_score.py", "pretraining_step.py", "import_time.py"} <= scripts
     assert "--runtimes" in wanted["base_8x128_float32"][1]
+    assert all("--rounds 2" in " ".join(wanted[name][1]) for name in ("base_8x128_float32", "pretraining_step"))
 
 
 def row(line):
