@@ -381,7 +381,7 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
     tokens, examples = contender.count_tokens(x), len(y)
-    if contender.one_shape and not task.fixed:
+    if contender.one_shape and device == "cpu":  # Where what `fit` does once is little beside six batches.
         part = range(min(len(y), _BATCHES_OF_ONE_SHAPE * task.batch_size))
         x, y = take(x, part), [y[row] for row in part]
     # What compiles must meet each shape, and a whole epoch has them all; the rest is warm after a few batches.

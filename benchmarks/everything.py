@@ -40,7 +40,7 @@ kbz.BertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor).save_
 def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, tuple[str, list[str]]]:
     """Of each report its title, and the script that writes it to `out` with its arguments."""
     peers = ["--peers-python", arguments.peers_python]
-    rounds = ["--rounds", str(arguments.rounds)]
+    rounds = [] if arguments.rounds is None else ["--rounds", str(arguments.rounds)]
     minilm, vocab = ["--preset", str(arguments.preset)], ["--vocab", str(arguments.preset / "vocab.txt")]
     novels = [str(path) for path in arguments.novels]
     original = ["--original", str(arguments.original)] if arguments.original else []
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--peers-python", required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--original", type=Path)
-    parser.add_argument("--rounds", type=int, default=3, help="of each contender (%(default)s)")
+    parser.add_argument("--rounds", type=int, help="of fine-tuning and pre-training, in place of their own number")
     parser.add_argument("--only", nargs="+", metavar="REPORT", help="by default all are made")
     arguments = parser.parse_args()
     work, base = arguments.work.resolve(), arguments.work.resolve() / "base"

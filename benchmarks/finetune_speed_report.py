@@ -118,12 +118,16 @@ def report(
     architecture = {**read_backbone(path, config), "pooler": True}
     threads = {result["name"]: result["threads"] for result in results}
     examples = {result["task"]: _examples(result) for result in reversed(results)}  # The first one's, who takes all.
-    fewer = {result["name"]: _examples(result) for result in results if _examples(result) < examples[result["task"]]}
+    fewer = {
+        (result["task"], result["name"]): _examples(result)
+        for result in results
+        if _examples(result) < examples[result["task"]]
+    }
     facts = {
         "Checkpoint": ", ".join(f"{config[key]} {name}" for name, key in _CHECKPOINT_SIZES.items()),
         "Threads": "; ".join(f"{name}: {count}" for name, count in threads.items()),
         "Examples": ", ".join(f"{task} {count}" for task, count in examples.items())
-        + "".join(f"; {name} {count}, all of whose batches have one shape" for name, count in fewer.items()),
+        + "".join(f"; {task}, {name} {count}, in batches of one shape" for (task, name), count in fewer.items()),
     }
     described = "; ".join(
         f"{name}: batches of {TASKS[name].batch_size}, texts cut at {TASKS[name].sequence_length} tokens"

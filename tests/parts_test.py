@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
+from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer, SelfAttention
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.parts import call_part
 from keras_bert_zoo.models import BertBackbone
@@ -76,6 +76,19 @@ def test_hooks_run(hook, calls):
     assert (seen, calls) == (["part"], ["owner", "part"])
 
 
+@pytest.mark.parametrize("way", [pytest.param("hook", marks=torch_only), "call"])
+def test_who_looks_on_at_queries_keys_and_values_sees_them_where_one_position_is_read(way):
+    layer, seen = SelfAttention(8, 2), []
+    layer.build(HIDDEN.shape)
+    if way == "hook":
+        layer.qkv.register_forward_hook(lambda module, *values: seen.append(module.name))
+    else:
+        call = layer.qkv.call
+        layer.qkv.call = lambda *inputs, **options: seen.append("qkv") or call(*inputs, **options)
+    layer(HIDDEN, output_positions=0)
+    assert set(seen) == {"qkv"}
+
+
 @torch_only
 @pytest.mark.parametrize("part_dtype, dtype", [("mixed_bfloat16", "float32"), ("bfloat16", "mixed_bfloat16")])
 def test_keras_calls_a_part_of_another_precision(part_dtype, dtype, calls):
@@ -140,15 +153,18 @@ def test_keras_calls_what_does_more_than_compute(reason, calls):
         ("mixed_float16", ".*output", "bfloat16"),
         ("float32", ".*intermediate", "mixed_bfloat16"),
         ("mixed_bfloat16", ".*token_embedding", "float32"),
+        ("mixed_bfloat16", ".*attention/dropout", "float32"),
+        ("mixed_bfloat16", ".*attention/qkv", "float32"),
     ],
 )
-def test_a_precision_for_each_part(default, pattern, other):
+@pytest.mark.parametrize("position", [None, 0])
+def test_a_precision_for_each_part(default, pattern, other, position):
     inputs = random_inputs()
 
     def output(dtype):
         model = BertBackbone(**TINY, dtype=dtype)
         randomise(model)
-        return numpy(model(inputs)["sequence_output"]).astype("float32")
+        return numpy(model(inputs, output_positions=position)["sequence_output"]).astype("float32")
 
     precisions = keras.dtype_policies.DTypePolicyMap(default_policy=default)
     precisions[pattern] = keras.dtype_policies.DTypePolicy(other)

@@ -38,7 +38,8 @@ class SelfAttention(keras.layers.Layer):
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
         output_positions: Where outputs are wanted: an int, the same position of each example, int32 `[batch, n]`, or
-            None, everywhere. Queries, keys and values are computed everywhere but for an int, which needs none.
+            None, everywhere. Queries, keys and values are computed everywhere all the same, but for an int, which
+            needs a query alone.
         return_attention_scores: If True, the probabilities are returned too.
 
     Returns:
@@ -111,7 +112,7 @@ class SelfAttention(keras.layers.Layer):
         if output_positions is not None:
             query = at_positions(query, output_positions)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        scores = self._softmax(scores, mask, output_positions, scores.dtype if _are_joined(scores) else "float32")
+        scores = self._softmax(scores, mask, output_positions, _dtype_of_sums(scores))
         context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores
 
@@ -124,12 +125,13 @@ class SelfAttention(keras.layers.Layer):
         kernel, bias = self.qkv.cast_weights(hidden)
         (to_query, to_key, to_value), (query_bias, _, value_bias) = ops.split(kernel, 3, axis=1), ops.split(bias, 3)
         query = self._by_heads(ops.matmul(at_positions(hidden, position)[:, 0], to_query) + query_bias)
-        to_scores = ops.matmul(query, ops.transpose(self._by_heads(to_key), (0, 2, 1)))
-        scores = ops.transpose(ops.matmul(hidden, ops.transpose(to_scores, (1, 2, 0))), (0, 2, 1))
-        scores = self._softmax(scores[:, :, None], mask, position)
+        to_key = ops.transpose(reshape(to_key, (-1, self.num_heads, self.head_dim)), (1, 2, 0))
+        scores = ops.matmul(hidden, ops.transpose(ops.matmul(query, to_key), (1, 2, 0)))
+        scores = self._softmax(ops.transpose(scores, (0, 2, 1))[:, :, None], mask, position)
         weights = call_part(self, self.dropout_layer, scores, training=training)[:, :, 0]
+        weights = ops.cast(weights, self.compute_dtype)
         context = ops.matmul(ops.transpose(ops.matmul(weights, hidden), (1, 0, 2)), self._by_heads(to_value))
-        # Where dropout acts they do not sum to one.
+        # Where dropout acts the weights do not sum to one.
         context = context + ops.transpose(ops.sum(weights, -1))[..., None] * self._by_heads(value_bias[None])
         return ops.transpose(context, (1, 0, 2))[:, None], scores
 
@@ -137,7 +139,7 @@ class SelfAttention(keras.layers.Layer):
         return ops.transpose(reshape(rows, (-1, self.num_heads, self.head_dim)), (1, 0, 2))
 
     def _softmax(self, scores: Any, mask: Any, output_positions: Any, dtype: Any = "float32") -> Any:
-        # Float32 from here to the softmax: half-precision scores lose digits and their largest finite number is small.
+        # Half-precision scores lose digits at each step, and their largest finite number is small.
         scores = ops.cast(scores, dtype) * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
             # From 0, as jax2onnx (0.17) has no stop alone.
@@ -176,10 +178,15 @@ class SelfAttention(keras.layers.Layer):
         }
 
 
-def _are_joined(scores: Any) -> bool:
-    """Whether scale and mask become part of the product, which rounds its float32 sums after them.
+def _dtype_of_sums(scores: Any) -> str:
+    """What scale and mask are in: bfloat16 where TensorFlow's graph rewriter makes them part of the product.
 
-    TensorFlow's graph rewriter does so with oneDNN where nothing is trained, if no cast is between.
+    With oneDNN it does so where nothing is trained, if no cast is between, and the float32 sums are rounded once, after
+    them. A TensorFlow without oneDNN rounds once more.
     """
-    is_bfloat16 = keras.backend.standardize_dtype(scores.dtype) == "bfloat16"
-    return keras.backend.backend() == "tensorflow" and is_bfloat16 and makes_outputs_alone() and on_cpu(scores)
+    if keras.backend.backend() == "tensorflow" and makes_outputs_alone() and on_cpu(scores):
+        import tensorflow as tf
+
+        if tf.inside_function() and scores.dtype == tf.bfloat16:
+            return "bfloat16"
+    return "float32"

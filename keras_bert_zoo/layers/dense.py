@@ -67,7 +67,7 @@ class Dense(keras.layers.Dense):
         return makes_outputs_alone() and self.variable_dtype != self.compute_dtype and not self.lora_enabled
 
     def cast_weights(self, inputs: Any) -> tuple[Any, Any]:
-        """Kernel and bias, if there is one, in the dtype of products with `inputs`; within `weights_kept` cast once."""
+        """Kernel and bias, if there is one, in the dtype of products with `inputs`; `weights_kept` may keep them."""
         if keras.backend.backend() == "tensorflow" and self._casts_for_outputs():
             from keras_bert_zoo.layers.tensorflow_copies import copied
 
@@ -77,7 +77,7 @@ class Dense(keras.layers.Dense):
     def _weights(self, inputs: Any) -> tuple[Any, Any]:
         from keras_bert_zoo.layers.torch_product import packs
 
-        packed = _may_keep(inputs) and are_weights_kept() and packs(inputs, self.compute_dtype)
+        packed = are_weights_kept() and _may_keep(inputs) and packs(inputs, self.compute_dtype)
         return kept(self, _pack) if packed else self.cast_weights(inputs)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:

@@ -46,8 +46,8 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
 
     Call arguments:
         output_positions: Where outputs are wanted: an int, the same position of each text, integers `[batch, n]`, or
-            None, everywhere. Past queries, keys and values, which an int does not need, the last block computes
-            nothing elsewhere; a causal one does so for an int alone.
+            None, everywhere. Past its queries, keys and values the last block computes them nowhere else, for an int
+            not even those; a causal one does so for an int alone.
 
     Returns:
         A dict of `sequence_output`, `[batch, length, hidden_dim]` or of `output_positions` alone, in their order,

@@ -11,7 +11,8 @@ import keras
 # Which dimension of a weight the model-parallel devices divide (Shoeybi et al. 2019, section 3): the columns of a
 # sub-layer's first product and the rows of its second, so that they meet once a sub-layer, and the vocabulary. The
 # rest stands whole on each device. The columns of `qkv` are divided as they lie, across query, key and value: its
-# memory and its product are, and the heads are dealt out after it.
+# memory and its product are, and the heads are dealt out after it; where a classifier's last block takes it apart, XLA
+# moves what belongs together.
 LAYOUT: dict[str, tuple[str | None, ...]] = {
     r".*token_embedding/embeddings": ("model", None),
     r".*mlm_bias/bias": ("model",),
