@@ -20,6 +20,7 @@ from worker import serve
 SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
 _BATCHES_SORTED_TOGETHER = 50
 _BATCHES_OF_ONE_SHAPE = 6
+_BATCH_OF_TOKENS = 2048  # keras_bert_zoo's, which the peers' environment lacks.
 
 Texts = list[str] | tuple[list[str], ...]
 """Sentences, or for pairs a tuple of two columns."""
@@ -99,6 +100,11 @@ TASKS = {
 }
 
 
+def predicted_size(task: Task) -> int | None:
+    """None, keras_bert_zoo's default, where that is the task's size for all but short texts, which have more."""
+    return None if task.batch_size == 32 else task.batch_size
+
+
 def columns(x: Texts) -> tuple[list[str], ...]:
     return x if isinstance(x, tuple) else (x,)
 
@@ -146,7 +152,7 @@ def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender
 
     return Contender(
         train=None if keras.backend.backend() == "openvino" else train,
-        predict=lambda x: classifier.predict(x, batch_size=task.batch_size, verbose=0),
+        predict=lambda x: classifier.predict(x, batch_size=predicted_size(task), verbose=0),
         count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
         compiles=keras.backend.backend() != "torch",
     )
@@ -183,13 +189,14 @@ def _exported(program: str, preset: str, task: Task) -> Any:
         return onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
 
 
-def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_size: int) -> Any:
+def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_size: int | None = None) -> Any:
     """Logits of our export on the batches that `predict` makes."""
     import numpy as np
 
-    from keras_bert_zoo.text.batching import LengthSortedBatches
+    from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, LengthSortedBatches
 
-    batches = LengthSortedBatches(preprocessor.pack(x), batch_size=batch_size)
+    most_tokens = TOKENS_OF_A_BATCH if batch_size is None else None
+    batches = LengthSortedBatches(preprocessor.pack(x), batch_size=batch_size or 32, most_tokens=most_tokens)
     return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
 
 
@@ -205,7 +212,7 @@ def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
 
     return Contender(
         train=None,
-        predict=lambda x: predict_in_onnx_runtime(session, preprocessor, x, task.batch_size),
+        predict=lambda x: predict_in_onnx_runtime(session, preprocessor, x, predicted_size(task)),
         count_tokens=lambda x: int(preprocessor.pack(x).lengths.sum()),
         compiles=False,
     )
@@ -242,13 +249,18 @@ def transformers_onnx(preset: str, task: Task) -> Contender:
 
 
 def transformers(
-    preset: str, task: Task, grouped: bool = False, bfloat16: bool = False, compiled: bool = False
+    preset: str,
+    task: Task,
+    grouped: bool = False,
+    by_tokens: bool = False,
+    bfloat16: bool = False,
+    compiled: bool = False,
 ) -> Contender:
     """Fine-tuning as transformers' Trainer does it, without what it costs: the loop is plain PyTorch.
 
     Batches are tokenised as they come and padded to their longest; or, grouped, all texts are tokenised first and
-    sorted by length: within chunks of a shuffled epoch for training, as a whole for prediction. `compiled` is
-    torch.compile for any shape.
+    sorted by length: within chunks of a shuffled epoch for training, as a whole for prediction. `by_tokens` predicts
+    only, in batches that are larger where texts are short, as ours are. `compiled` is torch.compile for any shape.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
@@ -265,13 +277,19 @@ def transformers(
 
     def batches(x: Texts, order: Sequence[int], sorted_together: int) -> Iterator[tuple[list[int], Any]]:
         encoded: Any = {}
+        lengths: list[int] = []
         if grouped:
             encoded = tokenize(x)
             lengths = [len(ids) for ids in encoded["input_ids"]]
             chunks = (order[i : i + sorted_together] for i in range(0, len(order), sorted_together))
             order = [row for chunk in chunks for row in sorted(chunk, key=lambda row: -lengths[row])]
-        for i in range(0, len(order), task.batch_size):
-            rows = list(order[i : i + task.batch_size])
+        start = 0
+        while start < len(order):
+            most = task.batch_size
+            if by_tokens:
+                most *= max(_BATCH_OF_TOKENS // (most * lengths[order[start]]), 1)
+            rows = list(order[start : start + most])
+            start += most
             if grouped:
                 chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
                 yield rows, tokenizer.pad(chosen, return_tensors="pt").to(device)
@@ -314,7 +332,7 @@ def transformers(
         return logits.cpu().numpy()
 
     return Contender(
-        train=train,
+        train=None if by_tokens else train,
         predict=predict,
         count_tokens=lambda x: sum(len(ids) for ids in tokenize(x)["input_ids"]),
         compiles=compiled,

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from contenders import TASKS
+from contenders import TASKS, predicted_size
 from finetune_speed_report import report
 from machine import cards
 from process import environment
@@ -71,6 +71,9 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
             entries.append(Entry("transformers", "transformers", python, "torch", options))
         options = {"grouped": True, **options}
         entries.append(Entry("transformers, grouped", "transformers", python, "torch", options))
+        if predicted_size(TASKS[task]) is None:  # And ours makes larger batches of short texts.
+            by_tokens = {"by_tokens": True, **options}
+            entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
         if args.device == "gpu":
             options = {"compiled": True, **options}
             entries.append(Entry("transformers, grouped, torch.compile", "transformers", python, "torch", options))

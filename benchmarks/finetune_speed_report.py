@@ -134,7 +134,9 @@ def report(
         for name in examples
     )
     note = (
-        f"{described}. Rates are medians of {args.rounds} rounds (slowest..fastest). Tokens: without padding. "
+        f"{described}; where those are 32 keras_bert_zoo predicts, and the row of larger batches, in batches that are "
+        f"larger for short texts. Rates are medians of {args.rounds} rounds (slowest..fastest). Tokens: without "
+        "padding. "
         "Share of peak: products of real tokens, of what the same framework reaches in the same process with two "
         "large matrices in that precision, training / prediction, counted as if every block computed every token, "
         "which of ours the last does not where a head reads one. MFU: the same of the data sheet's dense peak, where "

@@ -51,7 +51,7 @@ def in_onnx_runtime(preprocessor: Any, file: Path, texts: list[str]) -> Callable
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    return lambda: predict_in_onnx_runtime(session, preprocessor, texts, batch_size=32)
+    return lambda: predict_in_onnx_runtime(session, preprocessor, texts)
 
 
 def line_up(model: Any, folder: Path, texts: list[str]) -> dict[str, tuple[Callable[[], np.ndarray], Path]]:

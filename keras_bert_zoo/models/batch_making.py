@@ -102,6 +102,7 @@ class MakesBatches(ChecksInputs):
         rows: np.ndarray | slice = slice(None),
         shuffle_seed: int | None = None,
         training: bool = False,
+        most_tokens: int | None = None,
     ) -> LengthSortedBatches:
         if batch_size is not None:
             check_positive_int(batch_size=batch_size)
@@ -115,6 +116,7 @@ class MakesBatches(ChecksInputs):
             shuffle_seed=shuffle_seed,
             training=training,
             multiple_of=replicas(self),
+            most_tokens=most_tokens,
         )
 
     def _draw_seed(self) -> int:

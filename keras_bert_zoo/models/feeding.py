@@ -12,6 +12,7 @@ from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.steps import RunsItsSteps
 from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.workers import TrainsOnWorkers
+from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH
 from keras_bert_zoo.training import WarmupPolynomialDecay
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
@@ -153,7 +154,10 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, keras.Mo
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """As `keras.Model.predict`, on raw text too; see the class. Returns logits in the order of `x`."""
+        """As `keras.Model.predict`, on raw text too; see the class. Returns logits in the order of `x`.
+
+        `batch_size=None` is 32, of what is short more: as many times 32 as come to 2,048 tokens.
+        """
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):
             if isinstance(x, dict):  # Arrays that are fed as they come.
@@ -161,7 +165,9 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, keras.Mo
             else:
                 _check_batch_size(batch_size)
             return self.predict_fed(self._streamed(x), **options)
-        batches = self._batches(self._examples(x), None, None, batch_size, first_rows(steps, batch_size))
+        most_tokens = TOKENS_OF_A_BATCH if batch_size is None and steps is None else None  # Steps are told by it.
+        examples, rows = self._examples(x), first_rows(steps, batch_size)
+        batches = self._batches(examples, None, None, batch_size, rows, most_tokens=most_tokens)
         return batches.restore_order(self.predict_fed(self._fed(batches), **options))
 
     def predict_fed(self, data: Any, **options: Any) -> Any:

@@ -13,6 +13,9 @@ from keras_bert_zoo.text.tf_dataset import tf_dataset
 # Where each shape compiles a program (XLA), batches are padded to the next of these.
 STATIC_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
+# Of which a batch has enough to be worth its step, and on a CPU not so many that they leave its caches.
+TOKENS_OF_A_BATCH = 2048
+
 # Training sorts by length within this many batches at a time, so that a batch still is a random draw.
 _BATCHES_SORTED_TOGETHER = 50
 
@@ -35,6 +38,8 @@ class LengthSortedBatches(keras.utils.PyDataset):
         targets: Array with one row an example, or None.
         sample_weight: `[examples]`, or None.
         batch_size: Examples a batch; the last may be smaller.
+        most_tokens: Where given, short examples have batches of as many times `batch_size` as come to no more than
+            this, padding counted; for batches that are sorted as a whole.
         rows: Numbers of the examples to use; None uses all.
         static_lengths: Pad to the next of these lengths instead of the longest of the batch.
         shuffle_seed: Order anew each epoch from this seed and the epoch's number; None keeps one order.
@@ -54,6 +59,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
         shuffle_seed: int | None = None,
         training: bool = False,
         multiple_of: int = 1,
+        most_tokens: int | None = None,
     ) -> None:
         super().__init__()
         self.examples = examples
@@ -67,11 +73,22 @@ class LengthSortedBatches(keras.utils.PyDataset):
         self.training = training
         self.multiple_of = multiple_of
         self.epoch = 0
-        self._fills = any(size % multiple_of for size in (min(batch_size, len(self.rows)), len(self.rows) % batch_size))
         self._order = self._ordered(0)
+        self._starts = self._cut(most_tokens)
+        self._fills = bool((np.diff(self._starts) % multiple_of).any())
 
     def __len__(self) -> int:
-        return math.ceil(len(self.rows) / self.batch_size)
+        return len(self._starts) - 1
+
+    def _cut(self, most_tokens: int | None) -> np.ndarray:
+        """Where each batch starts in the order, and the end."""
+        count, starts = len(self.rows), [0]
+        while starts[-1] < count:
+            size, indices = self.batch_size, self._order[starts[-1] : starts[-1] + 1]
+            if most_tokens is not None:  # The first of a batch is its longest.
+                size *= max(most_tokens // (size * self._padded_length(indices)), 1)
+            starts.append(min(starts[-1] + size, count))
+        return np.array(starts)
 
     def _ordered(self, epoch: int) -> np.ndarray:
         """The examples in the order of their batches; only the last batch is short."""
@@ -105,7 +122,7 @@ class LengthSortedBatches(keras.utils.PyDataset):
         """The examples of a batch, and how many of them are no copies."""
         if index == 0:  # A pass over the data begins; its order is that of the epoch.
             self._order = self._ordered(self.epoch)
-        indices = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        indices = self._order[self._starts[index] : self._starts[index + 1]]
         real = len(indices)
         if self._fills:
             indices = np.resize(indices, math.ceil(real / self.multiple_of) * self.multiple_of)
@@ -139,8 +156,9 @@ class LengthSortedBatches(keras.utils.PyDataset):
 
     def restore_order(self, outputs: np.ndarray) -> np.ndarray:
         """Rows that came out batch by batch, back in the order of the examples."""
-        places = np.arange(len(self._order))
-        places += places // self.batch_size * (-self.batch_size % self.multiple_of)  # After the copies of each batch.
+        sizes = np.diff(self._starts)
+        copies = -sizes % self.multiple_of
+        places = np.arange(len(self._order)) + np.repeat(np.cumsum(copies) - copies, sizes)  # After those before.
         return outputs[places[np.argsort(self._order)]]
 
     def _free_dimensions(self, array: np.ndarray) -> int:
