@@ -105,6 +105,17 @@ def predicted_size(task: Task) -> int | None:
     return None if task.batch_size == 32 else task.batch_size
 
 
+def cut(lengths: Sequence[int], task: Task, by_tokens: bool) -> Iterator[slice]:
+    """Batches of sorted examples, the longest first; `by_tokens` as keras_bert_zoo's, larger where they are short."""
+    start = 0
+    while start < len(lengths):
+        size = task.batch_size
+        if by_tokens:
+            size *= max(_BATCH_OF_TOKENS // (size * lengths[start]), 1)
+        yield slice(start, start + size)
+        start += size
+
+
 def columns(x: Texts) -> tuple[list[str], ...]:
     return x if isinstance(x, tuple) else (x,)
 
@@ -219,7 +230,7 @@ def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
 
 
 def transformers_onnx(preset: str, task: Task) -> Contender:
-    """transformers' model in ONNX Runtime, all texts tokenised first and sorted by length."""
+    """transformers' model in ONNX Runtime, all texts tokenised first and sorted by length, in batches as ours."""
     import numpy as np
     from transformers import AutoTokenizer
 
@@ -231,8 +242,9 @@ def transformers_onnx(preset: str, task: Task) -> Contender:
         encoded = tokenizer(*columns(x), truncation=True, max_length=task.sequence_length)
         order = sorted(range(len(columns(x)[0])), key=lambda row: -len(encoded["input_ids"][row]))
         logits = np.empty((len(order), 2), "float32")
-        for i in range(0, len(order), task.batch_size):
-            rows = order[i : i + task.batch_size]
+        lengths = [len(encoded["input_ids"][row]) for row in order]
+        for part in cut(lengths, task, by_tokens=predicted_size(task) is None):
+            rows = order[part]
             chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
             padded = tokenizer.pad(chosen, return_tensors="np")
             logits[rows] = session.run(None, {name: padded[name] for name in names})[0]
@@ -260,7 +272,7 @@ def transformers(
 
     Batches are tokenised as they come and padded to their longest; or, grouped, all texts are tokenised first and
     sorted by length: within chunks of a shuffled epoch for training, as a whole for prediction. `by_tokens` predicts
-    only, in batches that are larger where texts are short, as ours are. `compiled` is torch.compile for any shape.
+    in batches that are larger where texts are short, as ours are. `compiled` is torch.compile for any shape.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
@@ -275,7 +287,9 @@ def transformers(
     def tokenize(x: Texts, **options: Any) -> Any:
         return tokenizer(*columns(x), truncation=True, max_length=task.sequence_length, **options)
 
-    def batches(x: Texts, order: Sequence[int], sorted_together: int) -> Iterator[tuple[list[int], Any]]:
+    def batches(
+        x: Texts, order: Sequence[int], sorted_together: int, by_tokens: bool = False
+    ) -> Iterator[tuple[list[int], Any]]:
         encoded: Any = {}
         lengths: list[int] = []
         if grouped:
@@ -283,13 +297,8 @@ def transformers(
             lengths = [len(ids) for ids in encoded["input_ids"]]
             chunks = (order[i : i + sorted_together] for i in range(0, len(order), sorted_together))
             order = [row for chunk in chunks for row in sorted(chunk, key=lambda row: -lengths[row])]
-        start = 0
-        while start < len(order):
-            most = task.batch_size
-            if by_tokens:
-                most *= max(_BATCH_OF_TOKENS // (most * lengths[order[start]]), 1)
-            rows = list(order[start : start + most])
-            start += most
+        for part in cut([lengths[row] for row in order] if grouped else [0] * len(order), task, by_tokens):
+            rows = list(order[part])
             if grouped:
                 chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
                 yield rows, tokenizer.pad(chosen, return_tensors="pt").to(device)
@@ -326,13 +335,13 @@ def transformers(
         model.eval()
         count = len(columns(x)[0])
         logits = torch.empty(count, 2, device=device)
-        for rows, inputs in batches(x, range(count), count):
+        for rows, inputs in batches(x, range(count), count, by_tokens):
             with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
                 logits[rows] = forward(**inputs).logits.float()
         return logits.cpu().numpy()
 
     return Contender(
-        train=None if by_tokens else train,
+        train=train,
         predict=predict,
         count_tokens=lambda x: sum(len(ids) for ids in tokenize(x)["input_ids"]),
         compiles=compiled,

@@ -71,12 +71,12 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
             entries.append(Entry("transformers", "transformers", python, "torch", options))
         options = {"grouped": True, **options}
         entries.append(Entry("transformers, grouped", "transformers", python, "torch", options))
-        if predicted_size(TASKS[task]) is None:  # And ours makes larger batches of short texts.
-            by_tokens = {"by_tokens": True, **options}
-            entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
         if args.device == "gpu":
             options = {"compiled": True, **options}
             entries.append(Entry("transformers, grouped, torch.compile", "transformers", python, "torch", options))
+        if predicted_size(TASKS[task]) is None:  # And ours makes larger batches of short texts.
+            by_tokens = {"by_tokens": True, **options}
+            entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
         if args.runtimes and dtype == "float32":
             entries.append(Entry("transformers, ONNX Runtime", "transformers_onnx", python, "torch"))
         if dtype == "float32":

@@ -147,20 +147,24 @@ def test_few_shapes_where_each_is_compiled():
     }
 
 
+def shapes_of(lengths, **options):
+    lengths = np.array(lengths)
+    numbers = np.repeat(np.arange(len(lengths)), lengths).astype("int32")
+    batches = LengthSortedBatches(PackedTexts(numbers, lengths, lengths, 0), batch_size=2, **options)
+    assert len(batches) == len(list(batches))
+    return [inputs["token_ids"].shape for (inputs,) in batches]
+
+
 def test_short_examples_have_larger_batches():
     """As many times two as come to ten tokens, or where shapes are compiled to as many of the padded length."""
-    lengths = np.array([1, 2, 2, 2, 3, 3, 4, 5, 1, 1, 1, 1])
-    examples = PackedTexts(np.repeat(np.arange(12), lengths).astype("int32"), lengths, lengths, 0)
-    batches = LengthSortedBatches(examples, batch_size=2, most_tokens=10)
-    assert [inputs["token_ids"].shape for (inputs,) in batches] == [(2, 5), (2, 3), (4, 2), (4, 1)]
-    assert len(batches) == 4
-    static = LengthSortedBatches(examples, batch_size=2, most_tokens=10, static_lengths=(2, 5))
-    assert [inputs["token_ids"].shape for (inputs,) in static] == [(2, 5), (2, 5), (4, 2), (4, 2)]
-    plain = LengthSortedBatches(examples, batch_size=2)
-    assert [len(inputs["token_ids"]) for (inputs,) in plain] == [2] * 6
+    lengths = [1, 2, 2, 2, 3, 3, 4, 5, 2, 1, 1, 1, 1]
+    assert shapes_of(lengths, most_tokens=10) == [(2, 5), (2, 3), (4, 2), (4, 1), (1, 1)]
+    assert shapes_of(lengths, most_tokens=10, static_lengths=(2, 5)) == [(2, 5), (2, 5), (4, 2), (4, 2), (1, 2)]
+    assert shapes_of(lengths) == [(2, 5), (2, 3), (2, 2), (2, 2), (2, 1), (2, 1), (1, 1)]
+    assert shapes_of([4, 4, 3, 3, 2, 2, 2, 2], most_tokens=32) == [(4, 4), (4, 2)]  # Not two beside four.
 
 
-@pytest.mark.parametrize("size, most, fed", [(8, None, 32), (5, None, 48), (40, None, 32), (5, 300, 44)])
+@pytest.mark.parametrize("size, most, fed", [(8, None, 32), (5, None, 48), (40, None, 32), (5, 600, 40)])
 def test_predictions_come_back_in_order(size, most, fed):
     rows = np.arange(30)
     batches = LengthSortedBatches(some_texts(50), batch_size=size, rows=rows, multiple_of=4, most_tokens=most)

@@ -27,6 +27,23 @@ def logits_one_by_one(classifier, texts, pairs=None):
 
 
 @slow_on("jax")
+@pytest.mark.parametrize(
+    "options, batches", [({}, [96, 4]), ({"batch_size": 32}, [32, 32, 32, 4]), ({"steps": 2}, [32, 32])]
+)
+def test_without_a_batch_size_short_texts_are_predicted_more_at_once(classifier, options, batches):
+    sizes = []
+
+    class Sizes(keras.callbacks.Callback):
+        def on_predict_batch_end(self, batch, logs=None):
+            sizes.append(len(logs["outputs"]))
+
+    texts = [TEXTS[3 * (i % 2)] for i in range(100)]  # Of as many tokens.
+    logits = classifier.predict(texts, callbacks=[Sizes()], verbose=0, **options)
+    assert sizes == batches
+    np.testing.assert_allclose(logits, classifier.predict(texts, batch_size=7, verbose=0)[: len(logits)], atol=1e-5)
+
+
+@slow_on("jax")
 @pytest.mark.parametrize("batch_size", [2, 4, None])
 def test_predictions_come_in_the_order_given(classifier, batch_size):
     randomise(classifier)

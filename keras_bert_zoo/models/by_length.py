@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.feeding import FedModel
-from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, LengthSortedBatches, padded_length, static_lengths
+from keras_bert_zoo.text.batching import LengthSortedBatches, padded_length, static_lengths
 from keras_bert_zoo.text.packing import Examples
 from keras_bert_zoo.training.distribution import replicas
 
@@ -42,7 +42,7 @@ def outputs_by_length(
             rows=rows,
             static_lengths=(int(length),),
             multiple_of=replicas(model),
-            most_tokens=TOKENS_OF_A_BATCH if batch_size is None else None,
+            most_tokens=model.most_predicted_tokens if batch_size is None else None,
         )
         fed = batches.to_tf() if keras.backend.backend() == "tensorflow" else batches
         yield rows, batches.restore_order(model.predict_fed(fed, **options))

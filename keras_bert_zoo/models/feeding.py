@@ -1,7 +1,7 @@
 """`fit`, `evaluate` and `predict` on raw text."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -27,6 +27,8 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, keras.Mo
 
     The first two are tokenised once and put into batches of similar length. Predictions come in the order given.
     """
+
+    most_predicted_tokens: ClassVar[int | None] = TOKENS_OF_A_BATCH
 
     def fit(
         self,
@@ -156,7 +158,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, keras.Mo
     ) -> Any:
         """As `keras.Model.predict`, on raw text too; see the class. Returns logits in the order of `x`.
 
-        `batch_size=None` is 32, of what is short more: as many times 32 as come to 2,048 tokens.
+        `batch_size=None` is 32, and without `steps` more of what is short: as many times 32 as come to 2,048 tokens.
         """
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):
@@ -165,7 +167,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, keras.Mo
             else:
                 _check_batch_size(batch_size)
             return self.predict_fed(self._streamed(x), **options)
-        most_tokens = TOKENS_OF_A_BATCH if batch_size is None and steps is None else None  # Steps are told by it.
+        most_tokens = self.most_predicted_tokens if batch_size is None and steps is None else None
         examples, rows = self._examples(x), first_rows(steps, batch_size)
         batches = self._batches(examples, None, None, batch_size, rows, most_tokens=most_tokens)
         return batches.restore_order(self.predict_fed(self._fed(batches), **options))

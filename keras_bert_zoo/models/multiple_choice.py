@@ -47,6 +47,7 @@ class BertMultipleChoice(Task):
     preprocessor_class = BertMultipleChoicePreprocessor
     head_layers = ("scorer",)
     raw_inputs = "a tuple (contexts, choices)"
+    most_predicted_tokens = None  # A question has many texts.
 
     def __init__(
         self,

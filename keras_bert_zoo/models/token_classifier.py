@@ -145,7 +145,8 @@ class BertTokenClassifier(HasClasses, TokenTask):
             return predict_stream(self, x, steps=steps, **options)
         if steps is not None:
             check_positive_int(steps=steps)
-            count = steps * (batch_size or 32)
+            batch_size = batch_size or 32
+            count = steps * batch_size
             x = {name: array[:count] for name, array in x.items()} if isinstance(x, dict) else x[:count]
         examples = self._examples(x)
         if not isinstance(examples, WordWindows):

@@ -38,8 +38,8 @@ class LengthSortedBatches(keras.utils.PyDataset):
         targets: Array with one row an example, or None.
         sample_weight: `[examples]`, or None.
         batch_size: Examples a batch; the last may be smaller.
-        most_tokens: Where given, short examples have batches of as many times `batch_size` as come to no more than
-            this, padding counted; for batches that are sorted as a whole.
+        most_tokens: Where given, batches of short examples of nearly one length are as many times `batch_size` as come
+            to no more than this, padding counted; for batches that are sorted as a whole.
         rows: Numbers of the examples to use; None uses all.
         static_lengths: Pad to the next of these lengths instead of the longest of the batch.
         shuffle_seed: Order anew each epoch from this seed and the epoch's number; None keeps one order.
@@ -82,13 +82,19 @@ class LengthSortedBatches(keras.utils.PyDataset):
 
     def _cut(self, most_tokens: int | None) -> np.ndarray:
         """Where each batch starts in the order, and the end."""
-        count, starts = len(self.rows), [0]
-        while starts[-1] < count:
-            size, indices = self.batch_size, self._order[starts[-1] : starts[-1] + 1]
-            if most_tokens is not None:  # The first of a batch is its longest.
-                size *= max(most_tokens // (size * self._padded_length(indices)), 1)
-            starts.append(min(starts[-1] + size, count))
-        return np.array(starts)
+        starts = np.arange(0, len(self.rows), self.batch_size)
+        if most_tokens is not None:
+            # The first of a batch is its longest. The last one stays what is left over: where shapes are compiled, each
+            # number of examples is a program.
+            lengths = [self._padded_length(self._order[start : start + 1]) for start in starts]
+            whole, kept, place = len(self.rows) // self.batch_size, [], 0
+            while place < len(starts):
+                kept.append(starts[place])
+                times = min(most_tokens // (self.batch_size * lengths[place]), whole - place)
+                near = [length >= 0.75 * lengths[place] for length in lengths[place : place + times]]
+                place += max(near.index(False) if False in near else len(near), 1)
+            starts = np.array(kept, dtype="int64")
+        return np.append(starts, len(self.rows))
 
     def _ordered(self, epoch: int) -> np.ndarray:
         """The examples in the order of their batches; only the last batch is short."""
