@@ -20,14 +20,20 @@ def _gelu_tanh(x: Any) -> Any:
 def _gelu_erf(x: Any) -> Any:
     if _spelled_out.get():
         return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
-    return keras.ops.gelu(x, approximate=False)
+    return _of_erf(x) if keras.backend.backend() == "jax" else keras.ops.gelu(x, approximate=False)
 
 
 def _gelu_erf_in_training(x: Any) -> Any:
-    if _spelled_out.get() or keras.backend.backend() != "tensorflow" or not on_cpu(x):
-        return _gelu_erf(x)
-    # TensorFlow computes erfc, on a CPU several times the work of erf, and in half precision with half its digits.
-    # Without a gradient it fuses its own with the product before it.
+    # Without a gradient TensorFlow fuses its own with the product before it.
+    takes_erf = keras.backend.backend() == "tensorflow" and on_cpu(x) and not _spelled_out.get()
+    return _of_erf(x) if takes_erf else _gelu_erf(x)
+
+
+def _of_erf(x: Any) -> Any:
+    """What TensorFlow and JAX have is of erfc, several times the work of erf on a CPU, and more on a GPU.
+
+    TensorFlow's has half the digits in half precision besides.
+    """
     wide = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     return keras.ops.cast(wide * (0.5 * keras.ops.erf(wide * math.sqrt(0.5)) + 0.5), x.dtype)
 
