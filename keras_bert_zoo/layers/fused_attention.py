@@ -20,9 +20,9 @@ def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0) -> 
     Returns:
         `[batch, length, heads, head_dim]`.
     """
-    query, key, value = (qkv[:, :, i] for i in range(3))
     if keras.backend.backend() == "torch":
-        return _in_torch(query, key, value, mask, causal, dropout)
+        return _in_torch(*qkv.unbind(2), mask, causal, dropout)  # Whose gradient is one array, written once.
+    query, key, value = (qkv[:, :, i] for i in range(3))
     if keras.backend.backend() == "jax":
         return _in_jax(query, key, value, mask, causal)
     return ops.dot_product_attention(query, key, value, mask=mask, is_causal=causal)

@@ -39,7 +39,7 @@ def _in_torch(inputs: Any, layer: Any) -> Any:
 
     from keras_bert_zoo.layers.torch_product import is_traced
 
-    wide = torch.promote_types(inputs.dtype, torch.float32)
+    wide = torch.float64 if inputs.dtype == torch.float64 else torch.float32
     gamma, beta = (ops.convert_to_tensor(weight).to(wide) for weight in (layer.gamma, layer.beta))
     # In bfloat16 a CPU's computes in float32 all the same; a graph for other runtimes must not have two dtypes.
     if inputs.dtype != torch.bfloat16 or not on_cpu(inputs) or is_traced():

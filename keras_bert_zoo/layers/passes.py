@@ -14,9 +14,9 @@ def step_of_this_process(kind: str, compiled: bool) -> Iterator[None]:
     """Within, a step is drawn that this process runs, "training" or "outputs", and that is no graph to be saved.
 
     So there may be operations that another machine's TensorFlow does not know, and for outputs alone those without a
-    gradient; but not where XLA compiles the step (`compiled`), which knows none of them.
+    gradient; but not where XLA compiles the step (`compiled`), which knows none of them. PyTorch compiles blocks then.
     """
-    token = _step.set("" if compiled else kind)
+    token = _step.set("compiled" if compiled else kind)
     try:
         yield
     finally:
@@ -29,6 +29,10 @@ def makes_outputs_alone() -> bool:
 
 def trains_here() -> bool:
     return _step.get() == "training"
+
+
+def is_compiled() -> bool:
+    return _step.get() == "compiled"
 
 
 # --- Weights in the compute dtype

@@ -24,7 +24,14 @@ class RecomputedLayer(keras.layers.Layer):
                 f"Received: mode={self._remat_mode.mode!r}"
             )
 
+    @property
+    def is_recomputed(self) -> bool:
+        mode = self._remat_mode
+        return bool(mode and mode.mode and self.name in mode.layer_names)
+
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        if not self.is_recomputed:
+            return layer_call
         variables = self.variables
         weights = {id(weight) for weight in self.weights}  # A frozen one is not written: autocast reads it rounded.
         drawn = [variable for variable in variables if id(variable) not in weights]
@@ -36,8 +43,6 @@ class RecomputedLayer(keras.layers.Layer):
             return outputs, [scope.get_current_value(variable) for variable in drawn]
 
         recomputed = super().rematerialized_call(pure)
-        if recomputed is pure:
-            return layer_call
 
         def call(*tensors: Any, **_: Any) -> Any:
             outputs, states = recomputed([_read(variable) for variable in variables], named, *tensors)

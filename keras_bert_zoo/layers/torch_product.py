@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 _ONEDNN = (
     torch.backends.mkldnn.is_available()
@@ -40,7 +41,7 @@ def pack(kernel: Any) -> Any:
 
 def is_traced() -> bool:
     """Whether PyTorch draws a graph of what is called."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
 def _is_for_onednn(inputs: Any) -> bool:

@@ -10,6 +10,7 @@ from keras_bert_zoo.checks import check_heads, check_positive, check_positive_in
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.initializer import weights_are_loaded
+from keras_bert_zoo.layers.passes import is_compiled
 from keras_bert_zoo.layers.positions import count_of
 from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.encoding import encode, outputs_of
@@ -174,10 +175,21 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
         return super().__call__(inputs, **options)
 
     def call(self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
+        if keras.backend.backend() == "torch" and is_compiled() and not self._recomputes:
+            from keras_bert_zoo.layers.torch_compiled import compiled_call
+
+            return compiled_call(self, self._encode, **inputs, output_positions=output_positions, training=training)
         if output_positions is None:
             return super().call(inputs, training=training, mask=mask)
+        return self._encode(output_positions, training, **inputs)
+
+    def _encode(self, output_positions: Any, training: bool | None, **inputs: Any) -> Any:
         states, _ = encode(self, inputs, output_positions, training)
         return outputs_of(self, states[-1])
+
+    @property
+    def _recomputes(self) -> bool:
+        return any(layer.is_recomputed for layer in self.encoder_layers)
 
     def compute_output_spec(
         self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None

@@ -46,7 +46,7 @@ class MakesBatches(ChecksInputs):
     @property
     def static_lengths(self) -> tuple[int, ...]:
         """The lengths to pad to: few where each shape compiles a program, else none, and batches are as they come."""
-        compiles = self.jit_compile
+        compiles = self.jit_compile and keras.backend.backend() != "torch"  # There one program takes all lengths.
         if keras.backend.backend() == "tensorflow":
             compiles = compiles or is_tpu(self.distribute_strategy)
         return static_lengths(self.backbone.architecture["max_sequence_length"]) if compiles else ()
