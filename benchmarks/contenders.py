@@ -144,7 +144,7 @@ class Contender:
     one_shape: bool = False
 
 
-def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender:
+def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False, compiled: bool = False) -> Contender:
     import keras
 
     from keras_bert_zoo import BertTextClassifier
@@ -155,7 +155,7 @@ def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender
         sequence_length=task.sequence_length,
         dtype="mixed_bfloat16" if bfloat16 else "float32",
     )
-    classifier.compile()
+    classifier.compile(jit_compile=True if compiled else "auto")
 
     def train(x: Texts, y: list[int]) -> None:
         random.seed(SEED)  # The order of the batches; Keras' own seeding has TensorFlow prepare its kernels anew.
@@ -165,7 +165,7 @@ def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False) -> Contender
         train=None if keras.backend.backend() == "openvino" else train,
         predict=lambda x: classifier.predict(x, batch_size=predicted_size(task), verbose=0),
         count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
-        compiles=keras.backend.backend() != "torch",
+        compiles=compiled or keras.backend.backend() != "torch",
     )
 
 

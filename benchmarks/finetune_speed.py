@@ -9,7 +9,8 @@ environment that has torch, transformers, keras, keras-hub and tensorflow; witho
 contender has a process of its own, and only one works at a time. They take turns, so that what else the machine does
 hits them alike.
 Each task is measured in float32 and then in bfloat16: mixed precision of ours, autocast of transformers. On a GPU
-transformers has a row with torch.compile, too, memory is the card's, and the report has MFU, the data sheet's share.
+there are rows with torch.compile, too, all start beside each other, memory is the card's, and the report has MFU, the
+data sheet's share.
 """
 
 import argparse
@@ -61,6 +62,9 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
     entries = [
         Entry(f"keras_bert_zoo, {name}", "keras_bert_zoo", sys.executable, name, options) for name in args.backends
     ]
+    if args.device == "gpu" and "torch" in args.backends:
+        compiled = {"compiled": True, **options}
+        entries.append(Entry("keras_bert_zoo, torch, compiled", "keras_bert_zoo", sys.executable, "torch", compiled))
     if args.runtimes and dtype == "float32":
         entries.append(Entry("keras_bert_zoo, ONNX Runtime", "keras_bert_zoo_onnx", sys.executable, "torch"))
     if args.runtimes and dtype == "bfloat16":  # In which it computes where the processor can.
@@ -72,8 +76,8 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
         options = {"grouped": True, **options}
         entries.append(Entry("transformers, grouped", "transformers", python, "torch", options))
         if args.device == "gpu":
-            options = {"compiled": True, **options}
-            entries.append(Entry("transformers, grouped, torch.compile", "transformers", python, "torch", options))
+            compiled = {"compiled": True, **options}
+            entries.append(Entry("transformers, grouped, torch.compile", "transformers", python, "torch", compiled))
         if predicted_size(TASKS[task]) is None:  # And ours makes larger batches of short texts.
             by_tokens = {"by_tokens": True, **options}
             entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
@@ -125,7 +129,7 @@ def measure(
         return found
 
     starts = {name: partial(start, entry, task, args, log) for name, entry in entries.items()}
-    said, turns, left_out = take_turns(starts, args.rounds, turn)
+    said, turns, left_out = take_turns(starts, args.rounds, turn, len(starts) if args.device == "gpu" else 1)
     results = [
         {"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours, **own, "rounds": turns[name]}
         for name, own in said.items()

@@ -1,18 +1,18 @@
 """Pre-training in bfloat16 on one accelerator: ours on JAX and PyTorch beside transformers, with MFU and sweeps.
 
-    KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py
-    KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py --table
+    python benchmarks/gpu_pretraining.py
+    python benchmarks/gpu_pretraining.py --table
 
-BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batches and lengths. Each
-measurement is a process of its own, and rounds of all contenders take turns; what is in results/gpu_pretraining.jsonl
-is not measured again, so the command may be interrupted, or run with `--minutes 9` where time is short: it begins with
-the table, and starts nothing after that. Rows of another card, other versions or other code are measured again, and not
-in the table. MFU is the share of the data sheet's dense peak that the model's own products take (`training_flops`), the
-share of peak that of the framework's own product of two large matrices in the same process. transformers has SDPA,
-fused AdamW and, in a second row, torch.compile, as ours on PyTorch has `jit_compile=True`; it computes its head at
-every position, which its shares do not count. All drop out a tenth of the attention's probabilities, PyTorch within
-`scaled_dot_product_attention` on both sides. cuDNN's kernel, which we take on JAX, is for probabilities of which
-nothing is dropped: it runs in the rows "no attention dropout".
+BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batches and lengths. At each
+size every contender has a process of its own; they start beside each other, and take turns once all have compiled.
+What is in results/gpu_pretraining.jsonl is not measured again, so the command may be interrupted, or run with
+`--minutes 9` where time is short: it begins with the table, and starts no size after that. Rows of another card, other
+versions or other code are measured again, and not in the table. MFU is the share of the data sheet's dense peak that
+the model's own products take (`training_flops`), the share of peak that of the framework's own product of two large
+matrices in the same process. transformers has SDPA, fused AdamW and, in a second row, torch.compile, as ours on PyTorch
+has `jit_compile=True`; it computes its head at every position, which its shares do not count. All drop out a tenth of
+the attention's probabilities, PyTorch within `scaled_dot_product_attention` on both sides. cuDNN's kernel, which we
+take on JAX, is for probabilities of which nothing is dropped: it runs in the rows "no attention dropout".
 
 `--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12], torch, transformers and the extra `plot`.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import cards
-from pretraining_contenders import SIDES, Work, architecture, newest, once
+from pretraining_contenders import SIDES, Work, architecture, newest, together
 from reports import about_rows, describe, write
 
 from keras_bert_zoo.training.devices import peak_of
@@ -36,26 +36,19 @@ from keras_bert_zoo.training.speed import training_flops
 RESULTS = Path(__file__).parent / "results"
 CONTENDERS = {
     "keras_bert_zoo, JAX": {"backend": "jax"},
-    "keras_bert_zoo, PyTorch": {"backend": "torch"},
     "keras_bert_zoo, PyTorch, compiled": {"backend": "torch", "compiled": True},
+    "keras_bert_zoo, PyTorch": {"backend": "torch"},
     "transformers": {"contender": "transformers"},
     "transformers, torch.compile": {"contender": "transformers", "compiled": True},
     "keras_bert_zoo, JAX, no attention dropout": {"backend": "jax", "attention_dropout": 0.0},
-    "keras_bert_zoo, PyTorch, no attention dropout": {"backend": "torch", "attention_dropout": 0.0},
-    "keras_bert_zoo, PyTorch, compiled, no attention dropout": {
-        "backend": "torch", "compiled": True, "attention_dropout": 0.0,
-    },
-    "transformers, torch.compile, no attention dropout": {
-        "contender": "transformers", "compiled": True, "attention_dropout": 0.0,
-    },
-}  # fmt: skip
+}
 BASE = {"layers": 12, "width": 768, "heads": 12}
 LARGE = {"layers": 24, "width": 1024, "heads": 16}
 TABLE = {
     "base, 128/20": {**BASE, "length": 128, "predictions": 20, "batch": 256},
     "base, 512/76": {**BASE, "length": 512, "predictions": 76, "batch": 64},
-    "large, 128/20": {**LARGE, "length": 128, "predictions": 20, "batch": 128},
     "large, 512/76": {**LARGE, "length": 512, "predictions": 76, "batch": 32},
+    "large, 128/20": {**LARGE, "length": 128, "predictions": 20, "batch": 128},
 }
 SWEEPS = {
     "batch": {n: {**BASE, "length": 128, "predictions": 20, "batch": n} for n in (8, 32, 128, 512)},
@@ -63,26 +56,23 @@ SWEEPS = {
         n: {**BASE, "length": n, "predictions": round(0.15 * n), "batch": 32768 // n} for n in (64, 128, 256, 512)
     },
 }
-SWEPT = ("keras_bert_zoo, JAX", "keras_bert_zoo, PyTorch", "transformers, torch.compile")
-TINY = {"layers": 1, "width": 64, "heads": 1, "length": 16, "predictions": 2, "batch": 2, "steps": 1, "repeats": 1}
+SWEPT = ("keras_bert_zoo, JAX", "keras_bert_zoo, PyTorch, compiled", "transformers, torch.compile")
+TINY = {"layers": 1, "width": 64, "heads": 1, "length": 16, "predictions": 2, "batch": 2, "steps": 1}
 
 
-def works(options: argparse.Namespace) -> list[tuple[dict[str, Any], Work]]:
-    """All measurements with the keys that they are kept under, the most wanted first."""
-    jobs = []
-    for turn in range(options.rounds):
-        for title, sizes in TABLE.items():
-            jobs += [({"sweep": "table", "n": title, "title": name, "round": turn}, name, sizes) for name in CONTENDERS]
+def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, Work]]]:
+    """What is measured side by side, the most wanted first: the keys it is kept under, and the contenders' works."""
+    wanted = [({"sweep": "table", "n": title}, size, options.contenders) for title, size in TABLE.items()]
     for sweep, values in SWEEPS.items():
-        for n, sizes in values.items():
-            jobs += [({"sweep": sweep, "n": n, "title": name, "round": 0}, name, sizes) for name in SWEPT]
-    if options.quick:  # One size, all contenders.
-        jobs = [job for job in jobs if job[0]["n"] in ("base, 128/20", 8, 64)]
+        wanted += [({"sweep": sweep, "n": n}, size, SWEPT) for n, size in values.items()]
+    if options.quick:  # One of each.
+        wanted = [each for each in wanted if each[0]["n"] in ("base, 128/20", 8, 64)]
     # The next multiple of 128, which tensor cores are made for; for all.
-    common = {"dtype": "bfloat16", "device": options.device, "rows": 30592, "steps": 20, "repeats": 3}
+    common = {"dtype": "bfloat16", "device": options.device, "rows": 30592, "steps": 20}
+    tiny = TINY if options.quick else {}
     return [
-        (keys, Work(**{**common, **sizes, **CONTENDERS[name], **(TINY if options.quick else {})}))
-        for keys, name, sizes in jobs
+        (keys, {title: Work(**{**common, **size, **CONTENDERS[title], **tiny}) for title in titles})
+        for keys, size, titles in wanted
     ]
 
 
@@ -113,7 +103,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     for size in dict.fromkeys(row["n"] for row in rows if row["sweep"] == "table"):
         of_size = [row for row in rows if row["n"] == size]
         rates = {
-            name: [rate(row) for row in of_size if row["title"] == name and "error" not in row] for name in CONTENDERS
+            name: [
+                row["batch"] * row["steps"] / seconds
+                for row in of_size
+                if row["title"] == name and "error" not in row
+                for seconds in row["seconds"]
+            ]
+            for name in CONTENDERS
         }
         peers = [statistics.median(found) for name, found in rates.items() if name in _PEERS and found]
         for name, found in rates.items():
@@ -155,9 +151,11 @@ def main() -> None:
     parser.add_argument(
         "--peers-python", default=sys.executable, help="where transformers is; else in this environment"
     )
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no measurement after so many")
-    parser.add_argument("--limit", type=float, default=240, help="seconds for one measurement, compilation included")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no size after so many")
+    parser.add_argument(
+        "--contenders", nargs="*", choices=tuple(CONTENDERS), default=list(CONTENDERS), help="in the table"
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table", action="store_true", help="report what is there; measure nothing")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -169,12 +167,13 @@ def main() -> None:
     results = options.out / f"{name}.jsonl"
     start = time.monotonic()
     if not options.table:
-        for keys, work in works(options):
+        for keys, works in sizes(options):
             if time.monotonic() - start > 60 * options.minutes:
                 print("out of time; the same command goes on", file=sys.stderr)
                 break
-            python = options.peers_python if work.contender == "transformers" else sys.executable
-            once(results, work, python, options.limit, **keys)
+            peers = {title for title, work in works.items() if work.contender == "transformers"}
+            pythons = {title: options.peers_python if title in peers else sys.executable for title in works}
+            together(results, works, pythons, options.rounds, **keys)
     rows = newest([json.loads(line) for line in results.read_text().splitlines()])
     facts = about_rows("gpu_pretraining.py", options, rows)
     text = "\n".join(["# Pre-training on a card", "", *describe(facts), "", table(rows)])

@@ -3,8 +3,9 @@
     python benchmarks/pretraining_contenders.py '{"contender": "keras_bert_zoo", "batch": 8, "steps": 2}'
 
 prints a line of JSON: seconds of each of `repeats` rounds of `steps` updates, memory, and what two large matrices'
-product reaches. `Work` has the names. Dropout on, AdamW, gradients clipped, one batch of random tokens again and again,
-a mask of ones for both. `SIDES` says in what the two differ.
+product reaches; with `--turns` the process is a worker, an order a round. `Work` has the names. Dropout on, AdamW,
+gradients clipped, one batch of random tokens again and again, a mask of ones for both. `SIDES` says in what the two
+differ.
 """
 
 import contextlib
@@ -15,13 +16,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from machine import identity
-from process import device_name, environment, memory, peak
+from process import device_name, environment, memory, peak, release
 from reports import now
+from worker import Worker, serve, take_turns
 
 WORDS = 30522
 SIDES = (
@@ -46,7 +49,7 @@ class Work:
     batch: int = 8
     dtype: str = "float32"  # Or bfloat16: mixed precision, autocast.
     attention_dropout: float = 0.1
-    compiled: bool = False  # torch.compile, or Keras' jit_compile on TensorFlow and PyTorch.
+    compiled: bool = False  # torch.compile, or jit_compile on TensorFlow and PyTorch.
     rematerialise: bool = False
     accumulation: int = 1
     steps_per_execution: int = 1
@@ -195,14 +198,20 @@ def architecture(work: Work) -> dict[str, Any]:
     }
 
 
-def measure(work: Work, python: str, limit: float | None) -> dict[str, Any]:
-    """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory or time, say."""
+def _command(work: Work, python: str) -> tuple[list[str], dict[str, str]]:
+    """What starts a process for it, and its variables."""
     variables = {**os.environ, "KERAS_BACKEND": work.backend, "TF_CPP_MIN_LOG_LEVEL": "3", **environment(work.device)}
     if work.contender == "keras_bert_zoo":
-        variables["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
-    else:
-        variables.pop("PYTHONPATH", None)
-    command = [python, __file__, json.dumps(dataclasses.asdict(work))]
+        root = str(Path(__file__).resolve().parents[1])
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, variables.get("PYTHONPATH")]))
+    elif python != sys.executable:
+        variables.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
+    return [python, __file__, json.dumps(dataclasses.asdict(work))], variables
+
+
+def measure(work: Work, python: str, limit: float | None) -> dict[str, Any]:
+    """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory or time, say."""
+    command, variables = _command(work, python)
     try:
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -210,6 +219,12 @@ def measure(work: Work, python: str, limit: float | None) -> dict[str, Any]:
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def start(name: str, work: Work, python: str) -> Worker:
+    """A process that has built and compiled what it takes, ready for turns."""
+    command, variables = _command(work, python)
+    return Worker(name, [*command, "--turns"], variables)
 
 
 def once(
@@ -220,17 +235,53 @@ def once(
     Another machine's or card's result is another, and so is one of other versions or other code.
     """
     wanted = {**keys, **dataclasses.asdict(work), **identity(python)}
-    if results.is_file():
-        for line in results.read_text().splitlines():
-            row = json.loads(line)
-            if "error" not in row and {name: row.get(name) for name in wanted} == wanted:
-                return row
+    found = _found(results, wanted)
+    if found is not None:
+        return found
     row = {**wanted, **now(python), **measure(work, python, limit)}
-    with results.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    _add(results, row)
     said = row.get("error") or f"{min(row['seconds']) / work.steps:.3f} s an update"
     print(" ".join(map(str, keys.values())), work.contender, work.backend, said, file=sys.stderr, flush=True)
     return row
+
+
+def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rounds: int, **keys: Any) -> None:
+    """Adds a row for each of `works`, by title, measured in turns, once all are ready; none where all are there."""
+    wanted = {
+        title: {**keys, "title": title, **dataclasses.asdict(work), **identity(pythons[title])}
+        for title, work in works.items()
+    }
+    if all(_found(results, each) for each in wanted.values()):
+        return
+
+    def turn(worker: Worker) -> dict[str, Any]:
+        answer = worker.ask("go")
+        step = answer["seconds"] / works[worker.name].steps
+        print(*keys.values(), worker.name, f"{step:.4f} s an update", file=sys.stderr, flush=True)
+        return {**answer, **worker.ask("peak")}
+
+    starts = {title: partial(start, title, work, pythons[title]) for title, work in works.items()}
+    said, turns, left_out = take_turns(starts, rounds, turn, started_at_once=len(starts))
+    for title, facts in wanted.items():
+        row = {**facts, **now(pythons[title]), **said.get(title, {"error": left_out.get(title)})}
+        if title in turns:
+            row["seconds"] = [each["seconds"] for each in turns[title]]
+            row |= {name: max(each[name] for each in turns[title]) for name in ("peak_bytes", "product_peak")}
+        _add(results, row)
+
+
+def _found(results: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """The row of a file of JSON lines that has these facts, and no error."""
+    for line in results.read_text().splitlines() if results.is_file() else []:
+        row = json.loads(line)
+        if "error" not in row and {name: row.get(name) for name in wanted} == wanted:
+            return row
+    return None
+
+
+def _add(results: Path, row: dict[str, Any]) -> None:
+    with results.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -246,22 +297,40 @@ def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if is_peer(row)]
 
 
-def main() -> None:
-    work = Work(**json.loads(sys.argv[1]))
+def prepare(work: Work) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
+    """Build and warm up; an order is `"go"`, a round, or `"peak"`, the product's."""
     card = device_name(work.framework, work.device)
     train = CONTENDERS[work.contender](work)
     before = memory(work.framework, work.device)
     start = time.perf_counter()
     train(max(2, work.steps_per_execution))
     first = time.perf_counter() - start
-    seconds = []
-    for _ in range(work.repeats):
+    release(work.framework, work.device)
+
+    def answer(order: str) -> dict[str, Any]:
+        if order == "peak":
+            return {"product_peak": peak(work.framework, work.dtype, work.device)}
+        if work.device == "gpu":
+            train(2)  # Takes back what memory has been given to others.
         start = time.perf_counter()
         train(work.steps)
-        seconds.append(time.perf_counter() - start)
-    took = memory(work.framework, work.device)
-    answer = {"seconds": seconds, "first": first, "built_bytes": before, "peak_bytes": took, "device_name": card}
-    print(json.dumps({**answer, "product_peak": peak(work.framework, work.dtype, work.device)}))
+        seconds = time.perf_counter() - start
+        took = memory(work.framework, work.device)
+        release(work.framework, work.device)
+        return {"seconds": seconds, "peak_bytes": took}
+
+    return {"first": first, "built_bytes": before, "device_name": card}, answer
+
+
+def main() -> None:
+    work = Work(**json.loads(sys.argv[1]))
+    if "--turns" in sys.argv:
+        serve(lambda: prepare(work))
+        return
+    about, answer = prepare(work)
+    rounds = [answer("go") for _ in range(work.repeats)]
+    took = {"seconds": [each["seconds"] for each in rounds], "peak_bytes": rounds[-1]["peak_bytes"]}
+    print(json.dumps({**about, **took, **answer("peak")}))
 
 
 if __name__ == "__main__":

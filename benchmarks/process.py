@@ -125,6 +125,14 @@ def memory(framework: str, device: str = "cpu") -> int:
     return tf.config.experimental.get_memory_info("GPU:0")["peak"]
 
 
+def release(framework: str, device: str) -> None:
+    """Gives back what the framework keeps of the card's memory for later, if it can: others have their turn."""
+    if device == "gpu" and framework == "torch":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 def environment(device: str) -> dict[str, str]:
     """Variables under which all frameworks take that device, and of a card no more memory than they use."""
     if device == "cpu":

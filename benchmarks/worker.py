@@ -10,6 +10,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 Answer = dict[str, Any]
@@ -62,9 +63,12 @@ class Worker:
 
 
 def take_turns(
-    starts: dict[str, Callable[[], Worker]], rounds: int, turn: Callable[[Worker], Any]
+    starts: dict[str, Callable[[], Worker]], rounds: int, turn: Callable[[Worker], Any], started_at_once: int = 1
 ) -> tuple[dict[str, Answer], dict[str, list[Any]], dict[str, str]]:
-    """What each contender says of itself, and what `turn` gives for it, so often; and why some are left out."""
+    """What each contender says of itself, and what `turn` gives for it, so often; and why some are left out.
+
+    So many start beside each other; no turn is taken before all are ready.
+    """
     workers: dict[str, Worker] = {}
     turns: dict[str, list[Any]] = {}
     left_out: dict[str, str] = {}
@@ -75,9 +79,10 @@ def take_turns(
             workers.pop(name, None)
             print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
 
-        for name, start in starts.items():
+        pool = stack.enter_context(ThreadPoolExecutor(started_at_once))
+        for name, starting in {name: pool.submit(start) for name, start in starts.items()}.items():
             try:
-                workers[name] = start()
+                workers[name] = starting.result()
             except RuntimeError as error:  # The others are measured without it.
                 leave_out(name, error)
                 continue
