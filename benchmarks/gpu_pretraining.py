@@ -1,7 +1,7 @@
 """Pre-training in bfloat16 on one accelerator: ours on JAX and PyTorch beside transformers, with MFU and sweeps.
 
-    python benchmarks/gpu_pretraining.py
-    python benchmarks/gpu_pretraining.py --table
+    KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py
+    KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py --table
 
 BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batches and lengths. At each
 size every contender has a process of its own; they start beside each other, and take turns once all have compiled.
@@ -178,7 +178,8 @@ def main() -> None:
     facts = about_rows("gpu_pretraining.py", options, rows)
     text = "\n".join(["# Pre-training on a card", "", *describe(facts), "", table(rows)])
     write(options.out / f"{name}.md", text, {"about": facts, "rows": rows})
-    draw(rows, options.out / f"{name}.svg")
+    if any(row["sweep"] in SWEEPS for row in rows):
+        draw(rows, options.out / f"{name}.svg")
     print(text)
 
 

@@ -1,0 +1,102 @@
+"""`jit_compile=True` on PyTorch: the backbone as one program, which computes what it computes without."""
+
+import shutil
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
+
+if keras.backend.backend() != "torch":
+    pytest.skip("PyTorch's own", allow_module_level=True)
+
+import torch
+
+from keras_bert_zoo.layers.torch_compiled import _programs
+
+
+@pytest.fixture
+def drawn_only(monkeypatch):
+    """Programs are drawn, with their gradients, but run by PyTorch's own operations: compiling takes half a minute."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+
+
+def classifier(tokenizer, jit_compile, change=lambda model: None, pooling="first", **options):
+    keras.utils.set_random_seed(3)
+    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0, **options})
+    preprocessor = tokenizer and kbz.BertPreprocessor(tokenizer, 16)
+    options = {"num_classes": 3, "preprocessor": preprocessor, "dropout": 0.0, "pooling": pooling}
+    model = randomise(kbz.BertTextClassifier(backbone, **options))
+    change(model)
+    model.compile(keras.optimizers.SGD(0.1), jit_compile=jit_compile)
+    return model
+
+
+def trained(model):
+    """Losses, weights and predictions, of batches of several sizes and lengths."""
+    losses = model.fit(TEXTS, LABELS, batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]
+    return [losses, *map(numpy, model.weights), model.predict(TEXTS, batch_size=2, verbose=0)]
+
+
+def assert_same_as_without(model, other, atol=1e-5):
+    found, expected = trained(model), trained(other)
+    assert expected[0][1] < expected[0][0]
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=atol)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="PyTorch compiles for a CPU with g++")
+def test_compiled_it_is_the_same(tokenizer):
+    model = classifier(tokenizer, True)
+    assert_same_as_without(model, classifier(tokenizer, False))
+    assert len(_programs[model.backbone]) == 2  # To train, and to predict.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dtype": "mixed_bfloat16"},
+        {"causal": True, "pooling": "last"},
+        {"change": lambda model: model.backbone.enable_lora(2)},
+        {"change": lambda model: setattr(model.backbone.encoder_layers[0], "trainable", False), "num_layers": 2},
+    ],
+    ids=["float32", "bfloat16", "left to right", "LoRA", "a frozen block"],
+)
+def test_the_program_is_the_same(tokenizer, drawn_only, options):
+    half = options.get("dtype") == "mixed_bfloat16"
+    model = classifier(tokenizer, True, **options)
+    assert_same_as_without(model, classifier(tokenizer, False, **options), atol=0.02 if half else 1e-5)
+    assert len(_programs[model.backbone]) == 2
+
+
+def test_masked_positions_are_given_to_the_program(drawn_only):
+    inputs = {**random_inputs(), "mask_positions": np.array([[0, 8], [1, 0], [0, 1]], "int32")}
+    targets = {"mlm": np.array([[7, 8], [9, 10], [11, 12]], "int32"), "nsp": np.array([0, 1, 1], "int32")}
+    losses = []
+    for jit_compile in (True, False):
+        backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0})
+        model = randomise(kbz.BertPretrainer(backbone))
+        model.compile(kbz.AdamW(1e-2), jit_compile=jit_compile)
+        losses.append([model.train_on_batch(inputs, targets)[0] for _ in range(3)])
+        assert (backbone in _programs) == jit_compile
+    assert losses[1][2] < losses[1][0]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_each_step_drops_other_values(drawn_only):
+    inputs = random_inputs()
+    model = classifier(None, True, dropout=0.5)
+    model.compile(keras.optimizers.SGD(0.0), jit_compile=True)
+    assert len({float(model.train_on_batch(inputs, np.array([0, 1, 2]))[0]) for _ in range(3)}) == 3
+
+
+def test_blocks_that_are_computed_again_are_not_compiled(tokenizer):
+    with keras.RematScope("list_of_layers", layer_names=["encoder_layer_0"]):
+        model = classifier(tokenizer, True)
+    assert_same_as_without(model, classifier(tokenizer, False))
+    assert model.backbone not in _programs
