@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -230,6 +231,21 @@ def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp
             pretrain(Run(run.data, "bert_tiny", steps=2, save_every=2, batch_size=8, **changes), tmp_path / "out")
         assert words in str(error.value)
         assert not (tmp_path / "out").exists()
+
+
+@slow_on("tensorflow", "jax")
+def test_a_compiled_run_is_the_same_run(run, tmp_path, monkeypatch):
+    if keras.backend.backend() == "torch":
+        import torch
+
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    run = replace(run, steps=4, dropout=0.0)
+    model = pretrain(replace(run, jit_compile=True), tmp_path / "compiled", verbose=0)
+    assert model.jit_compile
+    pretrain(run, tmp_path / "not", verbose=0)
+    expected = weights(tmp_path / "not")
+    for path, weight in weights(tmp_path / "compiled").items():
+        np.testing.assert_allclose(weight, expected[path], atol=1e-5, err_msg=path)
 
 
 @slow_on("tensorflow", "jax")

@@ -232,6 +232,7 @@ def _add_pretrain(commands: Any) -> None:
         ("vocab", str, "the vocab.txt of TFRecords"),
     )
     parser.add_argument("--cased", action="store_true", default=None, help="that vocabulary keeps case and accents")
+    parser.add_argument("--jit-compile", action="store_true", default=None, help="for PyTorch on a GPU: faster steps")
     parser.add_argument("--out", required=True, help="directory of the run")
 
 

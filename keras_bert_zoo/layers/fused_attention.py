@@ -21,7 +21,8 @@ def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0) -> 
         `[batch, length, heads, head_dim]`.
     """
     if keras.backend.backend() == "torch":
-        return _in_torch(*qkv.unbind(2), mask, causal, dropout)  # Whose gradient is one array, written once.
+        query, key, value = qkv.unbind(2)  # Its gradient is one array, written once.
+        return _in_torch(query, key, value, mask, causal, dropout)
     query, key, value = (qkv[:, :, i] for i in range(3))
     if keras.backend.backend() == "jax":
         return _in_jax(query, key, value, mask, causal)
