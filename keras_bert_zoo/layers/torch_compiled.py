@@ -45,3 +45,8 @@ def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> 
     for tensor in tensors.values():
         torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
     return program_for_others(*inputs)
+
+
+def forget_programs(model: Any) -> None:
+    """What is changed in a layer, such as a rate of dropout, counts from `compile` on, as everywhere in Keras."""
+    _programs.pop(model, None)

@@ -11,7 +11,15 @@ from keras_bert_zoo.layers.passes import step_of_this_process
 class RunsItsSteps:
     """For a `keras.Model`: the steps of `fit`, `evaluate` and `predict` may use what this machine alone has."""
 
+    backbone: Any
     jit_compile: Any
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        super().compile(*args, **kwargs)  # type: ignore[misc]
+        if keras.backend.backend() == "torch":
+            from keras_bert_zoo.layers.torch_compiled import forget_programs
+
+            forget_programs(self.backbone)
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         with step_of_this_process("training", self.jit_compile):
