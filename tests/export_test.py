@@ -304,7 +304,8 @@ def test_spelled_out_gelu():
     with gelu_spelled_out():
         spelled = numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))
     np.testing.assert_allclose(spelled, expected, atol=1e-6)
-    assert (spelled != numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))).any()  # As ever outside.
+    if BACKEND != "jax":  # Which takes erf everywhere.
+        assert (spelled != numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))).any()  # As ever outside.
 
 
 def test_refusals(classifier, tmp_path, monkeypatch):
