@@ -34,14 +34,17 @@ from keras_bert_zoo.training.devices import peak_of
 from keras_bert_zoo.training.speed import training_flops
 
 RESULTS = Path(__file__).parent / "results"
-CONTENDERS = {
+CONTENDERS: dict[str, dict[str, Any]] = {
     "keras_bert_zoo, JAX": {"backend": "jax"},
     "keras_bert_zoo, PyTorch, compiled": {"backend": "torch", "compiled": True},
     "keras_bert_zoo, PyTorch": {"backend": "torch"},
     "transformers": {"contender": "transformers"},
     "transformers, torch.compile": {"contender": "transformers", "compiled": True},
     "keras_bert_zoo, JAX, no attention dropout": {"backend": "jax", "attention_dropout": 0.0},
-}
+    "transformers, torch.compile, no attention dropout": {
+        "contender": "transformers", "compiled": True, "attention_dropout": 0.0,
+    },
+}  # fmt: skip
 BASE = {"layers": 12, "width": 768, "heads": 12}
 LARGE = {"layers": 24, "width": 1024, "heads": 16}
 TABLE = {
@@ -62,7 +65,7 @@ TINY = {"layers": 1, "width": 64, "heads": 1, "length": 16, "predictions": 2, "b
 
 def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, Work]]]:
     """What is measured side by side, the most wanted first: the keys it is kept under, and the contenders' works."""
-    wanted = [({"sweep": "table", "n": title}, size, options.contenders) for title, size in TABLE.items()]
+    wanted = [({"sweep": "table", "n": title}, size, tuple(CONTENDERS)) for title, size in TABLE.items()]
     for sweep, values in SWEEPS.items():
         wanted += [({"sweep": sweep, "n": n}, size, SWEPT) for n, size in values.items()]
     if options.quick:  # One of each.
@@ -76,9 +79,9 @@ def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, W
     ]
 
 
-def rate(row: dict[str, Any]) -> float:
-    """Sequences a second, the median of the rounds."""
-    return row["batch"] * row["steps"] / statistics.median(row["seconds"])
+def rates_of(row: dict[str, Any]) -> list[float]:
+    """Sequences a second, of each round."""
+    return [row["batch"] * row["steps"] / seconds for seconds in row["seconds"]]
 
 
 def share(row: dict[str, Any], sequences_per_second: float, peak: float | None) -> str:
@@ -103,15 +106,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     for size in dict.fromkeys(row["n"] for row in rows if row["sweep"] == "table"):
         of_size = [row for row in rows if row["n"] == size]
         rates = {
-            name: [
-                row["batch"] * row["steps"] / seconds
-                for row in of_size
-                if row["title"] == name and "error" not in row
-                for seconds in row["seconds"]
-            ]
+            name: [rate for row in of_size if row["title"] == name and "error" not in row for rate in rates_of(row)]
             for name in CONTENDERS
         }
-        peers = [statistics.median(found) for name, found in rates.items() if name in _PEERS and found]
         for name, found in rates.items():
             failed = next((row["error"] for row in of_size if row["title"] == name and "error" in row), None)
             if not found:
@@ -119,6 +116,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 continue
             row = next(row for row in of_size if row["title"] == name and "error" not in row)
             median = statistics.median(found)
+            peers = [statistics.median(rates[peer]) for peer in _peers_of(name) if rates[peer]]
             against = f"{median / max(peers):.2f}" if peers else "-"
             lines.append(
                 f"| {size} | {name} | {row['batch']} | {median:.1f} ({min(found):.1f}..{max(found):.1f}) "
@@ -129,7 +127,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_PEERS = ("transformers", "transformers, torch.compile")  # With the same dropout; the faster one is compared with.
+def _peers_of(name: str) -> list[str]:
+    """transformers with the same dropout, of which the faster one is compared with."""
+    same = CONTENDERS[name].get("attention_dropout")
+    return [
+        peer
+        for peer, options in CONTENDERS.items()
+        if options.get("contender") == "transformers" and options.get("attention_dropout") == same
+    ]
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -139,7 +144,12 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     for axes, sweep in zip(figure.subplots(1, 2), SWEEPS, strict=True):
         for name in SWEPT:
             found = [row for row in rows if row["sweep"] == sweep and row["title"] == name and "error" not in row]
-            axes.plot([row["n"] for row in found], [rate(row) * row["length"] for row in found], "o-", label=name)
+            axes.plot(
+                [row["n"] for row in found],
+                [statistics.median(rates_of(row)) * row["length"] for row in found],
+                "o-",
+                label=name,
+            )
         axes.set(xlabel=sweep, ylabel="tokens a second", xscale="log", ylim=(0, None))
     figure.axes[0].legend(fontsize="small")
     figure.savefig(path)
@@ -153,9 +163,6 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no size after so many")
-    parser.add_argument(
-        "--contenders", nargs="*", choices=tuple(CONTENDERS), default=list(CONTENDERS), help="in the table"
-    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table", action="store_true", help="report what is there; measure nothing")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -171,8 +178,10 @@ def main() -> None:
             if time.monotonic() - start > 60 * options.minutes:
                 print("out of time; the same command goes on", file=sys.stderr)
                 break
-            peers = {title for title, work in works.items() if work.contender == "transformers"}
-            pythons = {title: options.peers_python if title in peers else sys.executable for title in works}
+            pythons = {
+                title: options.peers_python if work.contender == "transformers" else sys.executable
+                for title, work in works.items()
+            }
             together(results, works, pythons, options.rounds, **keys)
     rows = newest([json.loads(line) for line in results.read_text().splitlines()])
     facts = about_rows("gpu_pretraining.py", options, rows)

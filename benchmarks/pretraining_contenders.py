@@ -204,7 +204,7 @@ def _command(work: Work, python: str) -> tuple[list[str], dict[str, str]]:
     if work.contender == "keras_bert_zoo":
         root = str(Path(__file__).resolve().parents[1])
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, variables.get("PYTHONPATH")]))
-    elif python != sys.executable:
+    else:
         variables.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
     return [python, __file__, json.dumps(dataclasses.asdict(work))], variables
 

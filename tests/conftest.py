@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -39,6 +40,15 @@ def start(tmp_path):
     preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
     kbz.BertPretrainer(backbone, preprocessor).save_to_preset(tmp_path / "start")
     return str(tmp_path / "start")
+
+
+@pytest.fixture
+def drawn_only(monkeypatch):
+    """PyTorch draws programs, with their gradients, and runs its own operations: compiling takes half a minute."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
 
 
 @pytest.fixture(scope="session")

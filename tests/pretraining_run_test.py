@@ -14,7 +14,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import keras
@@ -234,11 +233,7 @@ def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp
 
 
 @slow_on("tensorflow", "jax")
-def test_a_compiled_run_is_the_same_run(run, tmp_path, monkeypatch):
-    if keras.backend.backend() == "torch":
-        import torch
-
-        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+def test_a_compiled_run_is_the_same_run(run, tmp_path, drawn_only):
     run = replace(run, steps=4, dropout=0.0)
     model = pretrain(replace(run, jit_compile=True), tmp_path / "compiled", verbose=0)
     assert model.jit_compile

@@ -1,7 +1,6 @@
 """`jit_compile=True` on PyTorch: the backbone as one program, which computes what it computes without."""
 
 import shutil
-from functools import partial
 
 import keras
 import numpy as np
@@ -13,15 +12,7 @@ from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
 if keras.backend.backend() != "torch":
     pytest.skip("PyTorch's own", allow_module_level=True)
 
-import torch
-
 from keras_bert_zoo.layers.torch_compiled import _programs
-
-
-@pytest.fixture
-def drawn_only(monkeypatch):
-    """Programs are drawn, with their gradients, but run by PyTorch's own operations: compiling takes half a minute."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
 
 
 def classifier(tokenizer, jit_compile, change=lambda model: None, pooling="first", **options):

@@ -30,7 +30,7 @@ def _gelu_erf_in_training(x: Any) -> Any:
 
 
 def _of_erf(x: Any) -> Any:
-    """What TensorFlow and JAX have is of erfc, several times the work of erf on a CPU, and more on a GPU.
+    """TensorFlow and JAX compute erfc, on a CPU several times the work of erf.
 
     TensorFlow's has half the digits in half precision besides.
     """

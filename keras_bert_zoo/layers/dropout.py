@@ -38,8 +38,8 @@ class Dropout(keras.layers.Dropout):
 def _in_jax(inputs: Any, rate: float, key: Any) -> Any:
     """Each value's draw is a hash of its place and two words of the key, murmur3's last steps with one of them between.
 
-    JAX's generator, of 20 rounds, is what the step of a GPU waits for at 512 tokens, and takes five times as long on a
-    CPU. XLA computes either again for the gradient, and keeps no mask.
+    JAX's own generator, of 20 rounds, takes five times as long on a CPU, and 7 ms more of 81 in a step of BERT base on
+    an H200 (64 texts of 512 tokens).
     """
     import jax
 

@@ -14,7 +14,8 @@ def step_of_this_process(kind: str, compiled: bool) -> Iterator[None]:
     """Within, a step is drawn that this process runs, "training" or "outputs", and that is no graph to be saved.
 
     So there may be operations that another machine's TensorFlow does not know, and for outputs alone those without a
-    gradient; but not where XLA compiles the step (`compiled`), which knows none of them. PyTorch compiles blocks then.
+    gradient; but not where XLA compiles the step (`compiled`), which knows none of them. PyTorch compiles the backbone
+    then.
     """
     token = _step.set("compiled" if compiled else kind)
     try:

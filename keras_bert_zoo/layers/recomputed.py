@@ -26,6 +26,7 @@ class RecomputedLayer(keras.layers.Layer):
 
     @property
     def is_recomputed(self) -> bool:
+        """Keras' own condition, known before a call: what a call gathers for it takes time at each batch on PyTorch."""
         mode = self._remat_mode
         return bool(mode and mode.mode and self.name in mode.layer_names)
 

@@ -14,9 +14,9 @@ _programs: Any = weakref.WeakKeyDictionary()
 def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> Any:
     """`compute(**arguments)`, made of the weights of `model`, compiled.
 
-    What Keras compiles for `jit_compile` is its step as it stands in Python, of which `torch.compile` makes hundreds of
-    programs, a dozen for each block, and which it gives up at our optimizers. Here the model is drawn as one graph of
-    tensors, its weights among the inputs, and compiled for the shapes that come first; and once more, for all others.
+    What Keras compiles for `jit_compile` is its step as it stands in Python, of which `torch.compile` makes many small
+    programs, and which it gives up at our optimizers. Here the model is drawn as one graph of tensors, its weights
+    among the inputs, and compiled for the shapes that come first; and once more, for all others.
 
     Args:
         model: A Keras layer, built.

@@ -175,7 +175,11 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
         return super().__call__(inputs, **options)
 
     def call(self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
-        if keras.backend.backend() == "torch" and is_compiled() and not self._recomputes:
+        if (
+            keras.backend.backend() == "torch"
+            and is_compiled()
+            and not any(layer.is_recomputed for layer in self.encoder_layers)
+        ):
             from keras_bert_zoo.layers.torch_compiled import compiled_call
 
             return compiled_call(self, self._encode, **inputs, output_positions=output_positions, training=training)
@@ -186,10 +190,6 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
     def _encode(self, output_positions: Any, training: bool | None, **inputs: Any) -> Any:
         states, _ = encode(self, inputs, output_positions, training)
         return outputs_of(self, states[-1])
-
-    @property
-    def _recomputes(self) -> bool:
-        return any(layer.is_recomputed for layer in self.encoder_layers)
 
     def compute_output_spec(
         self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None

@@ -34,7 +34,7 @@ class RunsItsSteps:
             return super().predict_step(*args, **kwargs)  # type: ignore[misc]
 
     def _should_torch_compile(self) -> bool:
-        return False  # The step as it stands in Python: see `layers/torch_compiled.py`.
+        return False  # Not the step as it stands in Python, as Keras would: see `layers/torch_compiled.py`.
 
     def make_test_function(self, force: bool = False) -> Any:
         return self._made("test_function", super().make_test_function, force)  # type: ignore[misc]
