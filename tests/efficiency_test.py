@@ -183,6 +183,43 @@ def test_scale_and_mask_follow_the_product_where_nothing_is_trained(step, joined
     assert chains.count(["BatchMatMulV2", "Mul", "AddV2"]) == (2 if joined else 0)
 
 
+# --- What a GPU's host waits for
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="Elsewhere a step is one program.")
+def test_a_step_reads_no_value_and_sends_few():
+    """The host would wait for the GPU where it reads a value, and where it sends one, which Keras does with six."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    reads = {"item", "__bool__", "__float__", "__int__", "__index__", "__array__", "tolist", "numpy", "cpu", "nonzero"}
+
+    class Waits(TorchFunctionMode):
+        read: list = []
+        sent: list = []
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            name, kwargs = getattr(function, "__name__", ""), kwargs or {}
+            if name in reads:
+                self.read.append(name)
+            if name in ("tensor", "as_tensor") and "device" in kwargs and not isinstance(args[0], torch.Tensor):
+                self.sent.append(np.asarray(args[0]).tolist())
+            return function(*args, **kwargs)
+
+    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"))
+    model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-4, total_steps=10)))
+    ids, places = torch.ones(5, 6, dtype=torch.int32), torch.ones(5, 2, dtype=torch.int32)
+    inputs = {"token_ids": ids, "segment_ids": ids, "padding_mask": ids, "mask_positions": places}
+    targets = {"mlm": places, "nsp": places[:, 0]}
+    weights = {name: torch.ones(target.shape) for name, target in targets.items()}
+    model.train_step((inputs, targets, weights))  # Makes the optimizer's variables.
+    with Waits() as waits:
+        model.train_step((inputs, targets, weights))
+    assert waits.read == []
+    of_outputs, of_loss, of_counter = [[5, 2], 5, [5], 5], [5], [1]  # Predictions of a loss, examples of its mean.
+    assert waits.sent == of_outputs + of_loss + of_counter
+
+
 # --- Passes in which nothing is trained
 
 

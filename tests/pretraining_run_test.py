@@ -237,6 +237,10 @@ def test_a_compiled_run_is_the_same_run(run, tmp_path, drawn_only):
     run = replace(run, steps=4, dropout=0.0)
     model = pretrain(replace(run, jit_compile=True), tmp_path / "compiled", verbose=0)
     assert model.jit_compile
+    if keras.backend.backend() == "torch":
+        from keras_bert_zoo.layers.torch_compiled import _programs
+
+        assert model.backbone in _programs
     pretrain(run, tmp_path / "not", verbose=0)
     expected = weights(tmp_path / "not")
     for path, weight in weights(tmp_path / "compiled").items():

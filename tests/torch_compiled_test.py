@@ -1,6 +1,8 @@
 """`jit_compile=True` on PyTorch: the backbone as one program, which computes what it computes without."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import keras
 import numpy as np
@@ -65,6 +67,36 @@ def test_the_program_is_the_same(tokenizer, drawn_only, options):
     assert len(_programs[model.backbone]) == 2
 
 
+def inputs_of(batch, length):
+    ids = np.random.default_rng(batch).integers(5, 40, (batch, length)).astype("int32")
+    return {"token_ids": ids, "segment_ids": ids % 2, "padding_mask": np.ones_like(ids)}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [(1, 9), (4, 1), (4, 16), (4, 8), (8, 9), (2, 9), (9, 9)],
+    ids=["one text", "one token", "all positions", "the width", "a batch of the width", "of the segments", "a square"],
+)
+@pytest.mark.filterwarnings("ignore:You are using a softmax")  # Of one token.
+def test_whatever_comes_first_the_program_is_for_all_shapes(first, drawn_only):
+    """Sizes that PyTorch would take for a constant, or for one of a weight's."""
+    model, expected = classifier(None, True), classifier(None, False)
+    for batch, length in [first, (5, 7), (1, 9), (4, 1), (4, 16), (3, 8)]:
+        x, y = inputs_of(batch, length), np.arange(batch) % 3
+        np.testing.assert_allclose(model.predict_on_batch(x), expected.predict_on_batch(x), atol=1e-5)
+        losses = [each.train_on_batch(x, y)[0] for each in (model, expected)]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert len(_programs[model.backbone]) == 2
+
+
+def test_threads_draw_one_after_the_other(drawn_only):
+    models, x = [classifier(None, True) for _ in range(2)], inputs_of(4, 9)
+    expected = classifier(None, False).predict_on_batch(x)
+    with ThreadPoolExecutor(4) as threads:
+        for outputs in threads.map(lambda model: model.predict_on_batch(x), models * 2):
+            np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
 def test_masked_positions_are_given_to_the_program(drawn_only):
     inputs = {**random_inputs(), "mask_positions": np.array([[0, 8], [1, 0], [0, 1]], "int32")}
     targets = {"mlm": np.array([[7, 8], [9, 10], [11, 12]], "int32"), "nsp": np.array([0, 1, 1], "int32")}
@@ -91,6 +123,30 @@ def test_each_step_drops_other_values(drawn_only):
     for layer in model.backbone._flatten_layers():
         layer.rate = 0.0
     assert len(losses()) == 1
+
+
+def add_hook(model, seen):
+    model.backbone.encoder_layers[0].register_forward_hook(lambda *_: seen.append(1))
+
+
+def add_loss(model, seen):
+    model.backbone.encoder_layers[0].intermediate.activity_regularizer = keras.regularizers.L2(1.0)
+
+
+def add_history(model, seen):
+    model.backbone.encoder_layers[0].intermediate.quantize("float8")
+
+
+@pytest.mark.parametrize("change", [add_hook, add_loss, add_history])
+def test_what_a_graph_would_leave_out_is_not_compiled(change):
+    losses, seen = [], ([], [])
+    for jit_compile in (True, False):
+        model = classifier(None, jit_compile, partial(change, seen=seen[jit_compile]))
+        losses.append([model.train_on_batch(inputs_of(4, 9), np.arange(4) % 3)[0] for _ in range(3)])
+        assert model.backbone not in _programs
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert seen[0] == seen[1]
+    assert bool(seen[0]) == (change is add_hook)
 
 
 def test_blocks_that_are_computed_again_are_not_compiled(tokenizer):

@@ -6,13 +6,13 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.layers.parts import plain_part
-from keras_bert_zoo.layers.passes import are_weights_kept, kept, makes_outputs_alone
+from keras_bert_zoo.layers.passes import are_weights_kept, is_compiled, kept, makes_outputs_alone
 from keras_bert_zoo.layers.rows import from_rows, to_rows
 
 
 def _may_keep(inputs: Any) -> bool:
     """Whether what was made of the weights for a product with `inputs` serves another call."""
-    if keras.backend.backend() != "torch":
+    if keras.backend.backend() != "torch" or is_compiled():
         return False  # It is part of a program.
     import torch
 

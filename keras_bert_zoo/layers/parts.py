@@ -31,14 +31,19 @@ def call_part(owner: keras.layers.Layer, part: keras.layers.Layer, *inputs: Any,
 
 def is_plain(owner: Any, part: Any, hidden: Any) -> bool:
     """Whether nothing is asked of `part` but what its class computes, in the dtypes of `owner` and `hidden`."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # A PyTorch module's.
     return (
         type(part) in _PLAIN
         and "call" not in vars(part)  # As calibration puts one there, which looks on.
-        and not any(getattr(part, name, None) for name in hooks)
+        and not has_hooks(part)
         and part.quantization_mode is None
         and part.activity_regularizer is None
         and owner.autocast
         and part.variable_dtype == owner.variable_dtype
         and part.compute_dtype == owner.compute_dtype == keras.backend.standardize_dtype(hidden.dtype)
     )
+
+
+def has_hooks(layer: Any) -> bool:
+    """Whether there are hooks of a PyTorch module, which its call runs."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(layer, name, None) for name in hooks)

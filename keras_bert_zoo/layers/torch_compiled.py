@@ -1,28 +1,36 @@
 """A model as a program of `torch.compile`; imported on PyTorch alone."""
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from keras_bert_zoo.layers.parts import has_hooks
+from keras_bert_zoo.layers.recomputed import RecomputedLayer
 
 _programs: Any = weakref.WeakKeyDictionary()
 
 
 def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> Any:
-    """`compute(**arguments)`, made of the weights of `model`, compiled.
+    """`compute(**arguments)`, made of the weights of `model`, compiled unless that would leave something out.
 
     What Keras compiles for `jit_compile` is its step as it stands in Python, of which `torch.compile` makes many small
     programs, and which it gives up at our optimizers. Here the model is drawn as one graph of tensors, its weights
-    among the inputs, and compiled for the shapes that come first; and once more, for all others.
+    among the inputs, and compiled for the shapes that come first; and once more for all others, a batch or a length of
+    one aside.
 
     Args:
         model: A Keras layer, built.
         compute: What it does.
-        arguments: Tensors `[batch, length]`, and hashable constants.
+        arguments: Tensors `[batch, length]`, one named `output_positions` `[batch, n]`, and hashable constants.
     """
+    if any(map(_does_more, model._flatten_layers(include_self=False))):
+        return compute(**arguments)
     weights = model.weights
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     constants = {name: value for name, value in arguments.items() if name not in tensors}
@@ -30,15 +38,11 @@ def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> 
     looks = [(tensor.dtype, tensor.ndim, tensor.device, tensor.requires_grad) for tensor in inputs]
     key = (*tensors, *constants.items(), *looks, torch.is_grad_enabled())
     shapes = [tensor.shape for tensor in tensors.values()]
-    programs = _programs.setdefault(model, {})
-    if key not in programs:
-
-        def drawn(*inputs: Any) -> Any:
-            with keras.StatelessScope(list(zip(weights, inputs, strict=False))):
-                return compute(**dict(zip(tensors, inputs[len(weights) :], strict=True)), **constants)
-
-        graph = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*inputs)
-        programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
+    with compile_lock:  # PyTorch draws or compiles one graph at a time.
+        programs = _programs.setdefault(model, {})
+        if key not in programs:
+            graph = _graph(weights, compute, tensors, constants)
+            programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
     first, program, program_for_others = programs[key]
     if shapes == first:
         return program(*inputs)
@@ -50,3 +54,41 @@ def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> 
 def forget_programs(model: Any) -> None:
     """What is changed in a layer, such as a rate of dropout, counts from `compile` on, as everywhere in Keras."""
     _programs.pop(model, None)
+
+
+def _does_more(layer: Any) -> bool:
+    """Whether a call of this layer does what is no output: a graph of tensors would leave it out."""
+    return (
+        has_hooks(layer)
+        or layer.activity_regularizer is not None
+        or layer.quantization_mode == "float8"  # Keeps a history of what it has seen.
+        or (isinstance(layer, RecomputedLayer) and layer.is_recomputed)
+    )
+
+
+def _graph(weights: Any, compute: Any, tensors: dict[str, Any], constants: dict[str, Any]) -> Any:
+    """The graph for all shapes of `tensors`, whatever their own are.
+
+    PyTorch takes sizes that are equal while it draws for the same one, and 0 and 1 for constants. So it is shown
+    tensors whose sizes are like no other's, the next free ones: code that looks at a length finds one about as long.
+    """
+    taken = {0, 1, *(size for weight in weights for size in weight.shape)}
+    sizes: dict[Any, int] = {}
+
+    def size(name: str, real: int) -> int:
+        if name not in sizes:
+            sizes[name] = next(free for free in itertools.count(real) if free not in taken)
+            taken.add(sizes[name])
+        return sizes[name]
+
+    def stand_in(name: str, tensor: Any) -> Any:
+        batch, length = tensor.shape
+        second = name if name == "output_positions" else "length"
+        return tensor.new_zeros(size("batch", batch), size(second, length))
+
+    def drawn(*inputs: Any) -> Any:
+        with keras.StatelessScope(list(zip(weights, inputs, strict=False))):
+            return compute(**dict(zip(tensors, inputs[len(weights) :], strict=True)), **constants)
+
+    values = [*(weight.value for weight in weights), *itertools.starmap(stand_in, tensors.items())]
+    return make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*values)

@@ -175,11 +175,7 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
         return super().__call__(inputs, **options)
 
     def call(self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
-        if (
-            keras.backend.backend() == "torch"
-            and is_compiled()
-            and not any(layer.is_recomputed for layer in self.encoder_layers)
-        ):
+        if keras.backend.backend() == "torch" and is_compiled():
             from keras_bert_zoo.layers.torch_compiled import compiled_call
 
             return compiled_call(self, self._encode, **inputs, output_positions=output_positions, training=training)
