@@ -10,7 +10,7 @@ _ONEDNN = (
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 )
-_PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+_PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
