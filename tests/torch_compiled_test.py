@@ -68,6 +68,7 @@ def test_the_program_is_the_same(tokenizer, drawn_only, options):
 
 
 def inputs_of(batch, length):
+    """Without padding: `random_inputs` leaves two tokens of each text, and wants one more."""
     ids = np.random.default_rng(batch).integers(5, 40, (batch, length)).astype("int32")
     return {"token_ids": ids, "segment_ids": ids % 2, "padding_mask": np.ones_like(ids)}
 

@@ -38,11 +38,12 @@ def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> 
     looks = [(tensor.dtype, tensor.ndim, tensor.device, tensor.requires_grad) for tensor in inputs]
     key = (*tensors, *constants.items(), *looks, torch.is_grad_enabled())
     shapes = [tensor.shape for tensor in tensors.values()]
-    with compile_lock:  # PyTorch draws or compiles one graph at a time.
-        programs = _programs.setdefault(model, {})
-        if key not in programs:
-            graph = _graph(weights, compute, tensors, constants)
-            programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
+    programs = _programs.setdefault(model, {})
+    if key not in programs:
+        with compile_lock:  # PyTorch draws or compiles one graph at a time.
+            if key not in programs:
+                graph = _graph(weights, compute, tensors, constants)
+                programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
     first, program, program_for_others = programs[key]
     if shapes == first:
         return program(*inputs)
@@ -73,22 +74,21 @@ def _graph(weights: Any, compute: Any, tensors: dict[str, Any], constants: dict[
     tensors whose sizes are like no other's, the next free ones: code that looks at a length finds one about as long.
     """
     taken = {0, 1, *(size for weight in weights for size in weight.shape)}
-    sizes: dict[Any, int] = {}
 
-    def size(name: str, real: int) -> int:
-        if name not in sizes:
-            sizes[name] = next(free for free in itertools.count(real) if free not in taken)
-            taken.add(sizes[name])
-        return sizes[name]
+    def free(real: int) -> int:
+        found = next(size for size in itertools.count(real) if size not in taken)
+        taken.add(found)
+        return found
 
-    def stand_in(name: str, tensor: Any) -> Any:
-        batch, length = tensor.shape
-        second = name if name == "output_positions" else "length"
-        return tensor.new_zeros(size("batch", batch), size(second, length))
+    batch, length = map(free, next(iter(tensors.values())).shape)
+    stand_ins = [
+        tensor.new_zeros(batch, free(tensor.shape[1]) if name == "output_positions" else length)
+        for name, tensor in tensors.items()
+    ]
 
     def drawn(*inputs: Any) -> Any:
         with keras.StatelessScope(list(zip(weights, inputs, strict=False))):
             return compute(**dict(zip(tensors, inputs[len(weights) :], strict=True)), **constants)
 
-    values = [*(weight.value for weight in weights), *itertools.starmap(stand_in, tensors.items())]
-    return make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*values)
+    values = [weight.value for weight in weights]
+    return make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*values, *stand_ins)
