@@ -38,11 +38,12 @@ def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> 
     looks = [(tensor.dtype, tensor.ndim, tensor.device, tensor.requires_grad) for tensor in inputs]
     key = (*tensors, *constants.items(), *looks, torch.is_grad_enabled())
     shapes = [tensor.shape for tensor in tensors.values()]
-    with compile_lock:  # PyTorch draws or compiles one graph at a time.
-        programs = _programs.setdefault(model, {})
-        if key not in programs:
-            graph = _graph(weights, compute, tensors, constants)
-            programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
+    programs = _programs.setdefault(model, {})
+    if key not in programs:
+        with compile_lock:  # PyTorch draws or compiles one graph at a time.
+            if key not in programs:
+                graph = _graph(weights, compute, tensors, constants)
+                programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
     first, program, program_for_others = programs[key]
     if shapes == first:
         return program(*inputs)
