@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from functools import partial
 from pathlib import Path
 
 import keras
@@ -44,11 +43,11 @@ def start(tmp_path):
 
 @pytest.fixture
 def drawn_only(monkeypatch):
-    """PyTorch draws programs, with their gradients, and runs its own operations: compiling takes half a minute."""
+    """PyTorch draws programs and runs them as drawn: compiling one takes half a minute."""
     if keras.backend.backend() == "torch":
         import torch
 
-        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+        monkeypatch.setattr(torch, "compile", lambda program, **_: program)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,10 @@ from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
 if keras.backend.backend() != "torch":
     pytest.skip("PyTorch's own", allow_module_level=True)
 
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+
 from keras_bert_zoo.layers.torch_compiled import _programs
 
 
@@ -88,6 +92,22 @@ def test_whatever_comes_first_the_program_is_for_all_shapes(first, drawn_only):
         losses = [each.train_on_batch(x, y)[0] for each in (model, expected)]
         np.testing.assert_allclose(*losses, rtol=1e-4)
     assert len(_programs[model.backbone]) == 2
+
+
+def test_pytorch_compiles_it_for_the_first_shapes_and_once_for_others(monkeypatch):
+    """Its front end, which says what is compiled anew, without its back end, which takes its time."""
+    compiled = []
+
+    def back_end(graph, inputs):
+        compiled.append(graph)
+        return make_boxed_func(graph)
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=aot_autograd(fw_compiler=back_end)))
+    model, expected = classifier(None, True), classifier(None, False)
+    for batch, length in [(9, 9), (9, 7), (4, 16), (9, 9), (3, 8)]:
+        x = inputs_of(batch, length)
+        np.testing.assert_allclose(model.predict_on_batch(x), expected.predict_on_batch(x), atol=1e-5)
+    assert len(compiled) == 2
 
 
 def test_threads_draw_one_after_the_other(drawn_only):

@@ -91,4 +91,8 @@ def _graph(weights: Any, compute: Any, tensors: dict[str, Any], constants: dict[
             return compute(**dict(zip(tensors, inputs[len(weights) :], strict=True)), **constants)
 
     values = [weight.value for weight in weights]
-    return make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*values, *stand_ins)
+    program = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*values, *stand_ins)
+    # What a module asked the machine as it was imported would cut the graph in two.
+    program.graph.eliminate_dead_code()
+    program.recompile()
+    return program
