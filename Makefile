@@ -15,8 +15,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
-# They run for milliseconds: LLVM's optimisations cost more than they give.
-TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+# They run for milliseconds: what LLVM optimises, and how XLA makes a kernel of each fusion, costs more than it gives.
+TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 
 # One thread each: PyTorch's would spin against those of the other process.
 RUN_TESTS = OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
