@@ -12,6 +12,14 @@ from typing import Any
 
 from machine import commit, identity, versions
 
+# Variables of the environment with which the same command has another speed.
+_CHANGE_SPEED = (
+    "TF_ENABLE_ONEDNN_OPTS",
+    "OMP_NUM_THREADS",
+    "XLA_FLAGS",
+    *(f"MALLOC_{name}_" for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")),
+)
+
 
 def about(script: str, args: argparse.Namespace, between: str = ",") -> dict[str, Any]:
     """Facts of a run that begins now; `args.peers_python`, where there is one, says where the peers' versions are."""
@@ -39,7 +47,8 @@ def describe_command(script: str, args: argparse.Namespace, between: str = ",") 
 
     `between` is what the script wants between the values of an option.
     """
-    words = ["KBZ_DATA=DATA"] if "KBZ_DATA" in os.environ else []
+    words = [f"{name}={shlex.quote(os.environ[name])}" for name in _CHANGE_SPEED if name in os.environ]
+    words += ["KBZ_DATA=DATA"] if "KBZ_DATA" in os.environ else []
     words.append(f"python benchmarks/{script}")
     for name, value in vars(args).items():
         if value is None or value is False or value == [] or name == "serve":

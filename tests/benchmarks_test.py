@@ -64,11 +64,15 @@ def test_a_report_is_current_on_its_machine_alone(script, monkeypatch, tmp_path)
 
 
 def test_commands_are_told_without_paths(script, monkeypatch):
-    monkeypatch.delenv("KBZ_DATA", raising=False)
+    reports = script("reports")
+    for name in ("KBZ_DATA", *reports._CHANGE_SPEED):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XLA_FLAGS", "--one --two")
     paths = {"novels": [Path("/tmp/a"), Path("/tmp/b")], "preset": "/home/me/minilm", "out": Path("/tmp/out")}
     args = argparse.Namespace(**paths, tasks=["a", "b c"], quick=True, log=None)
-    told = script("reports").describe_command("some.py", args, between=" ")
-    assert told == "python benchmarks/some.py NOVELS/* --preset PRESET --out OUT --tasks a 'b c' --quick"
+    told = reports.describe_command("some.py", args, between=" ")
+    command = "python benchmarks/some.py NOVELS/* --preset PRESET --out OUT --tasks a 'b c' --quick"
+    assert told == f"XLA_FLAGS='--one --two' {command}"
 
 
 def test_unequal_tokens_stand_in_the_report(script):
