@@ -184,11 +184,30 @@ print(json.dumps({"scale": scale, **{k: {n: w.tolist() for n, w in v.items()} fo
 """
 
 
+DROPPED = """
+import json
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from keras_bert_zoo.layers.dropout import _in_jax
+mesh = Mesh(np.reshape(jax.devices(), (2, 2)), ("batch", "model"))
+x, key = jax.numpy.ones((8, 16, 32)), jax.random.key(3)
+drop = jax.jit(_in_jax, static_argnums=1)
+expected, found = np.asarray(drop(x, 0.5, key)), []
+for axes in (["batch"], ["batch", None, "model"], [None, "model"]):
+    shares = jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
+    program = drop.lower(shares, 0.5, key).compile()
+    same = np.array_equal(program(shares, key), expected)
+    found.append([same, any(word in program.as_text() for word in ("all-", "collective-permute"))])
+print(json.dumps([found, expected.sum()], default=float))
+"""
+
+
 def start(script, devices, *arguments, **variables):
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
         **variables,
     }
     return subprocess.Popen(
@@ -375,3 +394,11 @@ def test_several_devices_take_the_step_of_the_oracle():
     for case, weights in expected.items():
         for name, value in weights.items():
             np.testing.assert_allclose(several[case][name], value, atol=2e-5, err_msg=f"{case} {name}")
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX's dropout")
+def test_devices_drop_what_one_drops_of_their_shares():
+    """And no device asks another for it."""
+    found, total = result(start(DROPPED, 4))
+    assert found == [[True, False]] * 3
+    assert total == pytest.approx(8 * 16 * 32, rel=0.05)  # Half of them, doubled; a deviation is 1.6 %.
