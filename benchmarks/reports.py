@@ -16,7 +16,6 @@ from machine import commit, identity, versions
 _CHANGE_SPEED = (
     "TF_ENABLE_ONEDNN_OPTS",
     "OMP_NUM_THREADS",
-    "XLA_FLAGS",
     *(f"MALLOC_{name}_" for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")),
 )
 

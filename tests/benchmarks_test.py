@@ -67,12 +67,12 @@ def test_commands_are_told_without_paths(script, monkeypatch):
     reports = script("reports")
     for name in ("KBZ_DATA", *reports._CHANGE_SPEED):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XLA_FLAGS", "--one --two")
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "1 2")
     paths = {"novels": [Path("/tmp/a"), Path("/tmp/b")], "preset": "/home/me/minilm", "out": Path("/tmp/out")}
     args = argparse.Namespace(**paths, tasks=["a", "b c"], quick=True, log=None)
     told = reports.describe_command("some.py", args, between=" ")
     command = "python benchmarks/some.py NOVELS/* --preset PRESET --out OUT --tasks a 'b c' --quick"
-    assert told == f"XLA_FLAGS='--one --two' {command}"
+    assert told == f"MALLOC_TOP_PAD_='1 2' {command}"
 
 
 def test_unequal_tokens_stand_in_the_report(script):

@@ -1,6 +1,7 @@
 """`jit_compile=True` on PyTorch: the backbone as one program, which computes what it computes without."""
 
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -94,20 +95,34 @@ def test_whatever_comes_first_the_program_is_for_all_shapes(first, drawn_only):
     assert len(_programs[model.backbone]) == 2
 
 
-def test_pytorch_compiles_it_for_the_first_shapes_and_once_for_others(monkeypatch):
-    """Its front end, which says what is compiled anew, without its back end, which takes its time."""
-    compiled = []
+@pytest.fixture
+def compiled(monkeypatch):
+    """What PyTorch's front end gives to its back end, which takes half a minute, and here runs it as it is."""
+    graphs = []
 
     def back_end(graph, inputs):
-        compiled.append(graph)
+        graphs.append(graph)
         return make_boxed_func(graph)
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=aot_autograd(fw_compiler=back_end)))
+    return graphs
+
+
+def test_pytorch_compiles_it_for_the_first_shapes_and_once_for_others(compiled, monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras_bert_zoo.layers.torch_product", raising=False)  # As in a fresh process.
     model, expected = classifier(None, True), classifier(None, False)
     for batch, length in [(9, 9), (9, 7), (4, 16), (9, 9), (3, 8)]:
         x = inputs_of(batch, length)
         np.testing.assert_allclose(model.predict_on_batch(x), expected.predict_on_batch(x), atol=1e-5)
     assert len(compiled) == 2
+
+
+def test_pytorch_compiles_what_trains(compiled):
+    model, expected = classifier(None, True), classifier(None, False)
+    for batch, length in [(4, 9), (3, 7), (1, 9)]:
+        x, y = inputs_of(batch, length), np.arange(batch) % 3
+        np.testing.assert_allclose(*(each.train_on_batch(x, y)[0] for each in (model, expected)), rtol=1e-4)
+    assert compiled
 
 
 def test_threads_draw_one_after_the_other(drawn_only):
@@ -116,6 +131,18 @@ def test_threads_draw_one_after_the_other(drawn_only):
     with ThreadPoolExecutor(4) as threads:
         for outputs in threads.map(lambda model: model.predict_on_batch(x), models * 2):
             np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+def test_a_thread_predicts_while_another_draws(compiled):
+    model, other, x = classifier(None, True), classifier(None, True), inputs_of(4, 9)
+    expected = model.predict_on_batch(x)
+    with ThreadPoolExecutor(1) as threads:
+        drawing, during = threads.submit(other.predict_on_batch, x), 0
+        while not drawing.done():
+            np.testing.assert_allclose(model.predict_on_batch(x), expected, atol=1e-5)
+            during += 1
+    np.testing.assert_allclose(drawing.result(), expected, atol=1e-5)
+    assert during > 1
 
 
 def test_masked_positions_are_given_to_the_program(drawn_only):
@@ -132,7 +159,7 @@ def test_masked_positions_are_given_to_the_program(drawn_only):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-def test_each_step_drops_other_values(drawn_only):
+def test_each_step_drops_other_values(compiled):
     inputs = random_inputs()
     model = classifier(None, True, dropout=0.5)
 

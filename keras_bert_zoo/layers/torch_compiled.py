@@ -45,11 +45,13 @@ def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> 
                 graph = _graph(weights, compute, tensors, constants)
                 programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
     first, program, program_for_others = programs[key]
-    if shapes == first:
+    if shapes != first:
+        program = program_for_others
+        for tensor in tensors.values():
+            torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
+    # PyTorch takes a graph that another thread draws for one of this thread, and would refuse the call.
+    with torch._dynamo.config.patch(error_on_nested_fx_trace=False):
         return program(*inputs)
-    for tensor in tensors.values():
-        torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
-    return program_for_others(*inputs)
 
 
 def forget_programs(model: Any) -> None:
@@ -92,7 +94,7 @@ def _graph(weights: Any, compute: Any, tensors: dict[str, Any], constants: dict[
 
     values = [weight.value for weight in weights]
     program = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*values, *stand_ins)
-    # What a module asked the machine as it was imported would cut the graph in two.
+    # What a module that is imported meanwhile asks oneDNN is drawn, and would cut the graph in two.
     program.graph.eliminate_dead_code()
     program.recompile()
     return program
