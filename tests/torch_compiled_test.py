@@ -109,7 +109,9 @@ def compiled(monkeypatch):
 
 
 def test_pytorch_compiles_it_for_the_first_shapes_and_once_for_others(compiled, monkeypatch):
-    monkeypatch.delitem(sys.modules, "keras_bert_zoo.layers.torch_product", raising=False)  # As in a fresh process.
+    # As in a fresh process, which imports it as it draws.
+    monkeypatch.delitem(sys.modules, "keras_bert_zoo.layers.torch_product", raising=False)
+    monkeypatch.delattr(kbz.layers, "torch_product", raising=False)
     model, expected = classifier(None, True), classifier(None, False)
     for batch, length in [(9, 9), (9, 7), (4, 16), (9, 9), (3, 8)]:
         x = inputs_of(batch, length)
