@@ -57,8 +57,9 @@ def test_logits(combine):
 KINDS = ("kernel", "recurrent_kernel", "bias")
 
 
-def test_only_the_head_learns(tokenizer):
-    tagger = build(tokenizer, combine="weighted_sum")
+@pytest.mark.parametrize("combine", ["concatenate", "weighted_sum"])
+def test_only_the_head_learns(tokenizer, combine):
+    tagger = build(tokenizer, combine=combine)
     before = {weight.path: numpy(weight).copy() for weight in tagger.weights}
     tagger.fit([["a", "film"], ["warm"]] * 2, [["O", "B-PER"], ["O"]] * 2, verbose=0)
     moved = {weight.path for weight in tagger.weights if not np.array_equal(numpy(weight), before[weight.path])}
