@@ -46,15 +46,7 @@ def assert_same_as_without(model, other, atol=1e-5):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=atol)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="PyTorch compiles for a CPU with g++")
-def test_compiled_it_is_the_same(tokenizer):
-    model = classifier(tokenizer, True)
-    assert_same_as_without(model, classifier(tokenizer, False))
-    assert len(_programs[model.backbone]) == 2  # To train, and to predict.
-
-
-@pytest.mark.parametrize(
+of_each_kind = pytest.mark.parametrize(
     "options",
     [
         {},
@@ -65,11 +57,25 @@ def test_compiled_it_is_the_same(tokenizer):
     ],
     ids=["float32", "bfloat16", "left to right", "LoRA", "a frozen block"],
 )
-def test_the_program_is_the_same(tokenizer, drawn_only, options):
+
+
+def assert_compiled_it_is_the_same(tokenizer, options):
     half = options.get("dtype") == "mixed_bfloat16"
     model = classifier(tokenizer, True, **options)
     assert_same_as_without(model, classifier(tokenizer, False, **options), atol=0.02 if half else 1e-5)
-    assert len(_programs[model.backbone]) == 2
+    assert len(_programs[model.backbone]) == 2  # To train, and to predict.
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="PyTorch compiles for a CPU with g++")
+@of_each_kind
+def test_compiled_it_is_the_same(tokenizer, options):
+    assert_compiled_it_is_the_same(tokenizer, options)
+
+
+@of_each_kind
+def test_the_program_is_the_same(tokenizer, drawn_only, options):
+    assert_compiled_it_is_the_same(tokenizer, options)
 
 
 def inputs_of(batch, length):
