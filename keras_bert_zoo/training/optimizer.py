@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.on_cpu import on_cpu
+from keras_bert_zoo.sending import numbers_left_alone, numbers_sent
 
 
 class BertOptimizer(keras.optimizers.Optimizer):
@@ -36,6 +37,10 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def _keras_variable(self, variable: Any) -> Any:
         """What the optimizer was built with, of which Keras hands on a replica's share."""
         return self._trainable_variables[self._get_variable_index(variable)]
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        with numbers_sent(beside=self._iterations.value):  # The one that it adds to them.
+            super().apply(grads, trainable_variables)
 
     # --- Clipping
 
@@ -73,6 +78,10 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return super()._get_current_learning_rate()
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        with numbers_left_alone(beside=self._iterations.value):
+            self._update_or_accumulate(grads, trainable_variables)
+
+    def _update_or_accumulate(self, grads: Any, trainable_variables: Any) -> None:
         steps = self.gradient_accumulation_steps
         if not steps:
             super()._backend_apply_gradients(grads, trainable_variables)
