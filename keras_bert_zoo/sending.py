@@ -10,9 +10,18 @@ from typing import Any
 import keras
 
 
+def sends_to_card(tensor: Any) -> bool:
+    """Whether what is computed with this tensor is to be sent to a card."""
+    if keras.backend.backend() != "torch" or not hasattr(tensor, "device"):
+        return False
+    from keras_bert_zoo.torch_sending import is_card
+
+    return is_card(tensor.device)
+
+
 def sent(data: Any, beside: Any) -> Any:
-    """A structure with its tensors on the card where the tensor `beside` is; what is on one, or no tensor, as it is."""
-    if not _on_card(beside):
+    """A structure with its arrays and tensors of the host on the card where the tensor `beside` is."""
+    if not sends_to_card(beside):
         return data
     from keras_bert_zoo.torch_sending import sent_to
 
@@ -24,25 +33,8 @@ def numbers_sent(beside: Any) -> AbstractContextManager[Any]:
 
     PyTorch calls Python at each operation then, so this goes around few of them.
     """
-    if not _on_card(beside):
+    if not sends_to_card(beside):
         return nullcontext()
     from keras_bert_zoo.torch_sending import NumbersSent
 
     return NumbersSent()
-
-
-def numbers_left_alone(beside: Any) -> AbstractContextManager[Any]:
-    """Within `numbers_sent`, a part that is out of it, for its many operations."""
-    if not _on_card(beside):
-        return nullcontext()
-    from torch._C import DisableTorchFunction
-
-    return DisableTorchFunction()
-
-
-def _on_card(tensor: Any) -> bool:
-    if keras.backend.backend() != "torch" or not hasattr(tensor, "device"):
-        return False
-    from keras_bert_zoo.torch_sending import is_card
-
-    return is_card(tensor.device)

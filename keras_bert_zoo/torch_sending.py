@@ -1,10 +1,13 @@
 """From memory that is pinned; imported on PyTorch alone."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import keras
+import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 CARD = "cuda"
 
@@ -14,9 +17,18 @@ def is_card(device: Any) -> bool:
 
 
 def sent_to(device: Any, value: Any) -> Any:
-    """A tensor of the host on the card `device`; anything else as it is."""
-    is_here = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-    return value.pin_memory().to(device, non_blocking=True) if is_here and is_card(device) else value
+    """An array or a tensor of the host as a tensor on the card `device`; anything else as it is."""
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "OSUT":
+        with keras.device("cpu"):
+            value = keras.ops.convert_to_tensor(value)
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or not is_card(device):
+        return value
+    return _pinned(value).to(device, non_blocking=True)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, whatever the caller does with his; PyTorch gives its memory to another when it has been sent."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 class NumbersSent(TorchFunctionMode):
@@ -27,6 +39,12 @@ class NumbersSent(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device") or "cpu"
-        if function in (torch.as_tensor, torch.tensor) and not isinstance(args[0], torch.Tensor) and is_card(device):
+        is_made = function in (torch.as_tensor, torch.tensor) and args and not isinstance(args[0], torch.Tensor)
+        if is_made and is_card(device) and not kwargs.get("requires_grad"):
             return sent_to(device, function(*args, **{**kwargs, "device": "cpu"}))
         return function(*args, **kwargs)
+
+
+def numbers_left_alone() -> AbstractContextManager[Any]:
+    """Within `NumbersSent`, a part that is out of it, for its many operations."""
+    return _pop_mode_temporarily() if isinstance(_get_current_function_mode(), NumbersSent) else nullcontext()

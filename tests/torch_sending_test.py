@@ -1,11 +1,13 @@
-"""What a step sends to a card on PyTorch, ahead of what the card does."""
+"""What goes to a card on PyTorch, ahead of what the card does."""
+
+from collections import Counter
 
 import keras
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, random_inputs, randomise
+from tests.helpers import LABELS, TEXTS, TINY, random_inputs, randomise
 
 if keras.backend.backend() != "torch":
     pytest.skip("PyTorch's own", allow_module_level=True)
@@ -17,23 +19,23 @@ from keras_bert_zoo import torch_sending
 from keras_bert_zoo.sending import sent
 from keras_bert_zoo.torch_sending import NumbersSent
 
+on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="a card is needed")
+
 
 @pytest.fixture
 def card(monkeypatch):
-    """Has another kind of device be the card, and returns what is pinned; without a card PyTorch pins nothing."""
+    """Has another kind of device be the card, and returns what is pinned, which needs a card."""
     pinned = []
-
-    def pin(tensor):
-        pinned.append(tensor)
-        return tensor
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch_sending, "_pinned", lambda tensor: pinned.append(tensor) or tensor)
 
     def be(kind):
         monkeypatch.setattr(torch_sending, "CARD", kind)
         return pinned
 
     return be
+
+
+# --- What is sent
 
 
 @pytest.mark.parametrize(
@@ -51,15 +53,18 @@ def test_numbers_are_sent_from_pinned_memory(value, dtype, card):
     np.testing.assert_array_equal(pinned[0].numpy(), value)
 
 
-def test_a_batch_is_sent_from_pinned_memory(card):
+def test_arrays_and_tensors_are_sent_from_pinned_memory(card):
     pinned, weight = card("meta"), torch.ones(1, device="meta")
-    here, there = torch.arange(6), torch.arange(6, device="meta")
-    batch = sent(({"here": here, "there": there}, "text", None), beside=weight)
-    assert batch[0]["here"].is_meta
-    assert batch[0]["there"] is there
-    assert batch[1:] == ("text", None)
-    assert len(pinned) == 1
-    assert pinned[0] is here
+    here, there, half = torch.arange(6), torch.arange(6, device="meta"), keras.random.normal((3,), dtype="bfloat16")
+    array = np.arange(4, dtype="uint32")
+    structure = {"here": here, "there": there, "array": array, "half": half, "text": np.array(["a"]), "none": None}
+    found = sent((structure, "b"), beside=weight)[0]
+    assert found["here"].is_meta
+    assert found["there"] is there
+    assert found["array"].dtype == keras.ops.convert_to_tensor(array).dtype
+    assert found["half"].dtype == torch.bfloat16
+    assert (found["text"], found["none"]) == (structure["text"], None)
+    assert sorted(tensor.tolist() for tensor in pinned) == sorted([here.tolist(), array.tolist(), half.tolist()])
 
 
 def test_what_stays_where_it_is_is_not_sent(card):
@@ -67,9 +72,13 @@ def test_what_stays_where_it_is_is_not_sent(card):
     with NumbersSent():
         assert torch.as_tensor(here) is here
         assert torch.tensor(3).item() == 3
+        assert torch.tensor(data=3).item() == 3
         assert torch.as_tensor([3], device="cpu").item() == 3
     assert sent(here, beside=here) is here
     assert pinned == []
+
+
+# --- In a step
 
 
 def pretrainer(jit_compile=False, num_layers=1):
@@ -80,15 +89,21 @@ def pretrainer(jit_compile=False, num_layers=1):
     return model
 
 
-def batch():
-    inputs = {**random_inputs(), "mask_positions": np.array([[0, 8], [1, 0], [0, 1]], "int32")}
+def classifier(jit_compile=False, optimizer=kbz.AdamW):
+    keras.utils.set_random_seed(0)
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=3))
+    model.compile(optimizer(kbz.WarmupPolynomialDecay(1e-2, total_steps=10)), jit_compile=jit_compile)
+    return model
+
+
+def batch_of(model):
+    inputs = random_inputs()
+    if isinstance(model, kbz.BertTextClassifier):
+        return keras.tree.map_structure(torch.from_numpy, (inputs, np.array([0, 2, 1], "int32")))
+    inputs["mask_positions"] = np.array([[0, 8], [1, 0], [0, 1]], "int32")
     targets = {"mlm": np.array([[7, 8], [9, 10], [11, 12]], "int32"), "nsp": np.array([0, 1, 1], "int32")}
     weights = {name: np.ones(target.shape, "float32") for name, target in targets.items()}
     return keras.tree.map_structure(torch.from_numpy, (inputs, targets, weights))
-
-
-def values(logs):
-    return {name: float(value) for name, value in logs.items()}
 
 
 class Made(TorchFunctionMode):
@@ -102,42 +117,75 @@ class Made(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_a_step_sends_all_of_it_and_is_the_same(card):
-    expected = [values(model.train_step(batch())) for model in [pretrainer()] for _ in range(3)]
-    model, pinned = pretrainer(), card("cpu")
-    logs = [values(model.train_step(batch())) for _ in range(2)]
+@pytest.mark.parametrize("make", [pretrainer, classifier, lambda: classifier(optimizer=kbz.Lamb)])
+@pytest.mark.parametrize("step", ["train_step", "test_step", "predict_step"])
+def test_a_step_sends_all_of_it_and_is_the_same(make, step, card):
+    def run(model, batch):
+        return [value.tolist() for value in keras.tree.flatten(getattr(model, step)(batch))]
+
+    model = make()
+    batch = batch_of(model)
+    expected = [run(model, batch) for _ in range(2)]
+    model, pinned = make(), card("cpu")
+    outputs = run(model, batch)
     pinned.clear()
     with Made() as made:
-        logs.append(values(model.train_step(batch())))
-    assert logs == expected
-    of_batch = [tuple(tensor.shape) for tensor in pinned[:8]]
-    assert sorted(of_batch) == [(3,), (3,), (3, 2), (3, 2), (3, 2), (3, 9), (3, 9), (3, 9)]
-    assert len(pinned) == 8 + made.count
+        assert [outputs, run(model, batch)] == expected
+    arrays = keras.tree.flatten(batch)
+    assert {id(tensor) for tensor in pinned} >= {id(tensor) for tensor in arrays}
+    assert len(pinned) == len(arrays) + made.count
+    assert (made.count == 0) == (step == "predict_step")
 
 
-def test_operations_of_layers_and_updates_do_not_pass_python(card, monkeypatch):
+def test_little_of_layers_and_updates_passes_python(card, monkeypatch):
+    """A look at each gradient, where they are clipped."""
     card("cpu")
     calls, call = [], NumbersSent.__torch_function__
     monkeypatch.setattr(NumbersSent, "__torch_function__", lambda *given: calls.append(1) or call(*given))
-    counts = []
+    counts, weights = [], []
     for num_layers in (1, 2):
         model = pretrainer(num_layers=num_layers)
-        model.train_step(batch())
+        batch = batch_of(model)
+        model.train_step(batch)
         calls.clear()
-        model.train_step(batch())
+        model.train_step(batch)
         counts.append(len(calls))
-    assert 0 < counts[0] == counts[1]
+        weights.append(len(model.trainable_weights))
+    assert 0 < counts[1] - counts[0] <= weights[1] - weights[0]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a card is needed")
+def test_fit_evaluate_and_predict_send_their_batches(tokenizer, card):
+    def run():
+        keras.utils.set_random_seed(0)
+        preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+        model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=3, preprocessor=preprocessor))
+        history = model.fit(TEXTS, LABELS, batch_size=4, epochs=2, validation_data=(TEXTS, LABELS), verbose=0).history
+        return [history, model.evaluate(TEXTS, LABELS, verbose=0), model.predict(TEXTS, verbose=0).tolist()]
+
+    expected, pinned = run(), card("cpu")
+    assert run() == expected
+    # Before a step and, as the host is the card here, again in it. Ids, segments and mask have two dimensions.
+    sizes = Counter(len(tensor) for tensor in pinned if tensor.ndim == 2)
+    in_fit, evaluated, predicted = [4, 2] * 2 * 2, [6], [6]
+    assert not Counter([*in_fit, *evaluated, *predicted] * 3 * 2) - sizes
+
+
+@on_a_card
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_on_a_card_no_step_waits(jit_compile):
-    model = pretrainer(jit_compile)
-    for _ in range(2):  # Makes the optimizer's variables, and the programs.
-        model.train_step(batch())
+@pytest.mark.parametrize("make", [pretrainer, classifier])
+def test_on_a_card_no_step_waits(make, jit_compile):
+    model = make(jit_compile)
+    batch = batch_of(model)
+
+    def steps():
+        model.train_step(batch)
+        model.test_step(batch)
+        model.predict_step(batch[:1])
+
+    steps()  # Makes the optimizer's variables, and the programs.
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(2):
-            model.train_step(batch())
+            steps()
     finally:
         torch.cuda.set_sync_debug_mode("default")

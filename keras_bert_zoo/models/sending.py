@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.sending import numbers_sent, sent
+from keras_bert_zoo.sending import numbers_sent, sends_to_card, sent
 
 
 class SendsAhead:
@@ -15,8 +15,20 @@ class SendsAhead:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         super().compile(*args, **kwargs)  # type: ignore[misc]
-        # Keras has made it already, and would keep both.
-        self._loss_tracker.__class__ = _LossMean
+        self._loss_tracker.__class__ = _LossMean  # Another one in its place would be a metric beside it.
+
+    # --- Batches: Keras sends those of its own data sets before a step, and what it is given as tensors in the step.
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if "validation_data" in kwargs:
+            kwargs["validation_data"] = self._sending(kwargs["validation_data"])
+        return super().fit(self._sending(x), *args, **kwargs)  # type: ignore[misc]
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().evaluate(self._sending(x), *args, **kwargs)  # type: ignore[misc]
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().predict(self._sending(x), *args, **kwargs)  # type: ignore[misc]
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         return super().train_step(*self._sent(args), **kwargs)  # type: ignore[misc]
@@ -27,8 +39,19 @@ class SendsAhead:
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
         return super().predict_step(*self._sent(args), **kwargs)  # type: ignore[misc]
 
+    def _sending(self, data: Any) -> Any:
+        if not isinstance(data, keras.utils.PyDataset) or data.use_multiprocessing:  # A process of its own has no card.
+            return data
+        weight = self._weight()
+        return _SentBatches(data, weight) if sends_to_card(weight) else data
+
     def _sent(self, data: Any) -> Any:
-        return sent(data, beside=next(self.parameters())) if keras.backend.backend() == "torch" else data
+        return sent(data, beside=self._weight())
+
+    def _weight(self) -> Any:
+        return next(self.parameters()) if keras.backend.backend() == "torch" else None
+
+    # --- Numbers
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
@@ -45,6 +68,28 @@ class _LossMean(keras.metrics.Mean):
     def update_state(self, values: Any, sample_weight: Any = None) -> None:
         with numbers_sent(beside=values):
             super().update_state(values, sample_weight)
+
+
+class _SentBatches(keras.utils.PyDataset):
+    """The batches of another, on the card of the tensor `beside`."""
+
+    def __init__(self, batches: keras.utils.PyDataset, beside: Any) -> None:
+        super().__init__(workers=batches.workers, max_queue_size=batches.max_queue_size)
+        self.batches = batches
+        self.beside = beside
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.batches.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        return sent(self.batches[index], self.beside)
+
+    def on_epoch_begin(self) -> None:
+        self.batches.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self.batches.on_epoch_end()
 
 
 def _first(outputs: Any) -> Any:

@@ -91,6 +91,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         import torch
         from torch.optim.adamw import adamw
 
+        from keras_bert_zoo.torch_sending import numbers_left_alone
+
         own = 0.0 if self.bias_correction else self.weight_decay or 0.0
         groups: dict[float, list[int]] = {own: [], 0.0: []}
         for i, variable in enumerate(variables):
@@ -100,7 +102,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         for decay, places in groups.items():
             indices = [self._get_variable_index(variables[i]) for i in places]
             values = [variables[i].value for i in places]
-            with torch.no_grad():
+            with torch.no_grad(), numbers_left_alone():
                 for value in values:  # The kernel walks through memory, whatever the order of the dimensions there.
                     if not value.is_contiguous():
                         value.data = value.data.contiguous()

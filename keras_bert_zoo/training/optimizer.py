@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.on_cpu import on_cpu
-from keras_bert_zoo.sending import numbers_left_alone, numbers_sent
+from keras_bert_zoo.sending import numbers_sent
 
 
 class BertOptimizer(keras.optimizers.Optimizer):
@@ -39,7 +39,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return self._trainable_variables[self._get_variable_index(variable)]
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        with numbers_sent(beside=self._iterations.value):  # The one that it adds to them.
+        with numbers_sent(beside=self._iterations.value):  # Such as one more update.
             super().apply(grads, trainable_variables)
 
     # --- Clipping
@@ -78,10 +78,6 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return super()._get_current_learning_rate()
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        with numbers_left_alone(beside=self._iterations.value):
-            self._update_or_accumulate(grads, trainable_variables)
-
-    def _update_or_accumulate(self, grads: Any, trainable_variables: Any) -> None:
         steps = self.gradient_accumulation_steps
         if not steps:
             super()._backend_apply_gradients(grads, trainable_variables)
