@@ -106,3 +106,9 @@ def test_bad_arguments(options, words):
     with pytest.raises(ValueError) as error:
         build(**options)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("blocks, used", [(1, (-1,)), (5, (-4, -3, -2, -1))])
+def test_the_last_four_blocks_or_all_of_fewer(blocks, used):
+    model = kbz.BertFeatureTokenClassifier(kbz.BertBackbone(**{**TINY, "num_layers": blocks}), num_classes=3, units=4)
+    assert model.hidden_layers == used

@@ -53,6 +53,30 @@ def broken_off(after=0):
             yield
 
 
+class Batches(keras.utils.PyDataset):
+    """A user's own."""
+
+    def __init__(self, *batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def streams(*batches):
+    """What Keras takes these batches from, a few ways."""
+    made = [Batches(*batches), (batch for batch in batches)]
+    if keras.backend.backend() == "torch":
+        from torch.utils.data import DataLoader
+
+        made.append(DataLoader(list(batches), batch_size=None))
+    return made
+
+
 def numpy(tensor):
     return keras.ops.convert_to_numpy(tensor)
 

@@ -9,6 +9,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import BiLSTM
+from keras_bert_zoo.models.pooling import _last
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
 from tests.helpers import LABELS, TEXTS, TINY, check_saving, numpy, random_inputs, randomise, slow_on
 from tests.theirs import run_theirs, saved_model
@@ -233,3 +234,10 @@ def test_a_left_to_right_preset_is_fine_tuned(tmp_path, tokenizer):
     classifier = kbz.BertTextClassifier.from_preset(tmp_path / "left", num_classes=2, pooling="bilstm")
     fresh = {path.split("/")[0] for path in classifier.load_report.fresh}
     assert fresh == {"pooler", "bilstm", "classifier"}
+
+
+def test_the_last_token_is_the_last_that_the_mask_has():
+    hidden = np.arange(12, dtype="float32").reshape(4, 3, 1)
+    mask = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 1], [0, 1, 0]], "int32")
+    found = _last(keras.ops.convert_to_tensor(hidden), keras.ops.convert_to_tensor(mask))
+    np.testing.assert_array_equal(numpy(found)[:, 0], [2, 4, 8, 10])

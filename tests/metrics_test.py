@@ -235,7 +235,8 @@ def test_squad_2_edges():
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (50, 0.0)
     scores = metrics.squad_v2_scores([[], ["x"]], ["y", "y"], [-7.0, 0.4])
     assert scores["best_exact_thresh"] < -7
-    assert metrics.squad_v1_scores([[kbz.data.Answer("x", 0)]], ["x"])["f1"] == 100
+    for answer in (kbz.data.Answer("x", 0), ("x", 0), "x"):
+        assert metrics.squad_v1_scores([[answer]], ["x"])["f1"] == 100
 
 
 @files_only

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
 from tests.helpers import TEXTS, left_to_torch
 
 REPOSITORY = Path(kbz.__file__).parents[1]
@@ -101,3 +102,9 @@ def test_presets_come_with_wheel_and_sdist(tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = "import sys, keras_bert_zoo as kbz; assert kbz.__file__.startswith(sys.argv[1]); print(kbz.preset_names())"
     assert "bert_large" in run(code, tmp_path / "site", PYTHONPATH=str(tmp_path / "site"))
+
+
+def test_the_console_has_a_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"keras-bert-zoo {kbz.__version__}\n")

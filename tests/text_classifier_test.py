@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, check_saving, crossentropy, numpy, random_inputs, randomise, slow_on
+from tests.helpers import (
+    LABELS,
+    TEXTS,
+    TINY,
+    Batches,
+    check_saving,
+    crossentropy,
+    numpy,
+    random_inputs,
+    randomise,
+    slow_on,
+    streams,
+)
 
 
 @pytest.fixture
@@ -370,18 +382,6 @@ def test_without_an_optimizer_it_is_saved_too(classifier, tmp_path):
     assert keras.models.load_model(tmp_path / "model.keras").optimizer is None
 
 
-class Batches(keras.utils.PyDataset):
-    def __init__(self, *batches):
-        super().__init__()
-        self.batches = batches
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.batches[index]
-
-
 def test_what_else_keras_takes_has_ready_batches(classifier):
     """Of strings in a batch Keras says that a dtype is invalid, or that they have no shape."""
 
@@ -472,10 +472,55 @@ def test_batches_to_train_on_are_ready_arrays(still):
         ValueError, match=r"Inputs must be a dict of token_ids, segment_ids, padding_mask\. Received: l"
     ):
         still.train_on_batch(TEXTS, np.array(LABELS))
+    with pytest.raises(ValueError, match="Inputs must be a dict"):
+        still.test_on_batch(TEXTS, np.array(LABELS))
     losses = crossentropy(logits_one_by_one(still, TEXTS), LABELS)
     still.compile(keras.optimizers.SGD(0.1))  # The default's schedule wants to know the steps of `fit`.
     loss, _ = still.train_on_batch(still.preprocessor(TEXTS), np.array(LABELS))
     assert loss == pytest.approx(losses.mean(), abs=1e-5)
+
+
+def test_a_batch_needs_a_rate_of_its_own(classifier):
+    """The schedule of a `fit` that is over has come to a rate of 0, and would train nothing."""
+    classifier.fit(TEXTS, LABELS, verbose=0)
+    with pytest.raises(ValueError, match=r"`optimizer` must have a rate, or a schedule with total_steps"):
+        classifier.train_on_batch(random_inputs(), np.array([0, 1, 2]))
+    classifier.test_on_batch(random_inputs(), np.array([0, 1, 2]))
+
+
+@pytest.mark.parametrize(
+    "inputs, y, words",
+    [
+        (random_inputs(), [0, 1, -1], "`y` must be in [0, 3). Received: y with -1"),
+        (random_inputs(vocabulary_size=400), [0, 1, 2], "`token_ids` must be in [0, 40). Received: token_ids with "),
+    ],
+)
+def test_bad_values_in_what_streams(classifier, inputs, y, words):
+    """The first batch is looked at before anything compiles; a later one stops the run."""
+    classifier.compile(keras.optimizers.SGD(0.1))
+    good, bad = (random_inputs(), np.array([0, 1, 2])), (inputs, np.array(y))
+    for data in streams(bad):
+        with pytest.raises(ValueError) as error:
+            classifier.fit(data, verbose=0)
+        assert words in str(error.value)
+    for data in streams(good, bad):
+        with pytest.raises(Exception) as error:  # TensorFlow wraps what its threads raise.
+            classifier.evaluate(data, steps=2, verbose=0)
+        assert words in str(error.value)
+    for run in (classifier.train_on_batch, classifier.test_on_batch):
+        with pytest.raises(ValueError) as error:
+            run(*bad)
+        assert words in str(error.value)
+
+
+def test_what_streams_is_what_is_at_hand(tokenizer):
+    classifier = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY), class_names=["no", "yes"]))
+    inputs, weights = random_inputs(), np.array([1.0, 0.0, 2.0], "float32")
+    for y in (["no", "yes", "yes"], np.array([0, 1, 1], "int64")):
+        expected = classifier.evaluate(inputs, y, sample_weight=weights, verbose=0)
+        for data in streams((inputs, y, weights)):
+            np.testing.assert_allclose(classifier.evaluate(data, steps=1, verbose=0), expected, rtol=1e-5)
+        np.testing.assert_allclose(classifier.test_on_batch(inputs, y, weights), expected, rtol=1e-5)
 
 
 def test_pairs_need_two_segments(tokenizer):

@@ -10,7 +10,18 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.files import read_json
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.words import split_text
-from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise, slow_on
+from tests.helpers import (
+    TINY,
+    WORDS,
+    check_saving,
+    crossentropy,
+    gradients,
+    numpy,
+    random_inputs,
+    randomise,
+    slow_on,
+    streams,
+)
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 NAMES = ["B-PER", "I-PER", "O"]
@@ -218,6 +229,33 @@ def test_nothing_is_found_where_there_are_no_words(tagger):
         tagger.tag([])
     with pytest.raises(ValueError, match="`x` must hold at least one example with words"):
         tagger.fit([""], [[]], verbose=0)
+
+
+def test_a_batch_that_streams_weighs_its_labelled_tokens(tagger):
+    inputs = random_inputs()
+    targets = np.where((np.arange(9) % 2 == 1) & (inputs["padding_mask"] > 0), np.arange(27).reshape(3, 9) % 3, -100)
+    expected = tagger.evaluate(inputs, targets, verbose=0)
+    losses = crossentropy(tagger.predict(inputs, verbose=0)[targets >= 0], targets[targets >= 0])
+    assert expected[0] == pytest.approx(losses.mean(), rel=1e-5)
+    for data in streams((inputs, targets)):
+        np.testing.assert_allclose(tagger.evaluate(data, steps=1, verbose=0), expected, rtol=1e-5)
+    np.testing.assert_allclose(tagger.test_on_batch(inputs, targets), expected, rtol=1e-5)
+    weights = np.array([1.0, 3.0, 0.5])
+    of_rows = np.repeat(weights, (targets >= 0).sum(1))
+    for data in streams((inputs, targets, weights)):
+        assert tagger.evaluate(data, steps=1, verbose=0)[0] == pytest.approx((losses * of_rows).mean(), rel=1e-5)
+    tagger.backbone.trainable = False
+    for layer in tagger._flatten_layers():
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
+    tagger.compile(keras.optimizers.SGD(0.0))
+    assert tagger.train_on_batch(inputs, targets)[0] == pytest.approx(losses.mean(), rel=1e-5)
+    of_classes = np.array([1.0, 3.0, 0.5])[targets[targets >= 0]]
+    for data in streams((inputs, targets)):
+        history = tagger.fit(
+            data, class_weight={"B-PER": 1.0, "I-PER": 3.0, "O": 0.5}, steps_per_epoch=1, verbose=0
+        ).history
+        assert history["loss"][0] == pytest.approx((losses * of_classes).mean(), rel=1e-5)
 
 
 @slow_on("tensorflow", "jax")

@@ -4,12 +4,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import keras_bert_zoo
 from keras_bert_zoo.cli import estimate, finetuning, presets, pretraining
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2."""
     parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {keras_bert_zoo.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for group in (pretraining, estimate, finetuning, presets):
         group.add_commands(commands)

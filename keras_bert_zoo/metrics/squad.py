@@ -24,8 +24,8 @@ def squad_v1_scores(answers: Sequence[Sequence[Any]], predictions: Sequence[str]
     """`exact_match` and `f1` as evaluate-v1.1.py computes them.
 
     Args:
-        answers: For each question the answers that count as right: strings, or the `Answer`s that
-            `keras_bert_zoo.data.read_squad` gives.
+        answers: For each question the answers that count as right: strings, the `Answer`s that
+            `keras_bert_zoo.data.read_squad` gives, or pairs of a text and its place, as `fit` takes them.
         predictions: For each question a text.
 
     Example:
@@ -123,7 +123,7 @@ def _texts(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> list
     single = next((i for i, texts in enumerate(answers) if isinstance(texts, str)), None)
     if single is not None:
         raise ValueError(f"`answers` must hold lists of answers. Received: answers[{single}]={answers[single]!r}")
-    return [[text if isinstance(text, str) else text.text for text in texts] for texts in answers]
+    return [[text if isinstance(text, str) else text[0] for text in texts] for texts in answers]
 
 
 def _exact(answer: str, prediction: str) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.inputs import ChecksInputs
-from keras_bert_zoo.models.streaming import check_first_batch, is_tf_dataset, tokenise_tf_dataset
+from keras_bert_zoo.models.streaming import checked_stream, is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
@@ -93,6 +93,21 @@ class MakesBatches(ChecksInputs):
         """What becomes of the targets of ready arrays, once they are such as the arrays allow."""
         return self._targets(PaddedArrays(arrays), y)[0]
 
+    def ready_batch(self, batch: Any) -> tuple[Any, ...]:
+        """A batch that streams, `(inputs, targets, weights)` or less of it, checked as arrays at hand are."""
+        inputs, y, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
+        if isinstance(inputs, dict):
+            inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
+        self.check_inputs(inputs)
+        arrays = {name: array.astype("int32") for name, array in inputs.items()}
+        if y is None:
+            return (arrays,)
+        # What has weights may have rows and tokens of none, whose targets are anything.
+        weights = [keras.ops.convert_to_numpy(weight) for weight in weights if weight is not None]
+        y = np.asarray(y) if isinstance(y, (list, tuple)) else keras.ops.convert_to_numpy(y)
+        targets = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
+        return (arrays, targets, *weights)
+
     def _batches(
         self,
         examples: Examples,
@@ -148,7 +163,7 @@ class MakesBatches(ChecksInputs):
                 )
         if is_tf_dataset(x):
             return tokenise_tf_dataset(x, self)
-        return self._fed(check_first_batch(x))
+        return self._fed(checked_stream(x, self))
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
         if not isinstance(data, (tuple, list, dict)):

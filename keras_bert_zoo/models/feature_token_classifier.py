@@ -27,7 +27,8 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         num_classes: As in `BertTokenClassifier`.
         class_names: As in `BertTokenClassifier`.
         hidden_layers: Numbers of the hidden states to use: 0 are the embeddings, 1 the first block's output, -1 the
-            last one's. The paper's rows are `[0]`, `[-2]`, `[-1]`, the last four, and all blocks.
+            last one's. The paper's rows are `[0]`, `[-2]`, `[-1]`, the last four, and all blocks; None takes the last
+            four, or all blocks where there are fewer.
         combine: `"concatenate"` them, or take their `"weighted_sum"` with learned weights.
         units: Width of each direction of the BiLSTM.
         num_layers: Layers of the BiLSTM.
@@ -49,7 +50,7 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         backbone: BertBackbone,
         num_classes: int | None = None,
         class_names: Sequence[str] | None = None,
-        hidden_layers: Sequence[int] = (-4, -3, -2, -1),
+        hidden_layers: Sequence[int] | None = None,
         combine: str = "concatenate",
         units: int = 768,
         num_layers: int = 2,
@@ -59,6 +60,8 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         **kwargs: Any,
     ) -> None:
         states = backbone.architecture["num_layers"] + 1
+        if hidden_layers is None:
+            hidden_layers = range(-min(4, states - 1), 0)
         if not hidden_layers or not all(isinstance(i, int) and -states <= i < states for i in hidden_layers):
             raise ValueError(
                 f"`hidden_layers` must be numbers in [{-states}, {states}). Received: hidden_layers={hidden_layers}"

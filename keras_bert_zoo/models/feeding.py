@@ -24,7 +24,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
     - raw text, where there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
     - ready arrays: a dict of `token_ids`, `segment_ids` and `padding_mask`, int `[examples, length]`;
     - a batched `tf.data.Dataset` of either, with the targets; it streams as it is;
-    - any other data set that Keras takes, of ready batches; it streams as it is.
+    - any other data set that Keras takes, of ready batches; each is checked as it streams.
 
     The first two are tokenised once and put into batches of similar length. Predictions come in the order given.
     """
@@ -144,10 +144,19 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         with weights_kept():
             return super().evaluate(x, **options)
 
-    def train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.train_on_batch`, on ready arrays."""
-        self.check_inputs(x)
-        return super().train_on_batch(x, *args, **kwargs)
+    def train_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+        """As `keras.Model.train_on_batch`, on ready arrays; a schedule must have its steps, as there is no `fit`."""
+        batch = self.ready_batch((x, y, sample_weight))
+        if self._schedule_of_fit() is not None:
+            raise ValueError(
+                "`optimizer` must have a rate, or a schedule with total_steps, where `fit` does not lay it over its "
+                "run: compile with one. Received: a schedule with total_steps=None"
+            )
+        return super().train_on_batch(*batch, **options)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+        """As `keras.Model.test_on_batch`, on ready arrays."""
+        return super().test_on_batch(*self.ready_batch((x, y, sample_weight)), **options)
 
     def predict(
         self,
@@ -227,11 +236,18 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         """Batches with a weight for each class, or with the `class_weight` that Keras shall make them of."""
         return data, dict(enumerate(weights.tolist()))
 
+    def _optimizer_within(self) -> Any:
+        return getattr(self.optimizer, "inner_optimizer", self.optimizer)
+
+    def _schedule_of_fit(self) -> WarmupPolynomialDecay | None:
+        """The optimizer's schedule, if it is one that was left open."""
+        schedule = getattr(self._optimizer_within(), "_learning_rate", None)
+        return schedule if isinstance(schedule, WarmupPolynomialDecay) and schedule.follows_fit else None
+
     def _lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
         """Lay a schedule that was left open over this run."""
-        optimizer: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
-        schedule = getattr(optimizer, "_learning_rate", None)
-        if not isinstance(schedule, WarmupPolynomialDecay) or not schedule.follows_fit:
+        schedule, optimizer = self._schedule_of_fit(), self._optimizer_within()
+        if schedule is None:
             return
         if steps_per_epoch is None:
             try:

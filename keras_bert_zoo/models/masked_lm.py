@@ -113,6 +113,10 @@ class BertMaskedLM(Task):
             x = check_pretraining(x, self.backbone.architecture["vocabulary_size"])
         return self._fed(x)
 
+    def ready_batch(self, batch: Any) -> tuple[Any, ...]:
+        self.check_inputs(batch[0])
+        return tuple(part for part in batch if part is not None)
+
     def check_batches(self, x: Any, name: str = "x") -> None:
         """Refuse `PretrainingBatches`, the argument `name`, that are not of this model's kind."""
         architecture, pairs = self.backbone.architecture, "nsp" in self.output

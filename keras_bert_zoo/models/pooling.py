@@ -42,6 +42,8 @@ def pool(backbone: BertBackbone, pooling: str) -> Any:
 
 
 def _last(hidden: Any, padding_mask: Any) -> Any:
-    """The vector of the last token of each row, by a product as in `at_positions`."""
-    is_last = padding_mask - ops.pad(padding_mask[:, 1:], ((0, 0), (0, 1)))
-    return ops.squeeze(ops.matmul(ops.cast(is_last, hidden.dtype)[:, None], hidden), axis=1)
+    """The vector of the last token of each row, by a product as in `at_positions`; a mask may have holes."""
+    so_far = ops.cumsum(padding_mask, axis=1)
+    none_follows = ops.equal(so_far, ops.max(so_far, axis=1, keepdims=True))
+    is_last = ops.cast(padding_mask, hidden.dtype) * ops.cast(none_follows, hidden.dtype)
+    return ops.squeeze(ops.matmul(is_last[:, None], hidden), axis=1)

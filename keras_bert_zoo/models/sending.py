@@ -1,9 +1,11 @@
 """Steps that a card does not wait for."""
 
+from functools import partial
 from typing import Any
 
 import keras
 
+from keras_bert_zoo.models.streaming import MappedBatches
 from keras_bert_zoo.sending import numbers_sent, sends_to_card, sent
 
 
@@ -43,7 +45,7 @@ class SendsAhead:
         if not isinstance(data, keras.utils.PyDataset) or data.use_multiprocessing:  # A process of its own has no card.
             return data
         weight = self._weight()
-        return _SentBatches(data, weight) if sends_to_card(weight) else data
+        return MappedBatches(data, partial(sent, beside=weight)) if sends_to_card(weight) else data
 
     def _sent(self, data: Any) -> Any:
         return sent(data, beside=self._weight())
@@ -68,28 +70,6 @@ class _LossMean(keras.metrics.Mean):
     def update_state(self, values: Any, sample_weight: Any = None) -> None:
         with numbers_sent(beside=values):
             super().update_state(values, sample_weight)
-
-
-class _SentBatches(keras.utils.PyDataset):
-    """The batches of another, on the card of the tensor `beside`."""
-
-    def __init__(self, batches: keras.utils.PyDataset, beside: Any) -> None:
-        super().__init__(workers=batches.workers, max_queue_size=batches.max_queue_size)
-        self.batches = batches
-        self.beside = beside
-
-    @property
-    def num_batches(self) -> int | None:
-        return self.batches.num_batches
-
-    def __getitem__(self, index: int) -> Any:
-        return sent(self.batches[index], self.beside)
-
-    def on_epoch_begin(self) -> None:
-        self.batches.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        self.batches.on_epoch_end()
 
 
 def _first(outputs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""What streams: a batched `tf.data.Dataset` of strings as one of arrays, and whatever else Keras takes."""
+"""What streams: a batched `tf.data.Dataset` of strings as one of arrays, and whatever else Keras takes, checked."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import Any
 
@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.models.inputs import INPUT_NAMES
+from keras_bert_zoo.text.batching import LengthSortedBatches
 
 
 def is_tf_dataset(x: Any) -> bool:
@@ -15,8 +16,8 @@ def is_tf_dataset(x: Any) -> bool:
     return any(cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__)
 
 
-def check_first_batch(x: Any) -> Any:
-    """What else Keras takes, once its first batch is ready: of strings Keras would say that a dtype is invalid.
+def checked_stream(x: Any, task: Any) -> Any:
+    """What else Keras takes, of batches as `task.ready_batch` makes them; the first one is looked at here.
 
     A generator is another one afterwards, which begins with that batch again.
     """
@@ -25,7 +26,7 @@ def check_first_batch(x: Any) -> Any:
         x = (batch for batch in chain([first], x)) if first is not None else x
     elif isinstance(x, keras.utils.PyDataset):
         first = x[0] if x.num_batches != 0 else None
-    elif any(cls.__name__ == "DataLoader" and cls.__module__.startswith("torch.") for cls in type(x).__mro__):
+    elif _is_loader(x):
         first = next(iter(x), None)
     else:
         return x
@@ -36,7 +37,56 @@ def check_first_batch(x: Any) -> Any:
             f"{type(x).__name__}; raw text at hand goes in as a list. Received: batches whose inputs are a "
             f"{type(inputs).__name__}"
         )
-    return x
+    if first is None or isinstance(x, LengthSortedBatches):  # Which a task has made of what it has checked.
+        return x
+    task.ready_batch(first)
+    return mapped(x, task.ready_batch)
+
+
+def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
+    """`function` of each batch of a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader`."""
+    if isinstance(x, Generator):
+        return (function(batch) for batch in x)
+    return _mapped_loader(x, function) if _is_loader(x) else MappedBatches(x, function)
+
+
+class MappedBatches(keras.utils.PyDataset):
+    """`function` of each batch of another."""
+
+    def __init__(self, batches: keras.utils.PyDataset, function: Callable[[Any], Any]) -> None:
+        options = {name: getattr(batches, name) for name in ("workers", "use_multiprocessing", "max_queue_size")}
+        super().__init__(**options)
+        self.batches = batches
+        self.function = function
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.batches.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(self.batches[index])
+
+    def on_epoch_begin(self) -> None:
+        self.batches.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self.batches.on_epoch_end()
+
+
+def _is_loader(x: Any) -> bool:
+    return any(cls.__name__ == "DataLoader" and cls.__module__.startswith("torch.") for cls in type(x).__mro__)
+
+
+def _mapped_loader(loader: Any, function: Callable[[Any], Any]) -> Any:
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Mapped(IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            return map(function, loader)
+
+    if hasattr(loader.dataset, "__len__"):  # As Keras asks.
+        Mapped.__len__ = lambda _: len(loader)
+    return DataLoader(Mapped(), batch_size=None)
 
 
 def check_ready(dataset: Any, raw: str) -> None:

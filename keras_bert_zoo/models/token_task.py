@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
+from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset, mapped
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.windows import IGNORED
@@ -35,27 +35,40 @@ class TokenTask(Task):
         if not is_tf_dataset(x):
             return super()._streamed(x, y, sample_weight)
         check_ready(x, "words")
-        return super()._streamed(x, y, sample_weight).map(_weighed)
+        return super()._streamed(x, y, sample_weight).map(_weighed_in_graph)
+
+    def ready_batch(self, batch: Any) -> tuple[Any, ...]:
+        inputs, *rest = super().ready_batch(batch)
+        return (inputs, *_weighed(*rest)) if rest else (inputs,)
 
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
+        # Keras takes no `class_weight` beside weights.
         if not is_tf_dataset(data):
-            return super()._weigh_stream(data, weights)
+
+            def weighed(batch: Any) -> tuple[Any, ...]:
+                inputs, y, given = batch
+                return inputs, y, np.asarray(given) * weights[np.asarray(y)].astype("float32")
+
+            return mapped(data, weighed), None
         import tensorflow as tf
 
-        # Keras takes no `class_weight` beside weights.
         return data.map(lambda x, y, given: (x, y, given * tf.gather(tf.constant(weights), y))), None
 
 
-def _weighed(inputs: Any, targets: Any = None, given: Any = None) -> Any:
-    """A batch of a `tf.data.Dataset` with the weights that `TokenBatches` gives in training."""
+def _weighed(targets: np.ndarray, given: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The targets of a batch that streams, with the weights that `TokenBatches` gives where it does not shuffle."""
+    labelled = targets != IGNORED
+    weights = labelled * np.float32(labelled.size / max(int(labelled.sum()), 1))
+    if given is not None:
+        weights = weights * (given[:, None] if given.ndim == 1 else given)
+    return np.where(labelled, targets, 0), weights.astype("float32")
+
+
+def _weighed_in_graph(inputs: Any, targets: Any = None, given: Any = None) -> Any:
     import tensorflow as tf
 
     if targets is None:
         return (inputs,)
-    labelled = tf.not_equal(targets, IGNORED)
-    count = tf.reduce_sum(tf.cast(labelled, "int32"))
-    weights = tf.cast(labelled, "float32") * tf.cast(tf.size(targets) / tf.maximum(count, 1), "float32")
-    if given is not None:
-        given = tf.cast(given, "float32")
-        weights *= given[:, None] if given.shape.rank == 1 else given
-    return inputs, tf.where(labelled, targets, 0), weights
+    parts = [targets] if given is None else [targets, given]
+    weighed = tf.numpy_function(_weighed, parts, [targets.dtype, tf.float32], stateful=False)
+    return (inputs, *(tf.ensure_shape(array, (None, None)) for array in weighed))
