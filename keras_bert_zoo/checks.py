@@ -1,5 +1,6 @@
 """Checks of constructor arguments, so that every class refuses bad ones with the same words."""
 
+import math
 from typing import Any
 
 
@@ -11,9 +12,10 @@ def check_positive_int(**arguments: Any) -> None:
 
 
 def check_positive(**arguments: Any) -> None:
-    """Each keyword must hold a number above 0."""
+    """Each keyword must hold a finite number above 0."""
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (is_number and value > 0 and math.isfinite(value)):
             raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}")
 
 

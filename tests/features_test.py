@@ -125,6 +125,13 @@ def test_bad_arguments(embedder):
         assert words in str(error.value)
 
 
+def test_pairs_need_two_segments(tokenizer):
+    backbone = kbz.BertBackbone(**TINY, num_segments=1)
+    task = kbz.BertTextClassifier(backbone, 2, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    with pytest.raises(ValueError, match=r"Pairs need a backbone with two segment types"):
+        list(kbz.extract_features(task, [("a", "film")], layers=[-1]))
+
+
 def test_a_task_without_preprocessor(backbone):
     with pytest.raises(ValueError, match="`task` must be one with a preprocessor"):
         kbz.extract_features(backbone, TEXTS)

@@ -290,6 +290,10 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
     predict(run, tmp_path / "out" / "RTE.tsv", tmp_path / "RTE" / "test.tsv")
     written = (tmp_path / "out" / "RTE.tsv").read_text().splitlines()
     assert written == ["index\tprediction", *(f"{i}\tentailment" for i in range(8))]
+    (tmp_path / "texts.jsonl").write_text('{"sentence1": "a film", "sentence2": "bad"}\n')
+    with pytest.raises(ValueError, match="`out` must be another file than `source`"):
+        predict(run, tmp_path / "texts.jsonl", tmp_path / "texts.jsonl")
+    assert "a film" in (tmp_path / "texts.jsonl").read_text()
     for out, words in (("MRPC.tsv", "['RTE'] for rte"), ("out", "must be a file. Received: out=")):
         with pytest.raises(ValueError) as error:
             predict(run, tmp_path / out, tmp_path / "RTE" / "test.tsv")

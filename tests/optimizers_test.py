@@ -202,14 +202,21 @@ def test_clips_by_the_summed_gradient_of_a_table():
     np.testing.assert_allclose(numpy(table.embeddings), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("more", [None, "names", "variables"])
 @pytest.mark.parametrize("kind", [kbz.AdamW, kbz.Lamb])
-def test_decay_leaves_biases_and_layer_norm_alone(kind):
+def test_decay_leaves_biases_and_layer_norm_alone(kind, more):
+    """And whatever else a user would have it leave alone."""
     backbone = kbz.BertBackbone(**TINY)
+    tables = [w for w in backbone.trainable_variables if w.name == "embeddings"]
     optimizer = kind(0.1)
+    if more:
+        given = {"var_names": ["embeddings"]} if more == "names" else {"var_list": tables}
+        optimizer.exclude_from_weight_decay(**given)
     optimizer.build(backbone.trainable_variables)
     decayed = {w.path for w in backbone.trainable_variables if optimizer._use_weight_decay(w)}
-    assert decayed == {w.path for w in backbone.trainable_variables if w.name in ("kernel", "embeddings")}
-    assert len(decayed) == 3 + 2 * 4 + 1
+    names = ["kernel"] if more else ["kernel", "embeddings"]
+    assert decayed == {w.path for w in backbone.trainable_variables if w.name in names}
+    assert len(decayed) == 2 * 4 + 1 + (0 if more else 3)
 
 
 def test_decay_asks_the_variable_not_its_layer():

@@ -62,3 +62,26 @@ def test_options_at_the_console(tmp_path, capsys):
     assert cli.main([*command, "--out", str(tmp_path / "lenient")]) == 0
     assert cli.main([*command, "--out", str(tmp_path / "strict"), "--strict"]) == 2
     assert "gone must be a text file" in capsys.readouterr().err
+
+
+def test_nothing_is_overwritten_and_a_stop_is_one_line(tmp_path, capsys, monkeypatch):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("a good film\n" * 20)
+    files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
+    assert cli.main(["vocab", "--size", "30", "--out", *files]) == 2  # As `--out *.txt` would be read.
+    assert "--out must not exist yet" in capsys.readouterr().err
+    assert (tmp_path / "a.txt").read_text() == "a good film\n" * 20
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_bert_zoo.cli.pretraining.learn_vocabulary", stop)
+    assert cli.main(["vocab", "--size", "30", "--out", str(tmp_path / "vocab.txt"), *files]) == 130
+    assert capsys.readouterr().err == "keras-bert-zoo vocab: stopped\n"
+
+
+def test_masks_are_a_masking(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("a good film\n" * 20)
+    with pytest.raises(ValueError, match=r"`masking` must be a Masking. Received: masking={'rate': 5}"):
+        prepare([tmp_path / "a.txt"], tmp_path / "out", tokenizer, masking={"rate": 5}, verbose=False)
+    assert not (tmp_path / "out").exists()

@@ -43,6 +43,10 @@ if left_to_torch():
         ("Wait... what? No… Yes.", ["Wait... what?", "No…", "Yes."]),
         ("He left (at last.) Then she came.", ["He left (at last.)", "Then she came."]),
         ("我来了。你呢？好！", ["我来了。", "你呢？", "好！"]),
+        ("वह आया। मैं गया।", ["वह आया।", "मैं गया।"]),
+        ("هل جاء؟ نعم.", ["هل جاء؟", "نعم."]),
+        ("it rained. nobody came.", ["it rained.", "nobody came."]),  # Without capitals none is missed.
+        ("It rained. nobody came.", ["It rained. nobody came."]),
         ("   ", []),
     ],
 )

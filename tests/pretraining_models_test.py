@@ -8,7 +8,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from tests import layouts
-from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise
+from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise, streams
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
@@ -195,6 +195,34 @@ def test_bad_input(tokenizer):
             run()
         assert words in str(error.value)
     np.testing.assert_array_equal(numpy(model(inputs)["mlm"]), before)
+
+
+@pytest.mark.parametrize("cls", [kbz.BertMaskedLM, kbz.BertPretrainer])
+def test_what_streams_is_checked(cls):
+    """JAX would take another row's place, or none."""
+    model = cls(kbz.BertBackbone(**TINY))
+    inputs = with_positions(random_inputs(), 2)
+    targets = {"mlm": np.full((3, 2), 7), "nsp": np.array([0, 1, 1])}
+    targets = {name: targets[name] for name in model.output}
+    weights = {name: np.ones(target.shape, "float32") for name, target in targets.items()}
+    expected = model.test_on_batch(inputs, targets, weights)
+    for data in streams((inputs, targets, weights)):
+        np.testing.assert_allclose(model.evaluate(data, steps=1, verbose=0), expected, rtol=1e-5)
+    wrong = [
+        (({**inputs, "mask_positions": inputs["mask_positions"] + 9}, targets), "`mask_positions` must be in [0, 9)"),
+        (({**inputs, "token_ids": inputs["token_ids"] + 40}, targets), "`token_ids` must be in [0, 40)"),
+        ((inputs, {**targets, "mlm": np.full((3, 2), 40)}), "`mlm` must be in [0, 40). Received: mlm with 40"),
+    ]
+    if "nsp" in targets:
+        wrong.append(((inputs, {**targets, "nsp": np.array([0, 1, 2])}), "`nsp` must be in [0, 2)"))
+    for batch, words in wrong:
+        for data in streams((*batch, weights)):
+            with pytest.raises(ValueError) as error:
+                model.evaluate(data, steps=1, verbose=0)
+            assert words in str(error.value)
+        with pytest.raises(ValueError) as error:
+            model.test_on_batch(*batch, weights)
+        assert words in str(error.value)
 
 
 def test_batches_of_another_kind(tmp_path, tokenizer):

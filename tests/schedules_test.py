@@ -66,6 +66,11 @@ def test_schedule_follows_updates(classifier):
         (lambda: kbz.WarmupPolynomialDecay(1.0, warmup=1.0), "`warmup` must be a share in [0, 1)"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, "0.1"), "`warmup` must be a number. Received: warmup='0.1'"),
         (lambda: kbz.WarmupPolynomialDecay("1e-3"), "`learning_rate` must be a number. Received: learning_rate='1e-3'"),
+        (
+            lambda: kbz.WarmupPolynomialDecay(-1e-3),
+            "`learning_rate` must be positive and finite. Received: learn",
+        ),
+        (lambda: kbz.WarmupPolynomialDecay(float("inf")), "`learning_rate` must be positive and finite"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, power=None), "`power` must be a number"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, power=0.0), "`power` must be positive"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps="10"), "`total_steps` must be a number"),

@@ -513,6 +513,24 @@ def test_bad_values_in_what_streams(classifier, inputs, y, words):
         assert words in str(error.value)
 
 
+def test_a_model_outlives_a_bad_batch(classifier):
+    """JAX takes it its weights for a pass."""
+    expected, weights = classifier.predict(random_inputs(), verbose=0), classifier.get_weights()
+    good, bad = random_inputs(), random_inputs(vocabulary_size=400)
+    for run, y in ((classifier.predict, ()), (classifier.evaluate, (np.array([0, 1, 2]),))):
+        for before in (1, 2):
+            with pytest.raises(Exception, match="`token_ids` must be in"):
+                run((batch for batch in [(good, *y)] * before + [(bad, *y)]), steps=before + 1, verbose=0)
+            np.testing.assert_array_equal(classifier.predict(random_inputs(), verbose=0), expected)
+    for weight, other in zip(classifier.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(weight, other)
+
+
+def test_a_batch_to_predict_is_checked(classifier):
+    with pytest.raises(ValueError, match="`token_ids` must be in"):
+        classifier.predict_on_batch(random_inputs(vocabulary_size=400))
+
+
 def test_what_streams_is_what_is_at_hand(tokenizer):
     classifier = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY), class_names=["no", "yes"]))
     inputs, weights = random_inputs(), np.array([1.0, 0.0, 2.0], "float32")

@@ -100,6 +100,11 @@ def test_saves(tokenizer, tmp_path):
     "run, words",
     [
         (lambda t: kbz.BertTokenizer(WORDS[1:]), "['[PAD]']"),
+        (
+            lambda t: kbz.BertTokenizer(dict.fromkeys(WORDS)),
+            "a list of tokens in the order of their ids. Received: v",
+        ),
+        (lambda t: kbz.BertTokenizer(set(WORDS)), "a list of tokens in the order of their ids"),
         (lambda t: kbz.BertTokenizer([*WORDS, "bad"]), "must not hold a token twice. Received: 'bad' twice"),
         (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "must hold strings of one line. Received: vocabulary[30]"),
         (lambda t: t.encode(3), "`text` must be a string. Received: text=3 of type int"),

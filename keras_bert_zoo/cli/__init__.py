@@ -9,7 +9,10 @@ from keras_bert_zoo.cli import estimate, finetuning, presets, pretraining
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2."""
+    """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2.
+
+    Ctrl+C is one line, too, and 130.
+    """
     parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {keras_bert_zoo.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
@@ -21,4 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"keras-bert-zoo {options.command}: stopped", file=sys.stderr)
+        return 130
     return 0

@@ -121,6 +121,8 @@ def _vocab(options: argparse.Namespace) -> None:
     out = Path(options.out).resolve()
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(f"--out must be a file in a directory that is there. Received: {options.out}")
+    if out.exists():
+        raise ValueError(f"--out must not exist yet. Received: {options.out}")
     files = _texts(options)
     texts = {name: read_lines(each) for name, each in files.items()} if isinstance(files, dict) else read_lines(files)
     vocabulary = learn_vocabulary(texts, options.size, lowercase=not options.cased)

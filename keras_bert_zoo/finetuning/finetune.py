@@ -40,11 +40,12 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
         verbose: As in `fit`.
 
     Returns:
-        What `results.json` holds.
+        What `results.json` holds; of a run that is finished as it is, whatever the files hold now.
 
     Raises:
-        ValueError: Something in a file is not as expected, with the file and the line; `out` holds another run, or one
-            that began with other training data; or the loss became NaN, with the step and the last state.
+        ValueError: Something in a file is not as expected, with the file and the line; `out` holds another run, or an
+            unfinished one that began with other training data; or the loss became NaN, with the step and the last
+            state.
 
     Example:
 

@@ -57,6 +57,8 @@ def predict(
     if target.is_file() if folder else target.is_dir():
         expected, found = ("directory", "file") if folder else ("file", "directory")
         raise ValueError(f"`out` must be a {expected}. Received: out={str(out)!r}, a {found}")
+    if source is not None and target.exists() and target.samefile(source):
+        raise ValueError(f"`out` must be another file than `source`. Received: out={str(out)!r}")
     if own:
         assert source is not None
         data = run.read_file(Path(source), **recipe.unlabelled)

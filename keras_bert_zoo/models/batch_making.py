@@ -100,7 +100,7 @@ class MakesBatches(ChecksInputs):
             inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
         self.check_inputs(inputs)
         arrays = {name: array.astype("int32") for name, array in inputs.items()}
-        if y is None:
+        if y is None:  # To predict.
             return (arrays,)
         # What has weights may have rows and tokens of none, whose targets are anything.
         weights = [keras.ops.convert_to_numpy(weight) for weight in weights if weight is not None]

@@ -82,7 +82,8 @@ class HasClasses:
 
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        asked = arguments.get("num_classes") or len(arguments.get("class_names") or ())
+        names = arguments.get("class_names")
+        asked = arguments.get("num_classes") or (0 if names is None else len(names))
         saved = dict(checkpoint.head) if cls.is_own(checkpoint) else {}
         if not asked and not saved:
             raise ValueError("`num_classes` or `class_names` must be given: the preset has no classification head")

@@ -93,7 +93,7 @@ def _extract(
     tokenizer, longest = task.preprocessor.tokenizer, task.preprocessor.sequence_length
     while chunk := list(islice(texts, batch_size * _BATCHES_SORTED_TOGETHER)):
         if words is None:
-            packed, spans = _pack_tokens(tokenizer, chunk, longest), None
+            packed, spans = _pack_tokens(task, chunk, longest), None
         else:
             packed, spans = _pack_words(tokenizer, [_words(text) for text in chunk], longest)
         batches = LengthSortedBatches(packed, None, batch_size=batch_size, static_lengths=task.static_lengths)
@@ -141,12 +141,14 @@ class _ChosenLayers(keras.Model):
         return ops.cast(ops.stack([states[layer] for layer in self.chosen], axis=1), "float32")
 
 
-def _pack_tokens(tokenizer: BertTokenizer, chunk: list[Any], longest: int) -> PackedTexts:
+def _pack_tokens(task: Task, chunk: list[Any], longest: int) -> PackedTexts:
+    tokenizer = task.preprocessor.tokenizer
     pairs = [isinstance(text, tuple) and len(text) == 2 for text in chunk]
     if not any(pairs):
         return pack_texts(tokenizer, split_texts(chunk, "texts")[0], None, longest)
     if not all(pairs):
         raise ValueError("`texts` must be all strings or all pairs. Received: both")
+    task.check_pairs(True)
     first, second = split_texts(tuple(map(list, zip(*chunk, strict=True))), "texts")
     return pack_texts(tokenizer, first, second, longest)
 

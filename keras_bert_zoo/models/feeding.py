@@ -1,6 +1,7 @@
 """`fit`, `evaluate` and `predict` on raw text."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import keras
@@ -141,12 +142,12 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 _check_batch_size(batch_size)
                 x = self._streamed(x, y, sample_weight)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
-        with weights_kept():
+        with weights_kept(), self._weights_back():
             return super().evaluate(x, **options)
 
     def train_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
         """As `keras.Model.train_on_batch`, on ready arrays; a schedule must have its steps, as there is no `fit`."""
-        batch = self.ready_batch((x, y, sample_weight))
+        batch = self._given_batch(x, y, sample_weight)
         if self._schedule_of_fit() is not None:
             raise ValueError(
                 "`optimizer` must have a rate, or a schedule with total_steps, where `fit` does not lay it over its "
@@ -156,7 +157,18 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
         """As `keras.Model.test_on_batch`, on ready arrays."""
-        return super().test_on_batch(*self.ready_batch((x, y, sample_weight)), **options)
+        return super().test_on_batch(*self._given_batch(x, y, sample_weight), **options)
+
+    def _given_batch(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
+        batch = self.ready_batch((x, y, sample_weight))
+        if y is None:
+            raise ValueError("`y` must be given. Received: y=None")
+        return batch
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """As `keras.Model.predict_on_batch`, on ready arrays."""
+        self.check_inputs(x)
+        return super().predict_on_batch(x)
 
     def predict(
         self,
@@ -184,8 +196,25 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
 
     def predict_fed(self, data: Any, **options: Any) -> Any:
         """As `keras.Model.predict`, of batches that are made already."""
-        with weights_kept():
+        with weights_kept(), self._weights_back():
             return super().predict(data, **options)
+
+    @contextmanager
+    def _weights_back(self) -> Iterator[None]:
+        """On JAX Keras takes a model its weights for a pass, and gives them back at its end: after an error, too."""
+        if keras.backend.backend() != "jax":
+            yield
+            return
+        before = [(variable, variable.value) for variable in self.variables]
+        try:
+            yield
+        except BaseException:
+            self.jax_state_sync()
+            self._jax_state = None
+            for variable, value in before:
+                if variable._value is None:  # The first batch did not come to its end.
+                    variable._value = value
+            raise
 
     def batches(
         self, x: Any, y: Any = None, batch_size: int | None = None, sample_weight: Any = None, shuffle: bool = True

@@ -11,7 +11,7 @@ from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.inputs import check_position_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
-from keras_bert_zoo.models.streaming import check_pretraining, check_ready, is_tf_dataset
+from keras_bert_zoo.models.streaming import check_pretraining, check_ready, checked_stream, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.texts import split_texts
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
@@ -111,11 +111,24 @@ class BertMaskedLM(Task):
         if is_tf_dataset(x):
             check_ready(x, "PretrainingBatches")
             x = check_pretraining(x, self.backbone.architecture["vocabulary_size"])
+        elif not hasattr(x, "to_tf"):  # Ours are checked already.
+            x = checked_stream(x, self)
         return self._fed(x)
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
-        self.check_inputs(batch[0])
-        return tuple(part for part in batch if part is not None)
+        inputs, targets, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
+        if isinstance(inputs, dict):
+            inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
+        self.check_inputs(inputs)
+        if targets is None:
+            return (inputs,)
+        ends = {"mlm": self.backbone.architecture["vocabulary_size"], "nsp": 2}
+        for name in self.output if isinstance(targets, dict) else ():
+            array = keras.ops.convert_to_numpy(targets[name])
+            if array.size and not (array.min() >= 0 and array.max() < ends[name]):
+                outside = array[(array < 0) | (array >= ends[name])][0]
+                raise ValueError(f"`{name}` must be in [0, {ends[name]}). Received: {name} with {outside}")
+        return (inputs, targets, *(weight for weight in weights if weight is not None))
 
     def check_batches(self, x: Any, name: str = "x") -> None:
         """Refuse `PretrainingBatches`, the argument `name`, that are not of this model's kind."""

@@ -63,6 +63,8 @@ class PretrainingBatches(keras.utils.PyDataset):
         super().__init__()
         check_positive_int(batch_size=batch_size, gradient_accumulation_steps=gradient_accumulation_steps)
         check_seed(seed=seed)
+        if masking is not None:
+            Masking.check(masking)
         folder = Path(path)
         if not (folder / DESCRIPTION).is_file():
             raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(path)!r}")
@@ -74,7 +76,7 @@ class PretrainingBatches(keras.utils.PyDataset):
         if fixed and masking is not None:
             raise ValueError(f"`masking` must be None for a data set of fixed masks. Received: masking={masking}")
         try:
-            self.masking = masking or Masking(**typed(path, about, "masking", dict, {}))
+            self.masking = masking if masking is not None else Masking(**typed(path, about, "masking", dict, {}))
         except TypeError as error:
             raise ValueError(f"{path}: `masking` must have the fields of Masking. Received: {error}") from None
         try:
@@ -100,7 +102,7 @@ class PretrainingBatches(keras.utils.PyDataset):
         self.examples = len(self.shard)
         if self.examples < self._update_size:
             raise ValueError(
-                f"`batch_size` must be at most the number of examples, {self.examples}. "
+                f"`batch_size` must be at most the number of examples in {str(folder)!r}, {self.examples}. "
                 f"Received: batch_size={self._update_size}"
             )
         if epoch_batches is not None:

@@ -101,7 +101,8 @@ def prepare(
         raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}")
     if workers is not None:
         check_positive_int(workers=workers)
-    masking = masking or Masking.for_length(sequence_length)
+    masking = Masking.for_length(sequence_length) if masking is None else masking
+    Masking.check(masking)
     if next_sentence and layout == "prose":
         for language, files in languages.items():
             _check_documents(language, len(files))  # Seen before anything is read.

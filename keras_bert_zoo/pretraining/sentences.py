@@ -6,7 +6,7 @@ from itertools import groupby
 
 # A sentence may end after these, with what closes it, where white space follows.
 # Tried from the first of a run only: from each one it would take a run's length squared.
-_ENDS = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]]*+\s++")
+_ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’)\]]*+\s++")
 # Chinese and Japanese need no space.
 _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
 # A paragraph is split when so many characters of it are there, as it may be all of a file.
@@ -24,14 +24,15 @@ _ABBREVIATIONS = frozenset(
 def split_sentences(text: str) -> list[str]:
     """The sentences of one paragraph.
 
-    One ends at `.`, `!`, `?` or `…`, with quotes and brackets that close it, where white space and something other than
-    a small letter follow; not after an abbreviation such as `Mr.`, nor after a single initial. After `。`, `！` and
-    `？` one always ends.
+    One ends at `.`, `!`, `?` or `…`, and those of Devanagari and Arabic, with quotes and brackets that close it, where
+    white space and something other than a small letter follow, or anything in a text that has small letters alone; not
+    after an abbreviation such as `Mr.`, nor after a single initial. After `。`, `！` and `？` one always ends.
     """
     sentences, start = [], 0
+    lowercase = text.islower()
     for match in _ENDS.finditer(text):
         end = match.end()
-        if end == len(text) or text[end : end + 8].lstrip(_OPENING)[:1].islower():
+        if end == len(text) or (not lowercase and text[end : end + 8].lstrip(_OPENING)[:1].islower()):
             continue
         word = text[max(start, text.rfind(" ", start, match.start()) + 1) : match.start()].lstrip(_OPENING)
         if match[0].startswith(".") and (word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper())):

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert_zoo.checks import check_positive_int
+
 
 @dataclass(frozen=True)
 class Masking:
@@ -28,16 +30,14 @@ class Masking:
     @classmethod
     def for_length(cls, sequence_length: int, **changes: Any) -> "Masking":
         """The paper's but for what changes, with as many predictions at most as `rate` of the longest example is."""
+        check_positive_int(sequence_length=sequence_length)
         masking = cls(**changes)
         if "max_predictions" in changes:
             return masking
         return replace(masking, max_predictions=math.ceil(masking.rate * sequence_length))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_predictions, int) or self.max_predictions < 1:
-            raise ValueError(
-                f"`max_predictions` must be a positive integer. Received: max_predictions={self.max_predictions!r}"
-            )
+        check_positive_int(max_predictions=self.max_predictions)
         if not isinstance(self.whole_words, bool):
             raise ValueError(f"`whole_words` must be True or False. Received: whole_words={self.whole_words!r}")
         for name in ("rate", "mask", "random"):
@@ -56,6 +56,12 @@ class Masking:
         known = sorted(field.name for field in fields(cls))
         if not (isinstance(masking, dict) and set(masking) <= set(known)):
             raise ValueError(f"`masking` must be a dict of {known}. Received: masking={masking!r}")
+
+    @classmethod
+    def check(cls, masking: Any) -> None:
+        """Refuse, as the argument `masking`, what is none."""
+        if not isinstance(masking, cls):
+            raise ValueError(f"`masking` must be a Masking. Received: masking={masking!r}")
 
     def wanted(self, lengths: np.ndarray) -> np.ndarray:
         """Predictions an example of so many tokens, where it has as many that may be masked."""

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -80,6 +80,11 @@ class BertTokenizer:
     ) -> None:
         if isinstance(vocabulary, (str, os.PathLike)):
             vocabulary = read_vocabulary(vocabulary)
+        if isinstance(vocabulary, (Mapping, Set)):
+            raise ValueError(
+                "`vocabulary` must be a file or a list of tokens in the order of their ids. "
+                f"Received: vocabulary of type {type(vocabulary).__name__}"
+            )
         self.vocabulary = list(vocabulary)
         self.lowercase = lowercase
         self.strip_accents = strip_accents

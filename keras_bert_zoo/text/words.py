@@ -72,7 +72,7 @@ def read_words(x: Any) -> Words:
     for i, row in enumerate(x):
         if not _is_list(row):
             raise ValueError(f"{_EXPECTED}. Received: x[{i}] of type {type(row).__name__}")
-    if len(first) and _is_list(first[0]):
+    if len(first) and _is_list(next(iter(first))):
         sentences = [[_sentence(words, f"x[{i}][{j}]") for j, words in enumerate(row)] for i, row in enumerate(x)]
         examples = [list(chain.from_iterable(document)) for document in sentences]
         return Words(examples, [[len(words) for words in document] for document in sentences])
@@ -158,9 +158,10 @@ def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
 def _sentence(row: Any, name: str) -> list[str]:
     if not _is_list(row):
         raise ValueError(f"{_EXPECTED}. Received: {name} of type {type(row).__name__}")
-    if len(row) and _is_list(row[0]):
-        raise ValueError(f"{_EXPECTED}. Received: {name}[0] of type {type(row[0]).__name__}")
-    return split_texts(list(row), name)[0] if len(row) else []
+    words = list(row)  # A column's first row need not be number 0.
+    if words and _is_list(words[0]):
+        raise ValueError(f"{_EXPECTED}. Received: {name}[0] of type {type(words[0]).__name__}")
+    return split_texts(words, name)[0] if words else []
 
 
 def _tag_rows(y: Any, count: int, name: str) -> list[Any]:

@@ -65,7 +65,7 @@ def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
         return nullcontext()
     backend = keras.backend.backend()
     known = _NAMES.get(backend, ())
-    kind, colon, detail = strategy.partition(":")
+    kind, colon, detail = strategy.partition(":") if isinstance(strategy, str) else (None, "", "")
     if kind not in known or (colon and (not detail or not any(other.startswith(f"{kind}:") for other in known))):
         expected = f"be None or one of {', '.join(known)}" if known else "be None"
         raise ValueError(f"`strategy` must {expected} on the {backend} backend. Received: strategy={strategy!r}")

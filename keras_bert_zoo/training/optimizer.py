@@ -27,8 +27,12 @@ class BertOptimizer(keras.optimizers.Optimizer):
                 f"Received: use_ema=True, gradient_accumulation_steps={gradient_accumulation_steps}"
             )
         super().__init__(gradient_accumulation_steps=gradient_accumulation_steps, **kwargs)
+        self.exclude_from_weight_decay()
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """As Keras', which forgets what was excluded before: biases and LayerNorm stay so."""
         # Keras searches these in `variable.name`: biases of Dense, and LayerNorm's two.
-        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
+        super().exclude_from_weight_decay(var_list, ["bias", "beta", "gamma", *(var_names or ())])
 
     def _use_weight_decay(self, variable: Any) -> bool:
         # A TensorFlow variable's name has those of its layers before it, which may hold the words, too.

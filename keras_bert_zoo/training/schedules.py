@@ -1,5 +1,6 @@
 """Learning-rate schedules."""
 
+import math
 from numbers import Real
 from typing import Any
 
@@ -35,6 +36,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         for name, value in given.items():
             if not isinstance(value, Real):  # NumPy's are.
                 raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
+        if not (learning_rate > 0 and math.isfinite(learning_rate)):
+            raise ValueError(f"`learning_rate` must be positive and finite. Received: learning_rate={learning_rate!r}")
         if not 0 <= warmup < 1:
             raise ValueError(f"`warmup` must be a share in [0, 1). Received: warmup={warmup!r}")
         if total_steps is not None and total_steps < 1:

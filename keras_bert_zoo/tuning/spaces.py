@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_seed
@@ -42,6 +43,8 @@ def checked_space(**choices: Any) -> dict[str, Any]:
             continue
         several = isinstance(choice, Sequence) and not isinstance(choice, str)
         values = list(choice) if several else [choice]
+        if not all(isinstance(value, (str, os.PathLike, Real)) for value in values if value is not None):
+            raise ValueError(f"`{name}` must be a value, or a list of them. Received: {name}={choice!r}")
         if not values or len(set(values)) < len(values):
             raise ValueError(f"`{name}` must be a value, or a list of different ones. Received: {name}={choice!r}")
         for value in values:

@@ -60,10 +60,10 @@ def tune(
         a shared sweep.
 
     Raises:
-        ValueError: Something in a file is not as expected, `out` holds another sweep, or one that began with other
-            data, or Keras Tuner is missing; or trials failed. What the others have found is then in `out`, without
-            `results.json`, and the same call tries the failed ones again. Those whose loss was no number are not: they
-            have no score, and the log says so.
+        ValueError: Something in a file is not as expected, `out` holds another sweep, or an unfinished one that began
+            with other data, or Keras Tuner is missing; or trials failed. What the others have found is then in `out`,
+            without `results.json`, and the same call tries the failed ones again. Those whose loss was no number are
+            not: they have no score, and the log says so.
 
     Example:
 
