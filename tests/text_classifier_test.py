@@ -513,6 +513,30 @@ def test_bad_values_in_what_streams(classifier, inputs, y, words):
         assert words in str(error.value)
 
 
+def test_targets_of_another_loss_stream_as_they_are(classifier):
+    inputs, y = {**random_inputs(), "padding_mask": random_inputs()["padding_mask"] > 0}, np.array([0, 2, 1])
+    expected = classifier.evaluate(random_inputs(), y, verbose=0)[0]
+    one_hot = keras.losses.CategoricalCrossentropy(from_logits=True)
+    for loss, targets in ((one_hot, np.eye(3, dtype="float32")[y]), (classifier.loss, y[:, None])):
+        classifier.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=[])
+        for data in streams((inputs, targets)):
+            found = classifier.evaluate(data, steps=1, verbose=0)
+            assert np.ravel(found)[0] == pytest.approx(expected, rel=1e-5)
+        assert np.ravel(classifier.test_on_batch(inputs, targets))[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_to_be_predicted_needs_no_targets(classifier):
+    """GLUE's test sets have -1."""
+    expected = classifier.predict(random_inputs(), verbose=0)
+    for data in streams((random_inputs(), np.array([-1, -1, -1]))):
+        np.testing.assert_array_equal(classifier.predict(data, steps=1, verbose=0), expected)
+    tf = pytest.importorskip("tensorflow")
+    stream = tf.data.Dataset.from_tensors((random_inputs(), [-1, -1, -1]))
+    np.testing.assert_allclose(classifier.predict(stream, verbose=0), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="as the classes have no names"):  # Two columns are no pairs.
+        classifier.predict(tf.data.Dataset.from_tensors((TEXTS, TEXTS)), verbose=0)
+
+
 def test_a_model_outlives_a_bad_batch(classifier):
     """JAX takes it its weights for a pass."""
     expected, weights = classifier.predict(random_inputs(), verbose=0), classifier.get_weights()

@@ -25,6 +25,8 @@ class MakesBatches(ChecksInputs):
     jit_compile: Any
     batches_class: ClassVar[type[LengthSortedBatches]] = LengthSortedBatches
     raw_inputs: ClassVar[str] = "a list of strings, a tuple of two such lists"
+    label_dimensions: ClassVar[int | None] = None
+    """Of targets that are integers or names, for a task that has such."""
 
     def check_inputs(self, inputs: Any) -> None:
         self.backbone.check_inputs(inputs)
@@ -94,19 +96,30 @@ class MakesBatches(ChecksInputs):
         return self._targets(PaddedArrays(arrays), y)[0]
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
-        """A batch that streams, `(inputs, targets, weights)` or less of it, checked as arrays at hand are."""
+        """A batch that streams, `(inputs, targets, weights)` or less of it, checked as arrays at hand are.
+
+        Targets of another form than the task's are for a loss of the user's own, and stay as they are.
+        """
         inputs, y, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
         if isinstance(inputs, dict):
             inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
+            inputs = {name: array.astype("int32") if array.dtype == bool else array for name, array in inputs.items()}
         self.check_inputs(inputs)
         arrays = {name: array.astype("int32") for name, array in inputs.items()}
         if y is None:  # To predict.
             return (arrays,)
         # What has weights may have rows and tokens of none, whose targets are anything.
         weights = [keras.ops.convert_to_numpy(weight) for weight in weights if weight is not None]
-        y = np.asarray(y) if isinstance(y, (list, tuple)) else keras.ops.convert_to_numpy(y)
-        targets = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
-        return (arrays, targets, *weights)
+        if not isinstance(y, (list, tuple)):
+            y = keras.ops.convert_to_numpy(y)
+        if self._are_labels(y):
+            y = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
+        return (arrays, y, *weights)
+
+    def _are_labels(self, y: Any) -> bool:
+        if isinstance(y, (list, tuple)):
+            return self.label_dimensions is not None
+        return bool(y.ndim == self.label_dimensions and y.dtype.kind in "iuOSU")
 
     def _batches(
         self,

@@ -12,6 +12,7 @@ from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.sending import SendsAhead
 from keras_bert_zoo.models.steps import RunsItsSteps
+from keras_bert_zoo.models.streaming import inputs_alone
 from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH
@@ -145,7 +146,9 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         with weights_kept(), self._weights_back():
             return super().evaluate(x, **options)
 
-    def train_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
+    ) -> Any:
         """As `keras.Model.train_on_batch`, on ready arrays; a schedule must have its steps, as there is no `fit`."""
         batch = self._given_batch(x, y, sample_weight)
         if self._schedule_of_fit() is not None:
@@ -153,11 +156,11 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 "`optimizer` must have a rate, or a schedule with total_steps, where `fit` does not lay it over its "
                 "run: compile with one. Received: a schedule with total_steps=None"
             )
-        return super().train_on_batch(*batch, **options)
+        return super().train_on_batch(*batch, class_weight=class_weight, return_dict=return_dict)
 
-    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As `keras.Model.test_on_batch`, on ready arrays."""
-        return super().test_on_batch(*self._given_batch(x, y, sample_weight), **options)
+        return super().test_on_batch(*self._given_batch(x, y, sample_weight), return_dict=return_dict)
 
     def _given_batch(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
         batch = self.ready_batch((x, y, sample_weight))
@@ -188,7 +191,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 options["batch_size"] = batch_size
             else:
                 _check_batch_size(batch_size)
-            return self.predict_fed(self._streamed(x), **options)
+            return self.predict_fed(self._streamed(inputs_alone(x)), **options)
         most_tokens = self.most_predicted_tokens if batch_size is None and steps is None else None
         examples, rows = self._examples(x), first_rows(steps, batch_size)
         batches = self._batches(examples, None, None, batch_size, rows, most_tokens=most_tokens)

@@ -46,6 +46,7 @@ class BertMultipleChoice(Task):
 
     preprocessor_class = BertMultipleChoicePreprocessor
     head_layers = ("scorer",)
+    label_dimensions = 1
     raw_inputs = "a tuple (contexts, choices)"
     most_predicted_tokens = None  # A question has many texts.
 

@@ -80,6 +80,7 @@ class BertQuestionAnswerer(Task):
 
     preprocessor_class = BertQuestionPreprocessor
     head_layers = ("spans",)
+    label_dimensions = 2
     raw_inputs = "a tuple (questions, contexts)"
     needs_pooler = False
 

@@ -1,6 +1,7 @@
 """What streams: a batched `tf.data.Dataset` of strings as one of arrays, and whatever else Keras takes, checked."""
 
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -43,6 +44,24 @@ def checked_stream(x: Any, task: Any) -> Any:
     return mapped(x, task.ready_batch)
 
 
+def is_mappable(x: Any) -> bool:
+    return isinstance(x, (Generator, keras.utils.PyDataset)) or _is_loader(x)
+
+
+def inputs_alone(x: Any) -> Any:
+    """What streams to be predicted: targets that it may have are none of the task's, such as -1 in GLUE's test sets."""
+    if is_tf_dataset(x):
+        spec = x.element_spec
+        # Strings stay to be looked at: two columns may have been meant as pairs.
+        others = isinstance(spec, tuple) and "string" not in str(spec[1:])
+        return x.map(lambda inputs, *_: (inputs,)) if others else x
+    return mapped(x, _inputs_of) if is_mappable(x) else x
+
+
+def _inputs_of(batch: Any) -> Any:
+    return (batch[0],) if isinstance(batch, (tuple, list)) and len(batch) else batch
+
+
 def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
     """`function` of each batch of a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader`."""
     if isinstance(x, Generator):
@@ -78,15 +97,27 @@ def _is_loader(x: Any) -> bool:
 
 
 def _mapped_loader(loader: Any, function: Callable[[Any], Any]) -> Any:
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import DataLoader
+
+    of_length = hasattr(loader.dataset, "__len__")  # As Keras asks.
+    return DataLoader(_mapped_class(of_length)(loader, function), batch_size=None)
+
+
+@cache
+def _mapped_class(of_length: bool) -> Any:
+    from torch.utils.data import IterableDataset
 
     class Mapped(IterableDataset):
-        def __iter__(self) -> Iterator[Any]:
-            return map(function, loader)
+        def __init__(self, loader: Any, function: Callable[[Any], Any]) -> None:
+            self.loader = loader
+            self.function = function
 
-    if hasattr(loader.dataset, "__len__"):  # As Keras asks.
-        Mapped.__len__ = lambda _: len(loader)
-    return DataLoader(Mapped(), batch_size=None)
+        def __iter__(self) -> Iterator[Any]:
+            return map(self.function, self.loader)
+
+    if of_length:
+        Mapped.__len__ = lambda self: len(self.loader)
+    return Mapped
 
 
 def check_ready(dataset: Any, raw: str) -> None:

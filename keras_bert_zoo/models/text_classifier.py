@@ -47,6 +47,7 @@ class BertTextClassifier(HasClasses, Task):
 
     preprocessor_class = BertPreprocessor
     head_layers: ClassVar[tuple[str, ...]] = ("classifier", "bilstm")
+    label_dimensions = 1
 
     def __init__(
         self,

@@ -1,12 +1,13 @@
 """What tasks share that answer for each token: targets and weights at tokens."""
 
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset, mapped
+from keras_bert_zoo.models.streaming import check_ready, is_mappable, is_tf_dataset, mapped
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.windows import IGNORED
@@ -30,26 +31,29 @@ class TokenTask(Task):
     """A task whose targets and outputs are `[examples, length, …]`, of any length."""
 
     batches_class = TokenBatches
+    label_dimensions = 2
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if not is_tf_dataset(x):
+            if not (is_mappable(x) or isinstance(x, (list, str, int, float, np.ndarray))):
+                raise ValueError(
+                    "`x` must be a tf.data.Dataset, a PyDataset, a generator or a DataLoader where it streams. "
+                    f"Received: x of type {type(x).__name__}"
+                )
             return super()._streamed(x, y, sample_weight)
         check_ready(x, "words")
         return super()._streamed(x, y, sample_weight).map(_weighed_in_graph)
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         inputs, *rest = super().ready_batch(batch)
-        return (inputs, *_weighed(*rest)) if rest else (inputs,)
+        return (inputs, *_weighed(*rest)) if rest and self._are_labels(rest[0]) else (inputs, *rest)
 
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
         # Keras takes no `class_weight` beside weights.
+        if is_mappable(data):
+            return mapped(data, partial(_with_class_weights, weights.astype("float32"))), None
         if not is_tf_dataset(data):
-
-            def weighed(batch: Any) -> tuple[Any, ...]:
-                inputs, y, given = batch
-                return inputs, y, np.asarray(given) * weights[np.asarray(y)].astype("float32")
-
-            return mapped(data, weighed), None
+            return super()._weigh_stream(data, weights)
         import tensorflow as tf
 
         return data.map(lambda x, y, given: (x, y, given * tf.gather(tf.constant(weights), y))), None
@@ -62,6 +66,11 @@ def _weighed(targets: np.ndarray, given: np.ndarray | None = None) -> tuple[np.n
     if given is not None:
         weights = weights * (given[:, None] if given.ndim == 1 else given)
     return np.where(labelled, targets, 0), weights.astype("float32")
+
+
+def _with_class_weights(weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    inputs, y, given = batch
+    return inputs, y, np.asarray(given) * weights[np.asarray(y)]
 
 
 def _weighed_in_graph(inputs: Any, targets: Any = None, given: Any = None) -> Any:
