@@ -69,7 +69,7 @@ def test_nothing_is_overwritten_and_a_stop_is_one_line(tmp_path, capsys, monkeyp
         (tmp_path / name).write_text("a good film\n" * 20)
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
     assert cli.main(["vocab", "--size", "30", "--out", *files]) == 2  # As `--out *.txt` would be read.
-    assert "--out must not exist yet" in capsys.readouterr().err
+    assert "--out must be new, or a vocabulary" in capsys.readouterr().err
     assert (tmp_path / "a.txt").read_text() == "a good film\n" * 20
 
     def stop(*arguments, **options):
@@ -78,6 +78,14 @@ def test_nothing_is_overwritten_and_a_stop_is_one_line(tmp_path, capsys, monkeyp
     monkeypatch.setattr("keras_bert_zoo.cli.pretraining.learn_vocabulary", stop)
     assert cli.main(["vocab", "--size", "30", "--out", str(tmp_path / "vocab.txt"), *files]) == 130
     assert capsys.readouterr().err == "keras-bert-zoo vocab: stopped\n"
+
+
+def test_a_vocabulary_is_replaced(tmp_path):
+    command = ["vocab", "--size", "25", "--out", str(tmp_path / "vocab.txt"), str(tmp_path / "text")]
+    for word in ("film", "plot"):
+        (tmp_path / "text").write_text(f"a good {word}\n" * 20)
+        assert cli.main(command) == 0
+        assert word in kbz.BertTokenizer(tmp_path / "vocab.txt").vocabulary
 
 
 def test_masks_are_a_masking(tmp_path, tokenizer):

@@ -121,13 +121,19 @@ def _vocab(options: argparse.Namespace) -> None:
     out = Path(options.out).resolve()
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(f"--out must be a file in a directory that is there. Received: {options.out}")
-    if out.exists():
-        raise ValueError(f"--out must not exist yet. Received: {options.out}")
+    if out.exists() and not _is_vocabulary(out):
+        raise ValueError(f"--out must be new, or a vocabulary to be replaced. Received: {options.out}")
     files = _texts(options)
     texts = {name: read_lines(each) for name, each in files.items()} if isinstance(files, dict) else read_lines(files)
     vocabulary = learn_vocabulary(texts, options.size, lowercase=not options.cased)
     write_vocabulary(options.out, vocabulary)
     print(f"{options.out}: {len(vocabulary):,} tokens")
+
+
+def _is_vocabulary(path: Path) -> bool:
+    """By its first line: `--out *.txt` would name the first of the texts."""
+    with path.open("rb") as file:
+        return file.readline(16).rstrip() == b"[PAD]"
 
 
 # --- prepare
