@@ -152,6 +152,45 @@ def test_a_frozen_backbone_stays_frozen(classifier, tmp_path):
     assert len(model.trainable_weights) == len(model.weights)
 
 
+def freeze_first_layers(model):
+    model.backbone.embeddings.trainable = False
+    model.backbone.encoder_layers[0].trainable = False
+
+
+def freeze_pooler_and_head(model):
+    model.backbone.pooler_layer.trainable = False
+    model.get_layer("classifier").trainable = False
+
+
+def leave_the_pooler_out_of_lora(model):
+    model.backbone.enable_lora(2)
+    for weight in model.backbone.pooler_layer.weights:
+        weight.trainable = True
+
+
+@pytest.mark.parametrize(
+    "change, count", [(freeze_first_layers, 16), (freeze_pooler_and_head, 29), (leave_the_pooler_out_of_lora, 8)]
+)
+def test_what_is_frozen_within_stays_frozen(classifier, tmp_path, change, count):
+    change(classifier)
+    classifier.compile(kbz.AdamW(1e-1))
+    expected = [w.path for w in classifier.trainable_weights]
+    assert len(expected) == count
+    model = classifier
+    for epochs in range(2):
+        if epochs:
+            model.fit(TEXTS, LABELS, batch_size=6, verbose=0)
+        model.save(tmp_path / "model.keras")
+        model = keras.models.load_model(tmp_path / "model.keras")  # A state that does not fit would be a warning.
+        assert [w.path for w in model.trainable_weights] == expected
+    for weight, other in zip(model.weights, classifier.weights, strict=True):
+        assert weight.path == other.path
+        if weight.path not in expected:
+            np.testing.assert_array_equal(numpy(weight), numpy(other))
+    again = kbz.BertBackbone.from_config(classifier.backbone.get_config())
+    assert [w.path for w in again.trainable_weights] == [w.path for w in classifier.backbone.trainable_weights]
+
+
 def test_lora_after_freezing_and_in_a_config(backbone):
     backbone.trainable = False
     backbone.enable_lora(8)

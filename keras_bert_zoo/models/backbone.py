@@ -16,6 +16,7 @@ from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.encoding import encode, outputs_of
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.extractor import BertExtractor
+from keras_bert_zoo.models.frozen import freeze_again, frozen_weights
 from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
 from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
 from keras_bert_zoo.presets import load_preset, save_preset
@@ -259,6 +260,7 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
             **self._config,
             **({} if self._lora_rank is None else {"lora_rank": self._lora_rank}),
             **quantized_layers(self),
+            **frozen_weights(self),
             "dtype": keras.dtype_policies.serialize(policy),
             "name": self.name,
             "trainable": self.trainable,
@@ -269,7 +271,7 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
         config = dict(config)
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
-        lora_rank = config.pop("lora_rank", None)
+        lora_rank, frozen = config.pop("lora_rank", None), config.pop("frozen", None)
 
         def build(**arguments: Any) -> "BertBackbone":
             backbone = cls(**arguments)
@@ -279,7 +281,7 @@ class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
                     backbone.trainable = False
             return backbone
 
-        return quantize_again(build, config)
+        return freeze_again(quantize_again(build, config), frozen)
 
     @classmethod
     def from_preset(cls, preset: str | os.PathLike[str], load_weights: bool = True, **overrides: Any) -> "BertBackbone":

@@ -49,6 +49,10 @@ def _mean_with(count: int, mean: Any, value: Any) -> Any:
     return mean + (value - mean) / count
 
 
+# What a config has that is each member's own.
+_OF_MEMBERS = ("backbone", "preprocessor", "quantized", "frozen")
+
+
 class _Ensemble(Task):
     """What makes an ensemble of a task's class; see `ensemble`."""
 
@@ -61,7 +65,7 @@ class _Ensemble(Task):
         # Under these names the methods of the task's class look for them. An ensemble may have others of its own, such
         # as a null threshold, but no weights.
         for argument, value in {**first.get_config(), **arguments}.items():
-            if argument not in ("backbone", "preprocessor", "quantized", "name", "trainable"):
+            if argument not in (*_OF_MEMBERS, "name", "trainable"):
                 setattr(self, argument, value)
         mean = _MeanOfMembers(members, name="mean_of_members")
         outputs = mean(first.input)
@@ -81,7 +85,11 @@ class _Ensemble(Task):
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "members": [keras.saving.serialize_keras_object(m) for m in self.members]}
-        return {name: value for name, value in config.items() if name not in ("backbone", "preprocessor", "quantized")}
+        return {
+            name: value
+            for name, value in config.items()
+            if name not in ("backbone", "preprocessor", "quantized", "frozen")
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -11,6 +11,7 @@ from keras_bert_zoo.layers.initializer import weights_are_loaded
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.feeding import FedModel
+from keras_bert_zoo.models.frozen import freeze_again, frozen_weights
 from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
 from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
 from keras_bert_zoo.presets import load_preset, save_preset
@@ -176,6 +177,7 @@ class Task(Exports, FedModel):
             "preprocessor": None if self.preprocessor is None else serialize(self.preprocessor),
             **self.head_config(),
             **quantized_layers(self, besides=self.backbone),
+            **frozen_weights(self, besides=self.backbone),
             "name": self.name,
             "trainable": self.trainable,
         }
@@ -186,7 +188,9 @@ class Task(Exports, FedModel):
             name: None if config[name] is None else keras.saving.deserialize_keras_object(config[name])
             for name in ("backbone", "preprocessor")
         }
-        return quantize_again(cls, {**config, **objects})
+        arguments = {name: value for name, value in config.items() if name != "frozen"}
+        task = quantize_again(cls, {**arguments, **objects})
+        return freeze_again(task, config.get("frozen"), besides=task.backbone)
 
 
 def check_preprocessor(preprocessor: Any, backbone: BertBackbone) -> None:
