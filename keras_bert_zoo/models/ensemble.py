@@ -85,11 +85,7 @@ class _Ensemble(Task):
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "members": [keras.saving.serialize_keras_object(m) for m in self.members]}
-        return {
-            name: value
-            for name, value in config.items()
-            if name not in ("backbone", "preprocessor", "quantized", "frozen")
-        }
+        return {name: value for name, value in config.items() if name not in _OF_MEMBERS}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

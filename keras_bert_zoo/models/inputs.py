@@ -47,9 +47,14 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
         array = inputs[name]
         if not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={array.dtype}")
-        if array.size and (array.min() < 0 or array.max() >= stop):
-            outside = array[(array < 0) | (array >= stop)][0]
-            raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
+        check_range(name, array, stop)
+
+
+def check_range(name: str, array: np.ndarray, stop: int) -> None:
+    """Every number must be in [0, stop)."""
+    if array.size and not (array.min() >= 0 and array.max() < stop):  # Not a number is outside, too.
+        outside = array[~((array >= 0) & (array < stop))][0]
+        raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
 
 
 def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:
@@ -69,11 +74,8 @@ def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...
         return
     if not np.issubdtype(positions.dtype, np.integer):
         raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={positions.dtype}")
-    if shape[1] is None:
-        return
-    outside = positions[(positions < 0) | (positions >= shape[1])]
-    if outside.size:
-        raise ValueError(f"`{name}` must be in [0, {shape[1]}). Received: {name} with {outside[0]}")
+    if shape[1] is not None:
+        check_range(name, positions, shape[1])
 
 
 def as_output_positions(positions: Any, shape: tuple[int | None, ...]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
-from keras_bert_zoo.models.inputs import check_position_array
+from keras_bert_zoo.models.inputs import check_position_array, check_range
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.streaming import check_pretraining, check_ready, checked_stream, is_tf_dataset
 from keras_bert_zoo.models.task import Task
@@ -124,10 +124,7 @@ class BertMaskedLM(Task):
             return (inputs,)
         ends = {"mlm": self.backbone.architecture["vocabulary_size"], "nsp": 2}
         for name in self.output if isinstance(targets, dict) else ():
-            array = keras.ops.convert_to_numpy(targets[name])
-            if array.size and not (array.min() >= 0 and array.max() < ends[name]):
-                outside = array[(array < 0) | (array >= ends[name])][0]
-                raise ValueError(f"`{name}` must be in [0, {ends[name]}). Received: {name} with {outside}")
+            check_range(name, keras.ops.convert_to_numpy(targets[name]), ends[name])
         return (inputs, targets, *(weight for weight in weights if weight is not None))
 
     def check_batches(self, x: Any, name: str = "x") -> None:

@@ -35,12 +35,13 @@ class TokenTask(Task):
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if not is_tf_dataset(x):
-            if not (is_mappable(x) or isinstance(x, (list, str, int, float, np.ndarray))):
+            data = super()._streamed(x, y, sample_weight)
+            if not is_mappable(x):
                 raise ValueError(
                     "`x` must be a tf.data.Dataset, a PyDataset, a generator or a DataLoader where it streams. "
                     f"Received: x of type {type(x).__name__}"
                 )
-            return super()._streamed(x, y, sample_weight)
+            return data
         check_ready(x, "words")
         return super()._streamed(x, y, sample_weight).map(_weighed_in_graph)
 
