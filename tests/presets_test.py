@@ -428,6 +428,20 @@ def test_vocabulary_survives_unusual_tokens(backbone, tmp_path):
     assert loaded.get_config() == tokenizer.get_config()
 
 
+def test_a_users_subclass_is_a_preset_of_its_parent(classifier, tmp_path):
+    class Loud(kbz.BertTextClassifier):
+        def classify(self, x, batch_size=None):
+            return [[(name.upper(), p) for name, p in row] for row in super().classify(x, batch_size)]
+
+    loud = Loud(classifier.backbone, class_names=["a", "b"], preprocessor=classifier.preprocessor)
+    loud.save_to_preset(tmp_path / "preset")
+    again, plain = (cls.from_preset(tmp_path / "preset") for cls in (Loud, kbz.BertTextClassifier))
+    assert json.loads((tmp_path / "preset" / "preset.json").read_text())["class"] == "BertTextClassifier"
+    np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), loud.predict(TEXTS, verbose=0))
+    assert {name for name, _ in again.classify(TEXTS)[0]} == {"A", "B"}
+    assert {name for name, _ in plain.classify(TEXTS)[0]} == {"a", "b"}
+
+
 @slow_on("tensorflow", "jax")
 def test_fit_then_save_then_go_on(classifier, tmp_path):
     classifier.fit(TEXTS, LABELS, epochs=1, verbose=0)

@@ -206,7 +206,8 @@ def test_what_streams_is_checked(cls):
     targets = {name: targets[name] for name in model.output}
     weights = {name: np.ones(target.shape, "float32") for name, target in targets.items()}
     expected = model.test_on_batch(inputs, targets, weights)
-    for data in streams((inputs, targets, weights)):
+    seen = {**inputs, "padding_mask": inputs["padding_mask"] > 0}
+    for data in streams((seen, targets, weights)):
         np.testing.assert_allclose(model.evaluate(data, steps=1, verbose=0), expected, rtol=1e-5)
     wrong = [
         (({**inputs, "mask_positions": inputs["mask_positions"] + 9}, targets), "`mask_positions` must be in [0, 9)"),

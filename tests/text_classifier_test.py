@@ -516,6 +516,7 @@ def test_bad_values_in_what_streams(classifier, inputs, y, words):
 def test_targets_of_another_loss_stream_as_they_are(classifier):
     inputs, y = {**random_inputs(), "padding_mask": random_inputs()["padding_mask"] > 0}, np.array([0, 2, 1])
     expected = classifier.evaluate(random_inputs(), y, verbose=0)[0]
+    of_texts = classifier.evaluate(TEXTS[:3], y, verbose=0)[0]
     one_hot = keras.losses.CategoricalCrossentropy(from_logits=True)
     for loss, targets in ((one_hot, np.eye(3, dtype="float32")[y]), (classifier.loss, y[:, None])):
         classifier.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=[])
@@ -523,6 +524,10 @@ def test_targets_of_another_loss_stream_as_they_are(classifier):
             found = classifier.evaluate(data, steps=1, verbose=0)
             assert np.ravel(found)[0] == pytest.approx(expected, rel=1e-5)
         assert np.ravel(classifier.test_on_batch(inputs, targets))[0] == pytest.approx(expected, rel=1e-5)
+        tf = pytest.importorskip("tensorflow")
+        for x, wanted in ((random_inputs(), expected), (TEXTS[:3], of_texts)):
+            found = classifier.evaluate(tf.data.Dataset.from_tensors((x, targets)), verbose=0)
+            assert np.ravel(found)[0] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_what_is_to_be_predicted_needs_no_targets(classifier):

@@ -521,6 +521,9 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         assert not (tmp_path / "out").exists()
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
+    with pytest.raises(ValueError, match=r"`preset` must be one of .* Received: preset='bert_bsae'"):
+        tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "out", preset=[start, "bert_bsae"])
+    assert not (tmp_path / "out").exists()
     monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
     with pytest.raises(ValueError, match=r"A shared sweep needs all of .* Received: no KERASTUNER_ORACLE_PORT"):
         tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "alone")

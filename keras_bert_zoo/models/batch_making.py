@@ -100,26 +100,36 @@ class MakesBatches(ChecksInputs):
 
         Targets of another form than the task's are for a loss of the user's own, and stay as they are.
         """
+        arrays, y, weights = self._checked_parts(batch)
+        if y is None:  # To predict.
+            return (arrays,)
+        # What has weights may have rows and tokens of none, whose targets are anything.
+        weights = [keras.ops.convert_to_numpy(weight) for weight in weights]
+        if not isinstance(y, (list, tuple)):
+            y = keras.ops.convert_to_numpy(y)
+        if self.are_labels(y):
+            y = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
+        return (arrays, y, *weights)
+
+    def _checked_parts(self, batch: Any) -> tuple[dict[str, np.ndarray], Any, list[Any]]:
+        """Inputs as arrays, targets or None, and the weights, one of them or none, as they are."""
         inputs, y, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
         if isinstance(inputs, dict):
             inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
             inputs = {name: array.astype("int32") if array.dtype == bool else array for name, array in inputs.items()}
         self.check_inputs(inputs)
         arrays = {name: array.astype("int32") for name, array in inputs.items()}
-        if y is None:  # To predict.
-            return (arrays,)
-        # What has weights may have rows and tokens of none, whose targets are anything.
-        weights = [keras.ops.convert_to_numpy(weight) for weight in weights if weight is not None]
-        if not isinstance(y, (list, tuple)):
-            y = keras.ops.convert_to_numpy(y)
-        if self._are_labels(y):
-            y = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
-        return (arrays, y, *weights)
+        return arrays, y, [weight for weight in weights if weight is not None]
 
-    def _are_labels(self, y: Any) -> bool:
+    def are_labels(self, y: Any) -> bool:
+        """Whether targets have the form of the task's own, for a task whose targets are integers or names."""
         if isinstance(y, (list, tuple)):
             return self.label_dimensions is not None
         return bool(y.ndim == self.label_dimensions and y.dtype.kind in "iuOSU")
+
+    def are_foreign(self, y: np.ndarray) -> bool:
+        """Whether targets have another form than the task's own, such as a loss of the user's takes."""
+        return self.label_dimensions is not None and not self.are_labels(y)
 
     def _batches(
         self,

@@ -116,16 +116,13 @@ class BertMaskedLM(Task):
         return self._fed(x)
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
-        inputs, targets, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
-        if isinstance(inputs, dict):
-            inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
-        self.check_inputs(inputs)
+        inputs, targets, weights = self._checked_parts(batch)
         if targets is None:
             return (inputs,)
         ends = {"mlm": self.backbone.architecture["vocabulary_size"], "nsp": 2}
         for name in self.output if isinstance(targets, dict) else ():
             check_range(name, keras.ops.convert_to_numpy(targets[name]), ends[name])
-        return (inputs, targets, *(weight for weight in weights if weight is not None))
+        return (inputs, targets, *weights)
 
     def check_batches(self, x: Any, name: str = "x") -> None:
         """Refuse `PretrainingBatches`, the argument `name`, that are not of this model's kind."""

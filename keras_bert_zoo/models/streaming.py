@@ -187,17 +187,17 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     first = first if isinstance(first, tuple) else (first,)
     if ready:
         task.check_inputs(first[0])
+    if len(first) == 1 or task.are_foreign(first[1]):
+        return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
     # What has weights may have rows and tokens of none, whose targets are anything.
     names = INPUT_NAMES if ready and len(first) < 3 else ()
-    targets = make_targets(first[1], *(first[0][name] for name in names)) if len(first) > 1 else None
+    targets = make_targets(first[1], *(first[0][name] for name in names))
 
-    def convert(*element: Any) -> tuple[Any, ...]:
-        inputs = make_inputs(element[0])
-        if targets is None:
-            return (inputs,)
-        given = [element[1], *(inputs[name] for name in names)]
+    def convert(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
+        inputs = make_inputs(x)
+        given = [y, *(inputs[name] for name in names)]
         encoded = tf.numpy_function(make_targets, given, targets.dtype, stateful=False)
-        return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *element[2:])
+        return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *weights)
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 

@@ -72,6 +72,12 @@ class Task(Exports, FedModel):
         """Whether the preset is one of this task: heads of several tasks are called the same."""
         return checkpoint.class_name in {parent.__name__ for parent in cls.__mro__}
 
+    @classmethod
+    def preset_class(cls) -> str:
+        """The class that a preset names: this one, or for a user's subclass the nearest of ours."""
+        ours = __name__.partition(".")[0]
+        return next(parent.__name__ for parent in cls.__mro__ if parent.__module__.partition(".")[0] == ours)
+
     def settings(self) -> dict[str, Any]:
         """What a preset keeps of the task beside the head, as JSON values; only our own presets have it."""
         return {}
@@ -143,7 +149,7 @@ class Task(Exports, FedModel):
         self.check_preset()
         tokenizer = None if self.preprocessor is None else self.preprocessor.tokenizer
         checkpoint = Checkpoint(
-            type(self).__name__,
+            self.preset_class(),
             self.backbone.architecture,
             self.head_config(),
             arrays_of(self),

@@ -121,6 +121,9 @@ class BertTextClassifier(HasClasses, Task):
             raise ValueError(f"`y` must have the shape ({count},), one label an example. Received: y.shape={shape}")
         return self.number_classes(y, learn)
 
+    def are_foreign(self, y: np.ndarray) -> bool:
+        return not self.multi_label and super().are_foreign(y)
+
     def _encode_label_sets(self, y: Any, count: int) -> np.ndarray:
         rows = list(y) if isinstance(y, (list, tuple)) or getattr(y, "dtype", None) == np.dtype("O") else []
         sets = [row for row in rows if isinstance(row, (list, tuple, set, frozenset))]

@@ -47,7 +47,7 @@ class TokenTask(Task):
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         inputs, *rest = super().ready_batch(batch)
-        return (inputs, *_weighed(*rest)) if rest and self._are_labels(rest[0]) else (inputs, *rest)
+        return (inputs, *_weighed(*rest)) if rest and self.are_labels(rest[0]) else (inputs, *rest)
 
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
         # Keras takes no `class_weight` beside weights.
@@ -79,6 +79,8 @@ def _weighed_in_graph(inputs: Any, targets: Any = None, given: Any = None) -> An
 
     if targets is None:
         return (inputs,)
+    if targets.shape.rank != 2:  # For a loss of the user's own.
+        return (inputs, targets) if given is None else (inputs, targets, given)
     parts = [targets] if given is None else [targets, given]
     weighed = tf.numpy_function(_weighed, parts, [targets.dtype, tf.float32], stateful=False)
     return (inputs, *(tf.ensure_shape(array, (None, None)) for array in weighed))

@@ -12,6 +12,7 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score
+from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.training.runs import check_directory
 from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
 
@@ -115,6 +116,8 @@ def tune(
         **head,
     )
     if not _is_worker():
+        for preset in space["preset"] if isinstance(space["preset"], list) else ():
+            load_preset(preset, load_weights=False)  # A wrong one would be found by its trials alone.
         hypermodel.build(keras_tuner.HyperParameters())
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, config)  # Not before it is known to make sense.
