@@ -43,7 +43,7 @@ def speed_table(data, rounds=7):
     graph = tokenizer.in_graph()
     dataset = tf.data.Dataset.from_tensor_slices(texts).batch(4096).cache()
     sum(1 for _ in dataset)
-    stream = dataset.map(lambda batch: graph.encode_words(batch).flat_values, tf.data.AUTOTUNE)
+    stream = dataset.map(lambda batch: graph.encode_batch(batch).flat_values, tf.data.AUTOTUNE)
 
     def streamed():
         for _ in stream:

@@ -9,12 +9,15 @@ import keras
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, WORDS
+from tests.helpers import SHALLOW, TINY, WORDS
 
 
 def pytest_collection_finish():
     """Keras collects garbage for each weight that `quantize` replaces: 0.7 s, if it looks at all that was imported."""
     gc.freeze()
+    gc.set_threshold(
+        50_000, 20, 20
+    )  # What traces a program makes many objects that live: a twelfth of TensorFlow's tests.
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +36,15 @@ def tokenizer():
 
 
 @pytest.fixture
-def classifier(backbone, tokenizer):
+def classifier(tokenizer):
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
-    return kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
+    return kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), num_classes=3, preprocessor=preprocessor)
 
 
 @pytest.fixture
 def start(tmp_path):
     """The directory of a preset to fine-tune, with room for a question's 64 tokens beside the context."""
-    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "max_sequence_length": 80})
+    backbone = kbz.BertBackbone(**{**SHALLOW, "max_sequence_length": 80})
     preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
     kbz.BertPretrainer(backbone, preprocessor).save_to_preset(tmp_path / "start")
     return str(tmp_path / "start")

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, numpy, random_inputs, randomise, slow_on
 
 # Keras takes the string, which is its default, for a loss over logits (3.15).
 LOSS = keras.distillation.LogitsDistillation(2.0, loss=keras.losses.KLDivergence())
 
 
 def classifier(tokenizer, seed, dropout=0.0, scale=0.5, **sizes):
-    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, **sizes}, dropout=dropout, attention_dropout=dropout)
+    backbone = kbz.BertBackbone(**{**SHALLOW, **sizes}, dropout=dropout, attention_dropout=dropout)
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     model = kbz.BertTextClassifier(backbone, num_classes=3, dropout=dropout, preprocessor=preprocessor)
     return randomise(model, seed, scale)
@@ -87,7 +87,7 @@ def passes(batches, count):
 
 
 def test_every_example_once_an_epoch_anew():
-    regressor = kbz.BertTextRegressor(kbz.BertBackbone(**{**TINY, "num_layers": 1}))
+    regressor = kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW))
     inputs = random_inputs(40)
     batches = regressor.batches(inputs, np.arange(40), batch_size=4)
     assert len(batches) == 10

@@ -10,7 +10,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
-from tests.helpers import TINY, WORDS, numpy, randomise
+from tests.helpers import SHALLOW, WORDS, numpy, randomise
 
 BACKEND = keras.backend.backend()
 ONE = {"tensorflow": "mirrored", "jax": "data_parallel"}
@@ -103,7 +103,7 @@ def test_a_run_takes_its_strategy_first(data, tmp_path):
 @several
 @pytest.mark.slow
 def test_a_run_in_a_strategy_is_the_run_without(data, tmp_path, tokenizer):
-    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1})
+    backbone = kbz.BertBackbone(**SHALLOW)
     kbz.BertPretrainer(backbone, kbz.BertPreprocessor(tokenizer, 16)).save_to_preset(tmp_path / "start")
     weights = []
     for strategy in (None, ONE[BACKEND]):
@@ -124,7 +124,7 @@ def test_many_steps_an_execution_are_the_same_steps(data):
     weights = []
     for steps in (1, 3):
         keras.utils.set_random_seed(0)
-        model = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "num_layers": 1}))
+        model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW))
         model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-2)), steps_per_execution=steps)
         model.fit(PretrainingBatches(data(str(steps)), 8, epoch_batches=4), verbose=0)
         assert int(numpy(model.optimizer.iterations)) == 4
@@ -210,7 +210,7 @@ OPTIMIZERS = pytest.mark.parametrize(
 
 
 def small_pretrainer(optimizer, **options):
-    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "num_layers": 1})))
+    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW)))
     model.compile(optimizer=optimizer(kbz.WarmupPolynomialDecay(1e-3, total_steps=4)), **options)
     model.optimizer.build(model.trainable_variables)
     return model
@@ -250,9 +250,7 @@ def test_fit_compiles_in_a_strategy(data):
     for options in ({}, {"jit_compile": True}):
         keras.utils.set_random_seed(0)
         with kbz.distribute("mirrored"):
-            model = kbz.BertPretrainer(
-                kbz.BertBackbone(**{**TINY, "num_layers": 1}, dropout=0.0, attention_dropout=0.0)
-            )
+            model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0))
             model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)), **options)
         model.fit(PretrainingBatches(data(f"data{len(weights)}"), 8), epochs=2, verbose=0)
         weights.append(model.get_weights())

@@ -13,7 +13,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from tests import optimizer_oracles as oracles
-from tests.helpers import TINY, WORDS, numpy, slow_on
+from tests.helpers import SHALLOW, WORDS, numpy, slow_on
 from tests.tiny_pretraining import CLIPPED, assert_same, train, write_data, write_tfrecords
 from tests.tiny_pretraining import run as train_on_one
 
@@ -34,12 +34,12 @@ scope = kbz.distribute(strategy)
 keras.utils.set_random_seed(3)
 """
 CLASSIFIER = """
-from tests.helpers import TINY, WORDS
+from tests.helpers import SHALLOW, WORDS
 words = WORDS[5:]
 texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for i in range(21)]
 labels = [i % 3 for i in range(21)]
 with scope:
-    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
+    backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
     preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
     model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
     model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
@@ -47,16 +47,20 @@ with scope:
     model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
     history = model.fit(texts, labels, batch_size=8, epochs=3, verbose=0, validation_data=(texts, labels)).history
     logits = model.predict(texts, batch_size=8, verbose=0).tolist()
-print(json.dumps({"val_accuracy": history["val_accuracy"], "logits": logits}))
+    on_batch = model.predict_on_batch(model.preprocessor(texts[:3])).tolist()
+    features = kbz.extract_features(model, texts, layers=(0, -1), batch_size=5)
+    features = [[tokens, values.tolist()] for tokens, _, values in features]
+accuracy = history["val_accuracy"]
+print(json.dumps({"val_accuracy": accuracy, "logits": logits, "on_batch": on_batch, "features": features}))
 """
 
 TAGGER = """
-from tests.helpers import TINY, WORDS
+from tests.helpers import SHALLOW, WORDS
 words = WORDS[5:]
 sentences = [[words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)] for i in range(11)]
 tags = [[(i + j) % 3 for j in range(1 + i % 9)] for i in range(11)]
 with scope:
-    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0, pooler=False)
+    backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0, pooler=False)
     preprocessor = kbz.BertWordPreprocessor(kbz.BertTokenizer(WORDS), 16)
     model = kbz.BertTokenClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
     model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
@@ -83,9 +87,9 @@ print(json.dumps(results))
 # Six windows in batches of 5: neither batch divides into 2 parts.
 ANSWERER = """
 from tests import question_answerer_test as cases
-from tests.helpers import TINY, WORDS
+from tests.helpers import SHALLOW, WORDS
 with scope:
-    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0, pooler=False)
+    backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0, pooler=False)
     preprocessor = kbz.BertQuestionPreprocessor(kbz.BertTokenizer(WORDS), 16, stride=3, question_length=4)
     model = kbz.BertQuestionAnswerer(backbone, preprocessor=preprocessor)
     model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
@@ -103,7 +107,7 @@ print(json.dumps({"val_accuracy": history["val_accuracy"], "logits": logits}))
 
 # Eleven examples in batches of 4 and 3.
 OTHERS = """
-from tests.helpers import TINY, WORDS
+from tests.helpers import SHALLOW, WORDS
 words = WORDS[5:]
 texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for i in range(11)]
 choices = [[texts[(i + j) % 11] for j in range(1, 2 + i % 3)] for i in range(11)]
@@ -128,7 +132,7 @@ cases = {
 models = {}
 for name, (kind, options, _, _) in cases.items():
     with kbz.distribute(strategy):  # A scope each, as in a notebook.
-        models[name] = kind(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), **options)
+        models[name] = kind(kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0), **options)
         models[name].compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
 results = {}
 for name, (_, _, x, y) in cases.items():
@@ -139,6 +143,11 @@ for name, (_, _, x, y) in cases.items():
     found = model.predict(x, batch_size=4, verbose=0)
     # What all choices share has a gradient of rounding alone, which Adam makes steps of.
     results[name] = [np.asarray(row - row.mean() if name == "choices" else row).tolist() for row in found]
+with kbz.distribute(strategy):
+    masked = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW), plain["preprocessor"])
+masked.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in masked.weights])
+filled = [masked.fill_mask("a [MASK] film"), *masked.fill_mask(["bad [MASK]", "[MASK]", "so [MASK] [MASK]"])]
+results["blanks"] = [[probability for _, probability in blank] for blanks in filled for blank in blanks]
 print(json.dumps(results))
 """
 
@@ -149,9 +158,9 @@ from pathlib import Path
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.training.distribution import replicas
 from tests import finetuning_test as cases
-from tests.helpers import TINY, WORDS, randomise
+from tests.helpers import SHALLOW, WORDS, randomise
 folder = Path(sys.argv[2])
-backbone = kbz.BertBackbone(**{**TINY, "max_sequence_length": 80}, dropout=0.0, attention_dropout=0.0)
+backbone = kbz.BertBackbone(**{**SHALLOW, "max_sequence_length": 80}, dropout=0.0, attention_dropout=0.0)
 start = kbz.BertMaskedLM(backbone, kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 80))
 randomise(start).save_to_preset(folder / "start")
 for part in ("train", "dev"):
@@ -239,6 +248,10 @@ def test_several_devices_train_like_one(devices):
     one, several = run(CLASSIFIER, 1), run(CLASSIFIER, devices)
     np.testing.assert_allclose(several["val_accuracy"], one["val_accuracy"], atol=1e-6)
     np.testing.assert_allclose(several["logits"], one["logits"], atol=1e-5)
+    np.testing.assert_allclose(several["on_batch"], one["logits"][:3], atol=1e-5)
+    for (tokens, values), (expected_tokens, expected) in zip(several["features"], one["features"], strict=True):
+        assert tokens == expected_tokens
+        np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -262,7 +275,7 @@ def test_several_devices_answer_like_one():
 @pytest.mark.slow
 def test_several_devices_do_every_other_task_like_one():
     one, several = run(OTHERS, 1), run(OTHERS, 2)
-    assert several.keys() == one.keys() == {"regressor", "choices", "features", "embedder", "predictor"}
+    assert several.keys() == one.keys() == {"regressor", "choices", "features", "embedder", "predictor", "blanks"}
     for name, rows in one.items():
         for ours, expected in zip(several[name], rows, strict=True):
             np.testing.assert_allclose(ours, expected, atol=1e-5, err_msg=name)
@@ -338,7 +351,7 @@ def test_two_workers_pretrain_like_one_device(tmp_path):
     """fit and evaluate, clipping and accumulation; then a run that is broken off, taken up, and written once."""
     data, begin = write_data(tmp_path), str(tmp_path / "start")
     expected = [train(data, **options) for options in ({}, CLIPPED)]
-    kbz.BertPretrainer(kbz.BertBackbone(**TINY), kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)).save_to_preset(
+    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)).save_to_preset(
         begin
     )
     train_on_one(data, begin, tmp_path / "one")
@@ -366,7 +379,7 @@ def test_runs_from_tfrecords_on_devices_and_workers(tmp_path):
     """On two devices, and on two workers that are broken off and taken up, with accumulation: the weights of one."""
     data, begin = write_tfrecords(tmp_path), str(tmp_path / "start")
     preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
-    kbz.BertPretrainer(kbz.BertBackbone(**TINY), preprocessor).save_to_preset(begin)
+    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), preprocessor).save_to_preset(begin)
     for devices, name, strategy in ((1, "one", "null"), (2, "devices", '"mirrored"')):
         run(RECORDS, devices, data, begin, tmp_path / name, strategy)
     script = RECORDS.replace("run(data", "run(data, start, out, json.loads(strategy), stop=True)\nrun(data")

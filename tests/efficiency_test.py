@@ -12,7 +12,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.training.speed import training_flops
-from tests.helpers import TINY, WORDS, numpy, randomise
+from tests.helpers import SHALLOW, TINY, WORDS, numpy, randomise
 
 BACKEND = keras.backend.backend()
 COMPILES = BACKEND == "jax"  # Each shape; TensorFlow's graphs take any, PyTorch has none.
@@ -26,7 +26,7 @@ def texts_of(lengths):
 
 @pytest.fixture
 def classifier(tokenizer):
-    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "max_sequence_length": 64})
+    backbone = kbz.BertBackbone(**{**SHALLOW, "max_sequence_length": 64})
     return kbz.BertTextClassifier(backbone, num_classes=2, preprocessor=kbz.BertPreprocessor(tokenizer, 64))
 
 

@@ -7,7 +7,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.models.ensemble import _mean_with
 from keras_bert_zoo.text.answers import search_answers
-from tests.helpers import TEXTS, TINY, WORDS, numpy, random_inputs, randomise
+from tests.helpers import SHALLOW, TEXTS, WORDS, numpy, random_inputs, randomise
 
 CHOICES = [TEXTS[:2], TEXTS[1:4], TEXTS[:3], TEXTS[3:6], ["bad", "so slow"], TEXTS[2:4]]
 SENTENCES = [["a", "longer", "film"], ["bad"], ["the", "plot", "dullest", "."], []]
@@ -38,7 +38,7 @@ def member(task, seed, sizes=None, words=WORDS, **options):
     cls, arguments, preprocessor, window, _ = TASKS[task]
     tokens = kbz.BertTokenizer(words, lowercase=options.pop("lowercase", True))
     length = options.pop("sequence_length", 16)
-    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, **(sizes or {})})
+    backbone = kbz.BertBackbone(**{**SHALLOW, **(sizes or {})})
     task = cls(backbone, **{**arguments, "preprocessor": preprocessor(tokens, length, **window), **options})
     return randomise(task, seed, scale=0.5)
 
@@ -155,7 +155,7 @@ def test_members_that_do_not_agree(other, words):
 
 def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
     one = member("regressor", 0)
-    embedder = kbz.BertTextEmbedder(kbz.BertBackbone(**TINY))
+    embedder = kbz.BertTextEmbedder(kbz.BertBackbone(**SHALLOW))
     together = kbz.ensemble([one])
     for members, words in (
         ([], "`members` must be a list of tasks. Received: members=[]"),

@@ -16,7 +16,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.export import _NO_LOOPS, FORMATS
 from keras_bert_zoo.layers.activations import gelu_spelled_out, get_activation
-from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
 
 BACKEND = keras.backend.backend()
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "openvino": ".xml", "litert": ".tflite", "torch": ".pt2"}
@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def tiny(kind, activation="gelu", **arguments):
-    model = randomise(kind(kbz.BertBackbone(**{**TINY, "num_layers": 1}, activation=activation), **arguments))
+    model = randomise(kind(kbz.BertBackbone(**SHALLOW, activation=activation), **arguments))
     kernel = model.backbone.get_layer("encoder_layer_0").intermediate.kernel
     kernel.assign(kernel * 8)  # To where the exact GELU and its tanh form differ.
     return model
@@ -254,7 +254,7 @@ def test_quantized_and_half(format, tmp_path):
     check_export(quantized, format, tmp_path / "int8" / "model")
     if format in ("tf_saved_model", "torch"):
         path = (tmp_path / "half").with_suffix(SUFFIXES[format])
-        half = randomise(kbz.BertBackbone(**{**TINY, "num_layers": 1}, dtype="bfloat16"))
+        half = randomise(kbz.BertBackbone(**SHALLOW, dtype="bfloat16"))
         half.export(path, format)
         inputs = inputs_of(half, 3, 9)
         expected, outputs = half(inputs), runtime(format, path)(inputs)

@@ -108,6 +108,13 @@ def test_bad_arguments(options, words):
     assert words in str(error.value)
 
 
+def test_a_refused_head_leaves_the_backbone_as_it_was(backbone):
+    with pytest.raises(ValueError, match="`num_classes` must be a positive integer"):
+        kbz.BertFeatureTokenClassifier(backbone)
+    assert backbone.trainable
+    assert len(backbone.trainable_weights) == len(backbone.weights)
+
+
 @pytest.mark.parametrize("blocks, used", [(1, (-1,)), (5, (-4, -3, -2, -1))])
 def test_the_last_four_blocks_or_all_of_fewer(blocks, used):
     model = kbz.BertFeatureTokenClassifier(kbz.BertBackbone(**{**TINY, "num_layers": blocks}), num_classes=3, units=4)

@@ -294,10 +294,13 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
     with pytest.raises(ValueError, match="`out` must be another file than `source`"):
         predict(run, tmp_path / "texts.jsonl", tmp_path / "texts.jsonl")
     assert "a film" in (tmp_path / "texts.jsonl").read_text()
-    for out, words in (("MRPC.tsv", "['RTE'] for rte"), ("out", "must be a file. Received: out=")):
+    told = "`out` must be a .jsonl, or for a file of GLUE one of its submissions, ['RTE.tsv'] for rte. Received: out="
+    endings = [(name, told) for name in ("MRPC.tsv", "rte.json", "rte.csv", "RTE.TSV", "none")]
+    for out, words in (*endings, ("out", "must be a file. Received: out=")):
         with pytest.raises(ValueError) as error:
             predict(run, tmp_path / out, tmp_path / "RTE" / "test.tsv")
         assert words in str(error.value)
+    assert not [path for path in tmp_path.iterdir() if path.name in dict(endings)]
     other = kbz.BertTextClassifier.from_preset(start, class_names=["yes", "no"])
     other.save_to_preset(tmp_path / "other")
     with pytest.raises(ValueError, match="`preset` must have the classes"):
@@ -329,15 +332,19 @@ def test_files_without_labels(start, tmp_path):
     (tmp_path / "bare.json").write_text(json.dumps(asked))
     kbz.BertTokenClassifier.from_preset(start, class_names=["O", "B-LOC"]).save_to_preset(tmp_path / "ner")
     kbz.BertQuestionAnswerer.from_preset(start, sequence_length=80).save_to_preset(tmp_path / "squad2")
-    for task, preset, full, bare_file in (
-        ("conll", "ner", words, "bare.bio"), ("squad2", "squad2", questions, "bare.json"),
+    for task, preset, full, bare_file, ending in (
+        ("conll", "ner", words, "bare.bio", ".jsonl"), ("squad2", "squad2", questions, "bare.json", ""),
     ):  # fmt: skip
         run = Run(task, str(tmp_path / preset))
         for name, file in (("full", full), ("bare", tmp_path / bare_file)):
-            predict(run, tmp_path / task / name, file)
-    predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "text", tmp_path / "test.txt")
-    assert (tmp_path / "conll" / "full").read_text() == (tmp_path / "conll" / "text").read_text()
-    assert (tmp_path / "conll" / "full").read_text() == (tmp_path / "conll" / "bare").read_text()
+            predict(run, tmp_path / task / f"{name}{ending}", file)
+    with pytest.raises(ValueError, match=r"`out` must be a directory for a file of SQuAD. Received: out="):
+        predict(run, tmp_path / "out.tsv", questions)
+    predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "text.jsonl", tmp_path / "test.txt")
+    assert lines_of(tmp_path / "conll" / "full.jsonl") == lines_of(tmp_path / "conll" / "text.jsonl")
+    assert lines_of(tmp_path / "conll" / "full.jsonl") == lines_of(tmp_path / "conll" / "bare.jsonl")
+    with pytest.raises(ValueError, match=r"`out` must be a \.jsonl. Received: out="):
+        predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "text.txt", tmp_path / "test.txt")
     for file in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
         said = [(tmp_path / "squad2" / name / file).read_text() for name in ("full", "bare")]
         assert said[0] == said[1] != "{}"
@@ -545,9 +552,17 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     assert "needs matplotlib" in caplog.text
     assert not Path("texts/curve.png").exists()
     results = json.loads(Path("texts/results.json").read_text())
-    assert f"texts accuracy: {results['scores']['accuracy']:.4f}" in capsys.readouterr().out
+    shown = capsys.readouterr().out.splitlines()[-2:]
+    said = "texts/preset is fine-tuned; texts/results.json has the numbers"
+    assert shown == [f"texts accuracy: {results['scores']['accuracy']:.4f}", said]
     assert results["examples"] == {"train": 4, "dev": 8}
-    assert run("evaluate", "--run", "texts") == 0
+    assert run("finetune", "texts", *common, *options) == 0
+    assert capsys.readouterr().out.splitlines() == [shown[0], f"{said}; finished before: nothing was trained"]
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run("evaluate", "--run", str(tmp_path / "texts")) == 0
+    assert run("finetune", "--config", "../texts/run.json", "--limit", "4", "--out", "../texts") == 0
+    monkeypatch.chdir(tmp_path)
     assert json.loads(Path("texts/evaluation/scores.json").read_text())["scores"] == pytest.approx(results["scores"])
     table = ("--preset", "texts/preset", "--text", "message", "--input", "dev.csv")
     assert run("predict", "texts", *table, "--out", "own.jsonl") == 0
@@ -563,6 +578,37 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_a_run_goes_on(start, tmp_path, capsys, monkeypatch):
+    """Where it began from Python, too, with paths that are not absolute; where nothing is kept, nothing is said."""
+    monkeypatch.chdir(tmp_path)
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    with broken_off():
+        finetune(Run("mrpc", "start", data=".", **{**OPTIONS, "epochs": 2}), "run", verbose=0)
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in {**OPTIONS, "epochs": 2}.items()]
+    command = ["finetune", "mrpc", "--data", ".", "--preset", "start", *settings, "--out", "run"]
+    files, further = ["mrpc", "--data", ".", "--preset", "start"], "; the same command goes on from the last state"
+    for words, module, end in (
+        (command, "finetuning", f"{further} that was kept"),
+        (["tune", *files, "--out", "sweep"], "finetuning", f"{further} that was kept"),
+        (["pretrain", "--data", ".", "--out", "model"], "pretraining", f"{further} that was kept"),
+        (["evaluate", *files, "--out", "scores"], "finetuning", ""),
+    ):
+        name = words[0]
+        with monkeypatch.context() as patched:
+            patched.setattr(f"keras_bert_zoo.cli.{module}.{name}", stop)
+            assert cli.main(words) == 130
+        assert capsys.readouterr().err == f"keras-bert-zoo {name}: stopped{end}\n"
+    assert cli.main(command) == 0
+    assert "Epoch 2/2" in capsys.readouterr().out
+    assert cli.main([*command, "--data", "gone"]) == 2
+    assert f"data={str(tmp_path / 'gone')!r}, before '.'" in capsys.readouterr().err
 
 
 def test_predictions_of_one_language_of_several(start, tmp_path):

@@ -19,6 +19,8 @@ TINY = {
     "intermediate_dim": 16,
     "max_sequence_length": 16,
 }
+# For what does not depend on how many layers there are: a program of one compiles in two thirds of the time.
+SHALLOW = {**TINY, "num_layers": 1}
 WORDS = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "good", "film", "fine", "dull", "very", "not", "so",
     "and", "long", "##er", "##est", "it", "is", ".", ",", "!", "was", "the", "plot", "cast", "warm", "cold", "slow",

@@ -11,7 +11,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import BiLSTM
 from keras_bert_zoo.models.pooling import _last
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
-from tests.helpers import LABELS, TEXTS, TINY, check_saving, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, check_saving, numpy, random_inputs, randomise, slow_on
 from tests.theirs import run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
@@ -138,7 +138,7 @@ def test_bad_runs(data, tmp_path, backbone, tokenizer):
 
 
 def test_targets_that_can_be_read_are_refused(data, backbone):
-    left = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, causal=True, pooler=False))
+    left = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW, causal=True, pooler=False))
     for run, words in (
         (
             lambda: kbz.BertMaskedLM(backbone).fit(PretrainingBatches(data, 8, next_token=True)),
@@ -191,7 +191,7 @@ def test_bilstm_is_pytorchs(tmp_path):
 def test_classifier_over_a_causal_backbone(pooling, tmp_path, tokenizer):
     def build():
         preprocessor = kbz.BertPreprocessor(tokenizer, 16)
-        backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1}, causal=True)
+        backbone = kbz.BertBackbone(**SHALLOW, causal=True)
         return kbz.BertTextClassifier(backbone, 3, pooling=pooling, preprocessor=preprocessor)
 
     inputs = random_inputs(4, 9)
@@ -224,12 +224,12 @@ def test_bad_poolings(backbone, tmp_path, tokenizer):
         ("last", {"pooler": False}, "`backbone` must have a pooler"),
     ):
         with pytest.raises(ValueError) as error:
-            kbz.BertTextClassifier(kbz.BertBackbone(**{**TINY, **options}), 2, pooling=pooling)
+            kbz.BertTextClassifier(kbz.BertBackbone(**{**SHALLOW, **options}), 2, pooling=pooling)
         assert words in str(error.value)
 
 
 def test_a_left_to_right_preset_is_fine_tuned(tmp_path, tokenizer):
-    left = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, causal=True, pooler=False), kbz.BertPreprocessor(tokenizer, 16))
+    left = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW, causal=True, pooler=False), kbz.BertPreprocessor(tokenizer, 16))
     left.save_to_preset(tmp_path / "left")
     classifier = kbz.BertTextClassifier.from_preset(tmp_path / "left", num_classes=2, pooling="bilstm")
     fresh = {path.split("/")[0] for path in classifier.load_report.fresh}

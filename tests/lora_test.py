@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, gradients, numpy, random_inputs, randomise
+from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise
 from tests.optimizer_oracles import DECAY, clip
 from tests.theirs import run_theirs
 
@@ -13,7 +13,7 @@ from tests.theirs import run_theirs
 @pytest.fixture
 def adapted(tokenizer):
     """A classifier of one layer, without dropout, with LoRA."""
-    sizes = {**TINY, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0}
+    sizes = {**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     model = kbz.BertTextClassifier(kbz.BertBackbone(**sizes), num_classes=3, dropout=0.0, preprocessor=preprocessor)
     randomise(model)
@@ -171,7 +171,9 @@ def leave_the_pooler_out_of_lora(model):
 @pytest.mark.parametrize(
     "change, count", [(freeze_first_layers, 16), (freeze_pooler_and_head, 29), (leave_the_pooler_out_of_lora, 8)]
 )
-def test_what_is_frozen_within_stays_frozen(classifier, tmp_path, change, count):
+def test_what_is_frozen_within_stays_frozen(tokenizer, tmp_path, change, count):
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**TINY), num_classes=3, preprocessor=preprocessor)
     change(classifier)
     classifier.compile(kbz.AdamW(1e-1))
     expected = [w.path for w in classifier.trainable_weights]

@@ -5,7 +5,17 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, check_saving, crossentropy, gradients, numpy, random_inputs, randomise, slow_on
+from tests.helpers import (
+    SHALLOW,
+    TEXTS,
+    check_saving,
+    crossentropy,
+    gradients,
+    numpy,
+    random_inputs,
+    randomise,
+    slow_on,
+)
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 # Two, three or four choices, of different lengths.
@@ -16,7 +26,7 @@ Y = [0, 3, 1, 2, 1, 0]
 
 @pytest.fixture
 def chooser(tokenizer):
-    backbone = kbz.BertBackbone(**TINY)
+    backbone = kbz.BertBackbone(**SHALLOW)
     preprocessor = kbz.BertMultipleChoicePreprocessor(tokenizer, sequence_length=16)
     return randomise(kbz.BertMultipleChoice(backbone, preprocessor=preprocessor))
 
@@ -118,7 +128,7 @@ def test_pairs_are_cut_at_the_longer_text(chooser):
 
 def test_fit_learns_which_choice(tokenizer):
     backbone = kbz.BertBackbone(
-        **{**TINY, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0
+        **{**SHALLOW, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0
     )
     preprocessor = kbz.BertMultipleChoicePreprocessor(tokenizer, sequence_length=16)
     chooser = kbz.BertMultipleChoice(backbone, dropout=0.0, preprocessor=preprocessor)
@@ -161,7 +171,7 @@ def test_ready_arrays_stream(chooser):
 def test_saving(tokenizer, tmp_path):
     preprocessor = kbz.BertMultipleChoicePreprocessor(tokenizer, sequence_length=16)
     loaded = check_saving(
-        lambda: kbz.BertMultipleChoice(kbz.BertBackbone(**TINY), dropout=0.2, preprocessor=preprocessor),
+        lambda: kbz.BertMultipleChoice(kbz.BertBackbone(**SHALLOW), dropout=0.2, preprocessor=preprocessor),
         folded(random_inputs(6), 2),
         tmp_path,
     )
@@ -216,7 +226,7 @@ def test_bad_data(chooser):
 
 
 def test_bad_arguments(tokenizer):
-    backbone = kbz.BertBackbone(**TINY)
+    backbone = kbz.BertBackbone(**SHALLOW)
     for options, words in (
         ({"dropout": 1.0}, "`dropout` must be a number in [0, 1). Received: dropout=1.0"),
         ({"num_choices": 4}, "BertMultipleChoice has no argument of this name. Received: num_choices"),
@@ -225,9 +235,9 @@ def test_bad_arguments(tokenizer):
             kbz.BertMultipleChoice(backbone, **options)
         assert words in str(error.value)
     with pytest.raises(ValueError, match="`backbone` must have a pooler"):
-        kbz.BertMultipleChoice(kbz.BertBackbone(**TINY, pooler=False))
+        kbz.BertMultipleChoice(kbz.BertBackbone(**SHALLOW, pooler=False))
     single = kbz.BertMultipleChoice(
-        kbz.BertBackbone(**TINY, num_segments=1), preprocessor=kbz.BertMultipleChoicePreprocessor(tokenizer, 16)
+        kbz.BertBackbone(**SHALLOW, num_segments=1), preprocessor=kbz.BertMultipleChoicePreprocessor(tokenizer, 16)
     )
     with pytest.raises(ValueError, match="Pairs need a backbone with two segment types"):
         single.predict(X, verbose=0)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.presets import presets
 from keras_bert_zoo.pretraining import run
-from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
 
 PARAMETERS = {
     "bert_tiny": 4_385_920,
@@ -309,6 +310,7 @@ def test_bad_presets(backbone, tmp_path, monkeypatch):
         assert words in str(error.value)
 
     refused("`preset` must be one of ['bert_base',", "bert_bse")
+    refused("Received: preset='nowhere/bert', which is no directory", "nowhere/bert")
     refused("must be a directory with a config.json", tmp_path)
     refused("A hub address must be hf://org/name", "hf://nowhere")
     backbone.save_to_preset(tmp_path / "preset")
@@ -317,6 +319,8 @@ def test_bad_presets(backbone, tmp_path, monkeypatch):
     refused("must be a safetensors file", tmp_path / "preset")
     weights.unlink()
     refused("must hold model.safetensors; pass load_weights=False", tmp_path / "preset")
+    with pytest.raises(ValueError, match=r"^BertTextClassifier has no argument of this name\. Received: num_labels$"):
+        kbz.BertTextClassifier.from_preset(tmp_path / "preset", num_labels=2)
     assert kbz.BertBackbone.from_preset(tmp_path / "preset", load_weights=False).architecture == backbone.architecture
     (tmp_path / "preset" / "config.json").write_text("[1]")
     refused("config.json must hold a JSON object", tmp_path / "preset", load_weights=False)
@@ -440,6 +444,31 @@ def test_a_users_subclass_is_a_preset_of_its_parent(classifier, tmp_path):
     np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), loud.predict(TEXTS, verbose=0))
     assert {name for name, _ in again.classify(TEXTS)[0]} == {"A", "B"}
     assert {name for name, _ in plain.classify(TEXTS)[0]} == {"a", "b"}
+
+
+def test_what_a_preset_would_lose_is_refused(backbone, classifier, tmp_path):
+    class Reversed(kbz.BertPreprocessor):
+        def pack(self, x):
+            return super().pack([text[::-1] for text in x])
+
+    class Lower(kbz.BertTokenizer):
+        pass
+
+    class Own(Task):
+        preprocessor_class, head_layers = kbz.BertPreprocessor, ("own",)
+
+        def __init__(self, backbone, name="own_task"):
+            output = keras.layers.Dense(1, name="own")(backbone.output["pooled_output"])
+            super().__init__(backbone, None, backbone.input, output, name)
+
+    for model, words in (
+        (kbz.BertTextClassifier(backbone, 2, preprocessor=Reversed(classifier.preprocessor.tokenizer, 16)), "Reversed"),
+        (kbz.BertTextClassifier(backbone, 2, preprocessor=kbz.BertPreprocessor(Lower(WORDS), 16)), "Lower"),
+        (Own(backbone), "Own"),
+    ):
+        with pytest.raises(ValueError, match=rf'use save\("\.keras"\)\. Received: {words}$'):
+            model.save_to_preset(tmp_path / "preset")
+    assert not list(tmp_path.iterdir())
 
 
 @slow_on("tensorflow", "jax")

@@ -8,7 +8,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from tests import layouts
-from tests.helpers import TINY, WORDS, check_saving, gradients, numpy, random_inputs, randomise, streams
+from tests.helpers import SHALLOW, WORDS, check_saving, gradients, numpy, random_inputs, randomise, streams
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
@@ -149,7 +149,7 @@ def test_fill_mask(tmp_path, tokenizer):
 @pytest.mark.parametrize("cls", PAIRS)
 def test_models_save(cls, tmp_path, tokenizer):
     def build():
-        backbone = kbz.BertBackbone(**TINY, pooler=cls.needs_pooler)
+        backbone = kbz.BertBackbone(**SHALLOW, pooler=cls.needs_pooler)
         return cls(backbone, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
 
     inputs = random_inputs()
@@ -163,7 +163,7 @@ def test_head_layers_save(tmp_path):
 
 
 def test_next_sentence_takes_pairs(tokenizer):
-    model = kbz.BertNextSentencePredictor(kbz.BertBackbone(**TINY), kbz.BertPreprocessor(tokenizer, 16))
+    model = kbz.BertNextSentencePredictor(kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(tokenizer, 16))
     x = (["a film", "so slow"], ["it is good", "bad"])
     model.fit(x, ["is_next", "not_next"], epochs=1, verbose=0)
     assert {name for name, _ in model.classify(x)[0]} == {"is_next", "not_next"}
@@ -174,7 +174,7 @@ def test_next_sentence_takes_pairs(tokenizer):
 def test_bad_input(tokenizer):
     inputs = with_positions(random_inputs(), 2)
     positions = inputs["mask_positions"]
-    model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, pooler=False), kbz.BertPreprocessor(tokenizer, 16))
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW, pooler=False), kbz.BertPreprocessor(tokenizer, 16))
     randomise(model)
     before = numpy(model(inputs)["mlm"])
     for run, words in (
@@ -189,7 +189,7 @@ def test_bad_input(tokenizer):
         (lambda: model.fill_mask("[MASK]", top_k=31), "`top_k` must be at most 30. Received: top_k=31"),
         (lambda: kbz.BertMaskedLM(model.backbone).fill_mask("[MASK]"), "`fill_mask` needs a preprocessor"),
         (lambda: kbz.BertPretrainer(model.backbone), "`backbone` must have a pooler"),
-        (lambda: kbz.BertPretrainer(kbz.BertBackbone(**TINY), units=3), "no argument of this name. Received: units"),
+        (lambda: kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), units=3), "no argument of this name. Received: units"),
     ):  # fmt: skip
         with pytest.raises(ValueError) as error:
             run()
@@ -200,7 +200,7 @@ def test_bad_input(tokenizer):
 @pytest.mark.parametrize("cls", [kbz.BertMaskedLM, kbz.BertPretrainer])
 def test_what_streams_is_checked(cls):
     """JAX would take another row's place, or none."""
-    model = cls(kbz.BertBackbone(**TINY))
+    model = cls(kbz.BertBackbone(**SHALLOW))
     inputs = with_positions(random_inputs(), 2)
     targets = {"mlm": np.full((3, 2), 7), "nsp": np.array([0, 1, 1])}
     targets = {name: targets[name] for name in model.output}
@@ -232,11 +232,11 @@ def test_batches_of_another_kind(tmp_path, tokenizer):
     batches = PretrainingBatches(tmp_path / "data", 8)
     alone = PretrainingBatches(tmp_path / "data", 8, next_sentence=False)
     masked, both = (
-        kbz.BertMaskedLM(kbz.BertBackbone(**TINY, pooler=False)),
-        kbz.BertPretrainer(kbz.BertBackbone(**TINY)),
+        kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW, pooler=False)),
+        kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW)),
     )
-    small = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "vocabulary_size": 20}))
-    short = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "max_sequence_length": 8}))
+    small = kbz.BertPretrainer(kbz.BertBackbone(**{**SHALLOW, "vocabulary_size": 20}))
+    short = kbz.BertPretrainer(kbz.BertBackbone(**{**SHALLOW, "max_sequence_length": 8}))
     for run, words in (
         (lambda: masked.fit(batches), "`x` must be PretrainingBatches(next_sentence=False) for a BertMaskedLM"),
         (lambda: both.evaluate(alone), "`x` must be PretrainingBatches(next_sentence=True) for a BertPretrainer"),
@@ -255,7 +255,7 @@ def test_accuracy_is_of_predictions_and_not_of_what_fills_their_rows(tmp_path, t
     (tmp_path / "text").write_text("a good film\nso slow\n\nbad cast\nit is fine\n\n" * 20)
     prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
     batches = PretrainingBatches(tmp_path / "data", PretrainingBatches(tmp_path / "data", 1).examples)
-    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**TINY)))
+    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW)))
     scores = model.evaluate(batches, verbose=0, return_dict=True)
     ((inputs, targets, weights),) = batches
     logits = model(inputs)

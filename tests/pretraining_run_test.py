@@ -25,7 +25,7 @@ from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.progress import Speed
 from keras_bert_zoo.training.runs import SaveState, State
-from tests.helpers import TINY, WORDS, numpy, slow_on
+from tests.helpers import SHALLOW, WORDS, numpy, slow_on
 
 SENTENCES = [
     "a good film",
@@ -43,7 +43,9 @@ TEXT = "\n\n".join("\n".join(SENTENCES[(i + j) % 7] for j in range(5)) for i in 
 def run(tmp_path, tokenizer):
     (tmp_path / "text").write_text(TEXT)
     prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
-    kbz.BertPretrainer(kbz.BertBackbone(**TINY), kbz.BertPreprocessor(tokenizer, 16)).save_to_preset(tmp_path / "start")
+    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(tokenizer, 16)).save_to_preset(
+        tmp_path / "start"
+    )
     return Run(
         str(tmp_path / "data"), str(tmp_path / "start"), steps=12, batch_size=16, learning_rate=1e-2, save_every=4
     )
@@ -137,7 +139,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_weights(run, tm
     check_same_ends(killed, tmp_path / "whole", 6)
 
 
-SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
+SMALL = {name: SHALLOW[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
 
 
 @slow_on("jax")
@@ -171,7 +173,7 @@ def test_another_run_is_not_overwritten(run, tmp_path):
 
 def test_a_mistake_does_not_lock_the_directory(run, tmp_path):
     other = kbz.BertTokenizer([*WORDS, "zebra"])
-    backbone = kbz.BertBackbone(**TINY)
+    backbone = kbz.BertBackbone(**SHALLOW)
     kbz.BertPretrainer(backbone, kbz.BertPreprocessor(other, 16)).save_to_preset(tmp_path / "other")
     for mistake, words in (
         ({"data": str(tmp_path / "dta")}, "`path` must be a data set"),
@@ -286,7 +288,7 @@ def test_a_state_stays_with_its_data(run, tmp_path):
         prepare([text], run.data, kbz.BertTokenizer(WORDS), sequence_length=16, seed=seed, verbose=False)
         kbz.write_vocabulary(Path(run.data) / "vocab.txt", vocabulary)
         preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(vocabulary), 16)
-        kbz.BertPretrainer(kbz.BertBackbone(**TINY), preprocessor).save_to_preset(run.preset)
+        kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), preprocessor).save_to_preset(run.preset)
 
     (tmp_path / "other").write_text(TEXT.replace("warm", "cold"))
     for text, seed, vocabulary in (
@@ -327,7 +329,13 @@ def test_a_log_has_each_epoch_once(run, tmp_path, monkeypatch):
 
 def test_bad_configurations():
     for options, words in (
-        ({"steps": 10, "save_every": 4}, "`save_every` must divide `steps`. Received: save_every=4, steps=10"),
+        (
+            {"steps": 10, "save_every": 4},
+            "`save_every`, the updates between two states, must divide `steps`, or be left out. "
+            "Received: save_every=4, steps=10",
+        ),
+        ({"steps": 10, "save_every": 0}, "`save_every` must be a positive integer"),
+        ({"steps": 0}, "`steps` must be a positive integer"),
         ({"optimizer": "sgd"}, "`optimizer` must be one of ['adamw', 'lamb']"),
         ({"batch_size": 0}, "`batch_size` must be"),
         ({"learning_rate": -1.0}, "`learning_rate` must be"),
@@ -345,6 +353,38 @@ def test_bad_configurations():
         with pytest.raises(ValueError) as error:
             Run("data", **options)
         assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "steps, expected",
+    [
+        (10_000, 500),
+        (20_000, 500),
+        (60, 60),
+        (7, 7),
+        (1, 1),
+        (750, 375),
+        (501, 167),
+        (7038, 414),
+        (509, 509),
+        (1018, 509),
+        (10**9 + 7, 10**9 + 7),
+    ],
+)
+def test_states_are_bearably_far_apart(steps, expected):
+    """Worked out by hand: 501 is 3 x 167, 7038 is 17 x 414, 509 is a prime number."""
+    assert Run("data", steps=steps).save_every == expected
+    assert Run("data", steps=steps, save_every=1).save_every == 1
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="Keras returns to Python after each batch there.")
+def test_states_of_a_stream_are_whole_executions_apart():
+    """900 steps in executions of 8 batches, 2 an update: 4 updates an execution, and 450 are no multiple of them."""
+    records = {"vocab": "vocab.txt", "gradient_accumulation_steps": 2, "steps_per_execution": 8}
+    assert Run("*.tfrecord", steps=900, **records).save_every == 300
+    assert Run("data", steps=900, gradient_accumulation_steps=2, steps_per_execution=8).save_every == 450
+    with pytest.raises(ValueError, match="Received: steps_per_execution=8, of 1802"):
+        Run("*.tfrecord", steps=901, **records)
 
 
 def test_a_nan_stops_the_run(run, tmp_path):
@@ -402,10 +442,18 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("keras_bert_zoo.pretraining.run.load_preset", small_preset)
     options = ("--data", "data", "--steps", "2", "--save-every", "1", "--batch-size", "8", "--optimizer", "lamb")
     assert run("pretrain", *options, "--out", "run") == 0
-    line = capsys.readouterr().out.splitlines()[-2]  # The last one names the preset.
+    *_, line, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"run/preset: [\d,]+ weights", last)
     assert all(f" - {name}: " in line for name in ("loss", "mlm_accuracy", "nsp_accuracy", "tokens_per_second", "mfu"))
-    assert json.loads(Path("run/run.json").read_text())["optimizer"] == "lamb"
-    assert run("pretrain", "--config", "run/run.json", "--steps", "1", "--out", "again") == 0
+    config = json.loads(Path("run/run.json").read_text())
+    assert (config["optimizer"], config["data"], config["preset"]) == ("lamb", str(tmp_path / "data"), "bert_tiny")
+    assert run("pretrain", *options, "--out", "run") == 0
+    assert capsys.readouterr().out == f"{last}; finished before: nothing was trained\n"
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run("pretrain", "--config", "../run/run.json", "--steps", "3", "--out", "../again") == 0
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(Path("again/run.json").read_text())["save_every"] == 3
     model = kbz.BertPretrainer.from_preset("run/preset")
     assert model.preprocessor.tokenizer.vocabulary == kbz.BertTokenizer("vocab.txt").vocabulary
     assert len(model.fill_mask("the [MASK] is dull", 2)[0]) == 2
@@ -469,7 +517,7 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
     saved = kbz.BertPretrainer.from_preset(tmp_path / "run" / "preset")
     assert saved.backbone.architecture["dropout"] == saved.backbone.architecture["attention_dropout"] == 0.1
     start = kbz.BertPretrainer.from_preset(run.preset)
-    still = kbz.BertPretrainer(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0), start.preprocessor)
+    still = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0), start.preprocessor)
     still.set_weights(start.get_weights())
     still.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)))
     batches = PretrainingBatches(run.data, run.batch_size, seed=run.seed, epoch_batches=run.save_every)
@@ -514,7 +562,7 @@ def test_batches_between_two_returns_to_python(run, tmp_path):
 
 @slow_on("tensorflow", "jax")
 def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):
-    """`mfu` is the rate times the operations of an example: 3 x 2 x the multiplications, counted by hand for TINY."""
+    """`mfu` is the rate times the operations of an example: 3 x 2 x the multiplications, counted by hand."""
     monkeypatch.setattr("keras_bert_zoo.pretraining.progress.peak_flops", lambda dtype: 1e9)
     pretrain(run, tmp_path / "run", verbose=0)
     with (tmp_path / "run" / "log.csv").open() as file:
@@ -522,7 +570,7 @@ def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):
     length = PretrainingBatches(run.data, 16).mean_length
     layer = 4 * 8 * 8 + 2 * 8 * 16 + 2 * 8 * length  # Four projections, feed-forward, scores and their sums.
     head = 8 * 8 + 8 * 40
-    multiplications = 2 * length * layer + 0.15 * length * head + 8 * 8
+    multiplications = length * layer + 0.15 * length * head + 8 * 8
     for row in rows:
         assert row["tokens_per_second"] > 0
         assert row["mfu"] == pytest.approx(row["tokens_per_second"] / length * 6 * multiplications / 1e9)

@@ -20,7 +20,7 @@ from keras_bert_zoo.pretraining import (
 )
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.pretraining.record_files import RecordFiles
-from tests.helpers import TINY, WORDS, broken_off, numpy, randomise, slow_on
+from tests.helpers import SHALLOW, WORDS, broken_off, numpy, randomise, slow_on
 from tests.pretraining_run_test import TEXT
 
 tf = pytest.importorskip("tensorflow")
@@ -93,7 +93,7 @@ def test_reading(data, tmp_path):
 def test_training_from_records(data, tmp_path):
     write_records(data, tmp_path / "records")
     steps = PretrainingBatches(data, 1).examples // 8 + 3  # More than one pass has.
-    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)))
+    model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)))
     model.compile(keras.optimizers.SGD(0.0))
     first, both, trained = (read_records(str(tmp_path / "records" / "*"), 8, shuffle_seed=0) for _ in range(3))
     losses = [model.evaluate(part, verbose=0)[0] for part in (first.take(steps), both.take(2 * steps).skip(steps))]
@@ -124,7 +124,7 @@ def test_ids_of_a_larger_vocabulary(data, tmp_path):
     """Some backends take any id for one that they have."""
     write_records(data, tmp_path / "records", verbose=False)
     records = read_records(str(tmp_path / "records" / "*"), 8)
-    model = kbz.BertPretrainer(kbz.BertBackbone(**{**TINY, "vocabulary_size": 20}))
+    model = kbz.BertPretrainer(kbz.BertBackbone(**{**SHALLOW, "vocabulary_size": 20}))
     with pytest.raises(Exception, match=r"`token_ids` must be in \[0, 20\), the vocabulary of the model"):
         model.fit(records, steps_per_epoch=2, verbose=0)
 
@@ -180,7 +180,7 @@ def test_the_parts_of_an_update_have_the_weights_of_all(many, tokenizer):
     assert whole[2]["mlm"].mean() == pytest.approx(1.0)
 
 
-SMALL = {name: TINY[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
+SMALL = {name: SHALLOW[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
 def test_what_is_not_looked_at_first_stops_training(many, data, tmp_path):
     """A target and a position behind the first examples."""
     batch = next(read_records(many[0], 8).as_numpy_iterator())
-    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
+    model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW))
     for place, name, words in ((0, "mask_positions", "`mask_positions` must be in"), (1, "mlm", "`mlm` must be in")):
         wrong = keras.tree.map_structure(np.copy, batch)
         wrong[place][name][3, 1] = 10_000

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, gradients, numpy, random_inputs, randomise
+from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise
 
 
 def trained(scope, tokenizer):
     keras.utils.set_random_seed(3)
     with scope:
-        backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1})
+        backbone = kbz.BertBackbone(**SHALLOW)
     classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
     calls = []
     norm = backbone.encoder_layers[0].attention_norm

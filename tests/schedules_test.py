@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import numpy
+from tests.helpers import SHALLOW, numpy
 
 
 def test_schedule_at_hand_worked_steps():
@@ -58,6 +58,21 @@ def test_schedule_follows_updates(classifier):
     expected = [0.0, 0.5, 0.5, *(1 - np.repeat([2, 3, 4, 5, 6], 2) / 7), 0.0]
     np.testing.assert_allclose(rates, expected, atol=1e-6)
     assert int(numpy(classifier.optimizer.iterations)) == 7
+
+
+def test_models_share_a_schedule(tokenizer):
+    """Each run lays it anew, whatever the other's has left in it: a step of SGD is the rate, of a gradient of one."""
+    schedule, preprocessor = kbz.WarmupPolynomialDecay(1e-2, warmup=0.0), kbz.BertPreprocessor(tokenizer, 16)
+    models = [kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW), preprocessor=preprocessor) for _ in range(2)]
+    for model in models:
+        model.compile(keras.optimizers.SGD(schedule), loss=lambda y, logits: logits)
+    for model, epochs in ((0, 2), (1, 5), (0, 5), (0, 3)):
+        bias = next(w for w in models[model].trainable_weights if w.path.endswith("regressor/bias"))
+        before = numpy(bias)
+        models[model].fit(["a"] * 4, [0.0] * 4, batch_size=2, epochs=epochs, verbose=0)
+        steps = 2 * epochs
+        expected = 1e-2 * (1 - np.arange(steps) / steps).sum()
+        np.testing.assert_allclose(before - numpy(bias), [expected], rtol=1e-4)
 
 
 @pytest.mark.parametrize(

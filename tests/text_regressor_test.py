@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, check_saving, gradients, numpy, random_inputs, randomise, slow_on
+from tests.helpers import SHALLOW, TEXTS, check_saving, gradients, numpy, random_inputs, randomise, slow_on
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 SCORES = [5.0, 0.0, 2.5, 4.2, 3.0, 1.25]
@@ -15,7 +15,7 @@ SCORES = [5.0, 0.0, 2.5, 4.2, 3.0, 1.25]
 
 @pytest.fixture
 def regressor(tokenizer):
-    backbone = kbz.BertBackbone(**TINY)
+    backbone = kbz.BertBackbone(**SHALLOW)
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     return randomise(kbz.BertTextRegressor(backbone, preprocessor=preprocessor))
 
@@ -89,7 +89,7 @@ def test_tf_data_gives_the_same(regressor):
 
 
 def test_fit_learns(tokenizer):
-    sizes = {**TINY, "hidden_dim": 32, "intermediate_dim": 64}
+    sizes = {**SHALLOW, "hidden_dim": 32, "intermediate_dim": 64}
     backbone = kbz.BertBackbone(**sizes, dropout=0.0, attention_dropout=0.0)
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     regressor = kbz.BertTextRegressor(backbone, dropout=0.0, preprocessor=preprocessor)
@@ -104,7 +104,7 @@ def test_saving(backbone, tokenizer, tmp_path):
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     inputs = random_inputs(3)
     loaded = check_saving(
-        lambda: kbz.BertTextRegressor(kbz.BertBackbone(**TINY), dropout=0.2, preprocessor=preprocessor),
+        lambda: kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW), dropout=0.2, preprocessor=preprocessor),
         inputs,
         tmp_path,
     )
@@ -162,6 +162,6 @@ def test_bad_arguments(backbone, regressor):
             kbz.BertTextRegressor(backbone, **options)
         assert words in str(error.value)
     with pytest.raises(ValueError, match="`backbone` must have a pooler"):
-        kbz.BertTextRegressor(kbz.BertBackbone(**TINY, pooler=False))
+        kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW, pooler=False))
     with pytest.raises(ValueError, match="`class_weight` needs classes"):
         regressor.fit(TEXTS, SCORES, class_weight={0: 1.0}, verbose=0)

@@ -11,7 +11,7 @@ from keras_bert_zoo.files import read_json
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.words import split_text
 from tests.helpers import (
-    TINY,
+    SHALLOW,
     WORDS,
     check_saving,
     crossentropy,
@@ -34,7 +34,7 @@ TAGS = [["O", "B-PER", "I-PER"], ["O"], ["B-PER", "O", "O", "I-PER", "B-PER", "O
 def tagger(tokenizer):
     preprocessor = kbz.BertWordPreprocessor(tokenizer, sequence_length=16)
     model = kbz.BertTokenClassifier(
-        kbz.BertBackbone(**TINY, pooler=False), class_names=NAMES, preprocessor=preprocessor
+        kbz.BertBackbone(**SHALLOW, pooler=False), class_names=NAMES, preprocessor=preprocessor
     )
     return randomise(model)
 
@@ -100,7 +100,7 @@ def test_loss_is_the_mean_over_words(tagger):
         assert scores["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == labels))
     still = randomise(
         kbz.BertTokenClassifier(
-            kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0, pooler=False),
+            kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0, pooler=False),
             class_names=NAMES,
             dropout=0.0,
             preprocessor=tagger.preprocessor,
@@ -160,7 +160,7 @@ EASY_TAGS = [["O", "B-PER"], ["I-PER", "B-PER"], ["O", "B-PER"], ["O", "I-PER", 
 
 def test_fit_learns_and_scores_entities(tokenizer, tmp_path):
     backbone = kbz.BertBackbone(
-        **{**TINY, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0, pooler=False
+        **{**SHALLOW, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0, pooler=False
     )
     preprocessor = kbz.BertWordPreprocessor(tokenizer, sequence_length=16)
     tagger = kbz.BertTokenClassifier(backbone, num_classes=3, preprocessor=preprocessor)
@@ -286,7 +286,7 @@ def test_ready_arrays_and_streams(tagger):
 def test_saves(tokenizer, tmp_path):
     def build():
         return kbz.BertTokenClassifier(
-            kbz.BertBackbone(**TINY, pooler=False),
+            kbz.BertBackbone(**SHALLOW, pooler=False),
             class_names=NAMES,
             dropout=0.2,
             preprocessor=kbz.BertWordPreprocessor(tokenizer, sequence_length=12),

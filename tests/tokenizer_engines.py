@@ -32,7 +32,7 @@ def engines(data, name):
 
 
 def in_batches(graph, texts, size=10_000):
-    return [ids for i in range(0, len(texts), size) for ids in graph.encode_words(texts[i : i + size]).to_list()]
+    return [ids for i in range(0, len(texts), size) for ids in graph.encode_batch(texts[i : i + size]).to_list()]
 
 
 def mismatches(data, name):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, numpy, random_inputs, randomise
+from tests.helpers import LABELS, SHALLOW, TEXTS, numpy, random_inputs, randomise
 
 if keras.backend.backend() != "torch":
     pytest.skip("PyTorch's own", allow_module_level=True)
@@ -24,7 +24,7 @@ from keras_bert_zoo.layers.torch_compiled import _programs
 
 def classifier(tokenizer, jit_compile, change=lambda model: None, pooling="first", **options):
     keras.utils.set_random_seed(3)
-    backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0, **options})
+    backbone = kbz.BertBackbone(**{**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0, **options})
     preprocessor = tokenizer and kbz.BertPreprocessor(tokenizer, 16)
     options = {"num_classes": 3, "preprocessor": preprocessor, "dropout": 0.0, "pooling": pooling}
     model = randomise(kbz.BertTextClassifier(backbone, **options))
@@ -158,7 +158,7 @@ def test_masked_positions_are_given_to_the_program(drawn_only):
     targets = {"mlm": np.array([[7, 8], [9, 10], [11, 12]], "int32"), "nsp": np.array([0, 1, 1], "int32")}
     losses = []
     for jit_compile in (True, False):
-        backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0})
+        backbone = kbz.BertBackbone(**{**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0})
         model = randomise(kbz.BertPretrainer(backbone))
         model.compile(kbz.AdamW(1e-2), jit_compile=jit_compile)
         losses.append([model.train_on_batch(inputs, targets)[0] for _ in range(3)])

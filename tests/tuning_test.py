@@ -26,7 +26,7 @@ from keras_bert_zoo import cli
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from tests.finetuning_test import SENTENCES, mrpc, write
-from tests.helpers import LABELS, TEXTS, TINY, WORDS, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, slow_on
 
 keras_tuner = pytest.importorskip("keras_tuner")
 POINT = {"learning_rate": 1e-3, "batch_size": 4, "epochs": 1}
@@ -46,7 +46,7 @@ class Trainings:
 
     def __init__(self, monkeypatch):
         tokenizer = kbz.BertTokenizer(WORDS)
-        backbone = kbz.BertBackbone(**{**TINY, "num_layers": 1})
+        backbone = kbz.BertBackbone(**SHALLOW)
         preprocessor = kbz.BertPreprocessor(tokenizer, 16)
         for _ in range(2):  # The first one makes the class functional, and would itself fail as a promoted trial.
             self.model = kbz.BertTextClassifier(backbone, 3, preprocessor=preprocessor)
@@ -565,7 +565,9 @@ def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkey
     row = results["rows"][0]
     scores = [one["scores"][objective] for one in done]
     assert (row[objective], row["std"]) == pytest.approx((np.mean(scores), np.std(scores, ddof=1)))
+    capsys.readouterr()
     assert cli.main(command) == 0  # There is nothing left to do.
+    assert capsys.readouterr().out.endswith("has the numbers; finished before: nothing was trained\n")
     assert cli.main([*command, "--epochs", "2"]) == 2
     assert "`out` must be new, or hold a run of the same configuration. Received: space=" in capsys.readouterr().err
 

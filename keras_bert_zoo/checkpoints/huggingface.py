@@ -34,7 +34,7 @@ _NUMBER = "[0-9]" * 5
 SAFETENSORS_FILES = (SAFETENSORS, SAFETENSORS + INDEX, f"model-{_NUMBER}-of-{_NUMBER}.safetensors")
 PYTORCH_FILES = (PYTORCH, PYTORCH + INDEX, f"pytorch_model-{_NUMBER}-of-{_NUMBER}.bin")
 
-_ARCHITECTURES = {
+ARCHITECTURES = {
     "BertBackbone": "BertModel",
     "BertTextEmbedder": "BertModel",
     "BertTextClassifier": "BertForSequenceClassification",
@@ -102,10 +102,10 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any])
     architectures = typed(path, config, "architectures", list, None)
     if architectures:
         # The first of ours that has their class.
-        classes = [*_ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
+        classes = [*ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
         names = [ours for ours, theirs in classes if theirs == architectures[0]]
         name = names[0] if names else "BertBackbone"
-    elif str(preset.get("class")) in _ARCHITECTURES:
+    elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
     else:  # Files of before 2020 do not say; labels are what tells a classifier then.
         name = "BertTextClassifier" if config.get("id2label") or config.get("problem_type") else "BertBackbone"
@@ -145,7 +145,7 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
     from safetensors.numpy import save_file
 
     backbone = checkpoint.backbone
-    architecture = _ARCHITECTURES[checkpoint.class_name]
+    architecture = ARCHITECTURES[checkpoint.class_name]
     if backbone["causal"] and checkpoint.class_name == "BertMaskedLM":
         architecture = _LEFT_TO_RIGHT
     config: dict[str, Any] = {

@@ -11,7 +11,7 @@ from keras_bert_zoo.cli import estimate, finetuning, presets, pretraining
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2.
 
-    Ctrl+C is one line, too, and 130.
+    Ctrl+C is one line, too, which says whether the same command goes on, and 130.
     """
     parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {keras_bert_zoo.__version__}")
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"keras-bert-zoo {options.command}: stopped", file=sys.stderr)
+        further = "; the same command goes on from the last state that was kept" if options.resumes else ""
+        print(f"keras-bert-zoo {options.command}: stopped{further}", file=sys.stderr)
         return 130
     return 0

@@ -2,21 +2,30 @@
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.files import read_json
+from keras_bert_zoo.presets.presets import names_directory
 
 Option = tuple[str, Callable[[str], Any], str]
 """Name, what makes a value of its text, what it is."""
 
+FINISHED = "finished before: nothing was trained"
+
 
 def add_command(
-    commands: Any, name: str, summary: str, example: str, run: Callable[[argparse.Namespace], None]
+    commands: Any,
+    name: str,
+    summary: str,
+    example: str,
+    run: Callable[[argparse.Namespace], None],
+    resumes: bool = False,
 ) -> argparse.ArgumentParser:
-    """A command that `run` carries out; `example` ends its help."""
+    """A command that `run` carries out; `example` ends its help, `resumes` says that it goes on when run again."""
     parser = commands.add_parser(
         name,
         help=summary,
@@ -24,7 +33,7 @@ def add_command(
         epilog=example,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, resumes=resumes)
     return parser
 
 
@@ -59,3 +68,23 @@ def read_config(path: Path, names: set[str]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"{path} must be the configuration of a run. Received: one with {unknown}")
     return config
+
+
+def place(config: dict[str, Any], names: tuple[str, ...], begun: Path | None = None) -> dict[str, Any]:
+    """The configuration with its paths absolute, so that the file of a run holds from every directory.
+
+    Args:
+        config: The configuration.
+        names: Its fields that may be paths. A preset's name stays, and an address such as `gs://`; a link is not
+            followed, as the file behind it may end otherwise.
+        begun: The file of a run that may have begun from Python: a path is then as it has it.
+    """
+    before = read_json(begun) if begun is not None and begun.is_file() else {}
+    placed = dict(config)
+    for name in names:
+        path = config.get(name)
+        if not isinstance(path, str) or "://" in path or path == before.get(name):
+            continue
+        if name != "preset" or names_directory(path):
+            placed[name] = os.path.abspath(path)
+    return placed

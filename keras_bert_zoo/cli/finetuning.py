@@ -4,11 +4,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.cli.commands import add_command, add_options, configured
+from keras_bert_zoo.cli.commands import FINISHED, add_command, add_options, configured, place
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.tuning import tune
 from keras_bert_zoo.tuning.sweep import GRIDS, SEARCHES
 
+_PATHS = ("data", "train", "dev", "preset")
 # What `tune` takes several values of.
 _SWEPT = (
     ("preset", str, "what to start from"),
@@ -115,7 +116,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_finetune(commands: Any) -> None:
-    parser = add_command(commands, "finetune", "Fine-tune, or go on with an interrupted run.", _FINETUNE, _finetune)
+    summary = "Fine-tune, or go on with an interrupted run."
+    parser = add_command(commands, "finetune", summary, _FINETUNE, _finetune, resumes=True)
     _add_task(parser, optional=True)
     parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
     _add_files(parser)
@@ -133,17 +135,20 @@ def _add_finetune(commands: Any) -> None:
 
 
 def _finetune(options: argparse.Namespace) -> None:
-    run = _run(options)
-    out = options.out or run.task
+    config = _config(options)
+    out = options.out or str(config["task"])
+    run = Run(**place(config, _PATHS, Path(out) / "run.json"))
+    finished = (Path(out) / "results.json").is_file()
     _report(finetune(run, out, verbose=1))
-    print(f"{out}/preset is fine-tuned; {out}/results.json has the numbers")
+    print(f"{out}/preset is fine-tuned; {out}/results.json has the numbers{_end(finished)}")
 
 
 # --- tune
 
 
 def _add_tune(commands: Any) -> None:
-    parser = add_command(commands, "tune", "Search for the best hyperparameters, or go on with it.", _TUNE, _tune)
+    summary = "Search for the best hyperparameters, or go on with it."
+    parser = add_command(commands, "tune", summary, _TUNE, _tune, resumes=True)
     _add_task(parser, optional=False)
     _add_files(parser)
     _add_training(parser)
@@ -166,10 +171,11 @@ def _tune(options: argparse.Namespace) -> None:
         setattr(options, name, values[0] if values and name == "preset" else None)
     options.config = None
     searching = {name: getattr(options, name) for name in ("grid", "search", "trials", "restarts")}
-    results = tune(_run(options), options.out, verbose=1, **searching, **choices)
+    finished = (Path(options.out) / "results.json").is_file()
+    results = tune(Run(**_config(options)), options.out, verbose=1, **searching, **choices)
     if results is not None:
         print((Path(options.out) / "table.md").read_text(encoding="utf-8"), end="")
-        print(f"{options.out}/preset is the best trial's; {options.out}/results.json has the numbers")
+        print(f"{options.out}/preset is the best trial's; {options.out}/results.json has the numbers{_end(finished)}")
 
 
 # --- evaluate
@@ -214,7 +220,9 @@ def _add_predict(commands: Any) -> None:
         ("language", str, "of XNLI, where a file has several"),
         ("dtype", str, "precision policy (float32)"),
     )
-    parser.add_argument("--out", required=True, help="the file, or for a file of SQuAD the directory, to write")
+    parser.add_argument(
+        "--out", required=True, help="JSON lines (.jsonl), or GLUE's submission (.tsv), or SQuAD's directory"
+    )
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -226,11 +234,19 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> Run:
+    return Run(**place(_config(options), _PATHS))
+
+
+def _config(options: argparse.Namespace) -> dict[str, Any]:
     config = configured(Run, options)
     for name in ("task", "preset"):
         if name not in config:
             raise ValueError(f"{'TASK' if name == 'task' else '--preset'} must be given. Received: none")
-    return Run(**config)
+    return config
+
+
+def _end(finished: bool) -> str:
+    return f"; {FINISHED}" if finished else ""
 
 
 def _report(results: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.cli.commands import add_command, add_options, configured, json_object
+from keras_bert_zoo.cli.commands import FINISHED, add_command, add_options, configured, json_object, place
 from keras_bert_zoo.files import read_json
 from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain, write_records
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
@@ -216,7 +216,8 @@ def _records(options: argparse.Namespace) -> None:
 
 
 def _add_pretrain(commands: Any) -> None:
-    parser = add_command(commands, "pretrain", "Pre-train, or go on with an interrupted run.", _PRETRAIN, _pretrain)
+    summary = "Pre-train, or go on with an interrupted run."
+    parser = add_command(commands, "pretrain", summary, _PRETRAIN, _pretrain, resumes=True)
     parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
     add_options(
         parser,
@@ -231,7 +232,11 @@ def _add_pretrain(commands: Any) -> None:
         ("warmup", float, "share of the steps spent warming up (0.01)"),
         ("optimizer", str, "adamw or lamb (adamw)"),
         ("steps-per-execution", int, "batches between two returns to Python, on an accelerator (1)"),
-        ("save-every", int, "updates between two states on disk; divides the steps (500)"),
+        (
+            "save-every",
+            int,
+            "updates between two states on disk; divides the steps (their largest divisor of 50 to 500)",
+        ),
         ("seed", int, "where chance comes from (12345)"),
         ("dtype", str, "precision policy (float32)"),
         ("dropout", float, "while pre-training; the preset keeps its own (the preset's)"),
@@ -248,5 +253,9 @@ def _pretrain(options: argparse.Namespace) -> None:
     config = configured(Run, options)
     if "data" not in config:
         raise ValueError("--data or --config must be given. Received: neither")
+    if options.steps is not None and options.save_every is None:
+        config.pop("save_every", None)  # The file's belongs to the steps that it has.
+    config = place(config, ("data", "preset", "validation", "vocab"), Path(options.out) / "run.json")
     model = pretrain(Run(**config), options.out, verbose=1)
-    print(f"{options.out}/preset: {model.count_params():,} weights")
+    end = "" if model.history.epoch else f"; {FINISHED}"
+    print(f"{options.out}/preset: {model.count_params():,} weights{end}")

@@ -29,7 +29,7 @@ def predict(
 
     Args:
         run: The task and the preset; of a user's own tables, also the column of the text.
-        out: The file to write, a JSON object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
+        out: The `.jsonl` to write, an object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
             `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
             one of SQuAD it is a directory for the three official files.
         source: A file of the task, by the ending of its name, with or without labels (of DREAM with them); any other
@@ -46,17 +46,16 @@ def predict(
     """
     recipe, target = run.recipe, Path(out)
     own = source is not None and _is_own(Path(source), recipe)
-    submission = target.suffix == ".tsv"
-    if submission and (not own or SUBMISSIONS.get(target.stem) != run.task):
-        names = [name for name, task in SUBMISSIONS.items() if task == run.task]
-        raise ValueError(
-            f"`out` must be a .jsonl, or for a file of GLUE one of its submissions, {names} for {run.task}. "
-            f"Received: out={str(out)!r}"
-        )
+    names = [f"{name}.tsv" for name, task in SUBMISSIONS.items() if task == run.task]
+    submission = own and target.name in names
     folder = own and isinstance(recipe.kind, Answers)
     if target.is_file() if folder else target.is_dir():
         expected, found = ("directory", "file") if folder else ("file", "directory")
         raise ValueError(f"`out` must be a {expected}. Received: out={str(out)!r}, a {found}")
+    if not submission and (target.suffix == ".tsv" if folder else target.suffix.lower() != ".jsonl"):
+        kinds = "a directory for a file of SQuAD" if folder else "a .jsonl"
+        kinds += f", or for a file of GLUE one of its submissions, {names} for {run.task}" if names else ""
+        raise ValueError(f"`out` must be {kinds}. Received: out={str(out)!r}")
     if source is not None and target.exists() and target.samefile(source):
         raise ValueError(f"`out` must be another file than `source`. Received: out={str(out)!r}")
     if own:

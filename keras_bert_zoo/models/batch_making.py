@@ -7,10 +7,10 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.models.inputs import ChecksInputs
+from keras_bert_zoo.models.inputs import ChecksInputs, as_array
 from keras_bert_zoo.models.streaming import checked_stream, is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts
-from keras_bert_zoo.text.batching import LengthSortedBatches, static_lengths
+from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.texts import is_texts
 from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, replicas, sum_over_workers
@@ -61,7 +61,7 @@ class MakesBatches(ChecksInputs):
 
     def _examples(self, x: Any) -> Examples:
         if isinstance(x, dict):
-            arrays = {name: np.asarray(array) for name, array in x.items()}
+            arrays = {name: as_array(name, array) for name, array in x.items()}
             self.check_inputs(arrays)
             examples: Examples = PaddedArrays(arrays)
         elif self.preprocessor is None:
@@ -165,9 +165,9 @@ class MakesBatches(ChecksInputs):
         return seed
 
     def _fed(self, batches: Any) -> Any:
-        if keras.backend.backend() != "tensorflow" or not hasattr(batches, "to_tf"):
+        if keras.backend.backend() != "tensorflow" or not isinstance(batches, OwnBatches):
             return batches
-        if hasattr(batches, "part_of") and is_multi_worker(self.distribute_strategy):
+        if isinstance(batches, PartedBatches) and is_multi_worker(self.distribute_strategy):
             return distribute_parts(batches, self.distribute_strategy)
         return batches.to_tf()
 
@@ -205,7 +205,7 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
     """Weights as float32 `[count]`, where there are any; `what` says in the error what each is of."""
     if sample_weight is None:
         return None
-    weights = np.asarray(sample_weight)
+    weights = as_array("sample_weight", sample_weight)
     if weights.dtype == object:  # Of floats, perhaps.
         weights = np.asarray(weights.tolist())
     if weights.dtype.name == "bfloat16":  # NumPy does not know that it is a float.

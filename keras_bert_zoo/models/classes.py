@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.models.inputs import as_array
 
 
 class HasClasses:
@@ -28,7 +29,7 @@ class HasClasses:
 
     def number_classes(self, y: Any, learn: bool = False) -> np.ndarray:
         """A row of names or numbers as int32 numbers in range; with `learn`, names become those of the classes."""
-        labels = np.asarray(y)
+        labels = as_array("y", y)
         if labels.dtype == object:  # Of integers, perhaps.
             y = labels.tolist()
             labels = np.asarray(y)

@@ -11,7 +11,6 @@ from keras_bert_zoo.layers import BiLSTM, WeightedSum
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.token_classifier import BertTokenClassifier
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 _COMBINATIONS = ("concatenate", "weighted_sum")
 
@@ -44,6 +43,7 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
     """
 
     head_layers = ("classifier", "bilstm", "weighted_sum")
+    peak = 1e-3  # Nothing pre-trained is changed.
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         if combine not in _COMBINATIONS:
             raise ValueError(f"`combine` must be one of {_COMBINATIONS}. Received: combine={combine!r}")
         check_positive_int(units=units, num_layers=num_layers)
-        backbone.trainable = False
         self.hidden_layers = tuple(hidden_layers)
         self.combine = combine
         self.units = units
         self.num_layers = num_layers
         super().__init__(backbone, num_classes, class_names, dropout, preprocessor, name, **kwargs)
+        backbone.trainable = False
 
     def features(self, backbone: BertBackbone) -> Any:
         states = backbone.extractor()(backbone.input)["hidden_states"]
@@ -85,12 +85,6 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         else:
             hidden = keras.ops.concatenate(chosen, axis=-1)
         return BiLSTM(self.units, self.num_layers, dtype=dtype, name="bilstm")(hidden, backbone.input["padding_mask"])
-
-    def compile(self, optimizer: Any = "auto", **kwargs: Any) -> None:  # type: ignore[override]
-        """As `BertTokenClassifier.compile`, with a peak of 1e-3, as nothing pre-trained is changed."""
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(1e-3))
-        super().compile(optimizer, **kwargs)
 
     def head_config(self) -> dict[str, Any]:
         return {

@@ -17,6 +17,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import replacing
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts
@@ -125,7 +126,7 @@ def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -
             file.write(json.dumps({"linex_index": number, "features": rows}) + "\n")
 
 
-class _ChosenLayers(keras.Model):
+class _ChosenLayers(TrainsOnWorkers, keras.Model):
     """The layers asked for, stacked, so that the others never leave the device."""
 
     def __init__(self, extractor: keras.Model, layers: tuple[int, ...]) -> None:

@@ -12,10 +12,10 @@ from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.sending import SendsAhead
 from keras_bert_zoo.models.steps import RunsItsSteps
-from keras_bert_zoo.models.streaming import inputs_alone
+from keras_bert_zoo.models.streaming import inputs_alone, refuse_bare_pairs
 from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.workers import TrainsOnWorkers
-from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH
+from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
 from keras_bert_zoo.training import WarmupPolynomialDecay
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
@@ -32,6 +32,9 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
     """
 
     most_predicted_tokens: ClassVar[int | None] = TOKENS_OF_A_BATCH
+
+    _steps_laid: int | None = None
+    """The schedule's total_steps in the compiled step."""
 
     def fit(
         self,
@@ -61,7 +64,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
             # Keras would go on within one epoch's batches, under which the next one's are drawn.
-            if steps_per_epoch is not None and (self._is_columns(x) or hasattr(x, "epoch")):
+            if steps_per_epoch is not None and (self._is_columns(x) or isinstance(x, OwnBatches)):
                 raise ValueError(
                     "`steps_per_epoch` must be None where the batches know their epochs. "
                     f"Received: steps_per_epoch={steps_per_epoch}"
@@ -96,7 +99,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 if class_weight is not None:
                     weights = self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight)
                     data, class_weight = self._weigh_stream(data, weights)
-                if hasattr(x, "epoch"):
+                if isinstance(x, OwnBatches):
                     callbacks = _with_callback(callbacks, _FollowEpochs(x))
             if validation_data is not None:
                 validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)
@@ -191,7 +194,9 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 options["batch_size"] = batch_size
             else:
                 _check_batch_size(batch_size)
-            return self.predict_fed(self._streamed(inputs_alone(x)), **options)
+                data = self._streamed(inputs_alone(x))
+                refuse_bare_pairs(x, self)
+            return self.predict_fed(data, **options)
         most_tokens = self.most_predicted_tokens if batch_size is None and steps is None else None
         examples, rows = self._examples(x), first_rows(steps, batch_size)
         batches = self._batches(examples, None, None, batch_size, rows, most_tokens=most_tokens)
@@ -282,13 +287,12 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         if schedule is None:
             return
         if steps_per_epoch is None:
-            try:
-                steps_per_epoch = len(data)
-            except TypeError:
-                raise ValueError(
-                    "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
-                    "whose schedule has total_steps. Received: steps_per_epoch=None"
-                ) from None
+            steps_per_epoch = _count_batches(data)
+        if steps_per_epoch is None:
+            raise ValueError(
+                "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
+                "whose schedule has total_steps. Received: steps_per_epoch=None"
+            )
         # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
         # callback is about to restore them.
         # `_iterations` counts gradients, and so do schedules in Keras' optimizers; in ours they count updates.
@@ -296,20 +300,29 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         total_steps = steps_per_epoch * epochs
         if isinstance(optimizer, BertOptimizer):
             total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
-        if schedule.total_steps != total_steps:
-            schedule.total_steps = total_steps
-            self.train_function = None  # The number is part of a compiled step.
+        schedule.total_steps = total_steps
+        # The number is part of a compiled step; another model that has this schedule may have changed it since.
+        if self._steps_laid != total_steps:
+            self._steps_laid = total_steps
+            self.train_function = None
 
 
 class _FollowEpochs(keras.callbacks.Callback):
     """Tells the batches the number of the epoch, on which their order depends; a resumed run goes on as it would."""
 
-    def __init__(self, batches: Any) -> None:
+    def __init__(self, batches: OwnBatches) -> None:
         super().__init__()
         self.batches = batches
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.batches.epoch = epoch
+
+
+def _count_batches(data: Any) -> int | None:
+    try:
+        return data.num_batches if isinstance(data, keras.utils.PyDataset) else len(data)
+    except TypeError:
+        return None
 
 
 def _check_batch_size(batch_size: int | None) -> None:
@@ -319,7 +332,6 @@ def _check_batch_size(batch_size: int | None) -> None:
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.append(callback)
-        return callbacks
+        return keras.callbacks.CallbackList([callbacks, callback])  # The user's own stays as it is.
     given = [] if callbacks is None else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
     return [*given, callback]

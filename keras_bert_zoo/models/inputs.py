@@ -50,6 +50,14 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
         check_range(name, array, stop)
 
 
+def as_array(name: str, values: Any) -> np.ndarray:
+    """What was given as the argument or input `name`, as an array; NumPy's own words name neither."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"`{name}` must have rows of one length. Received: rows of different lengths") from None
+
+
 def check_range(name: str, array: np.ndarray, stop: int) -> None:
     """Every number must be in [0, stop)."""
     if array.size and not (array.min() >= 0 and array.max() < stop):  # Not a number is outside, too.

@@ -13,9 +13,10 @@ from keras_bert_zoo.models.inputs import check_position_array, check_range
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.streaming import check_pretraining, check_ready, checked_stream, is_tf_dataset
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.text.texts import split_texts
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
-from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
+from keras_bert_zoo.training import TokenCrossentropy
 from keras_bert_zoo.training.distribution import replicas
 
 MASK_POSITIONS = "mask_positions"
@@ -51,6 +52,7 @@ class BertMaskedLM(Task):
     preprocessor_class = BertPreprocessor
     head_layers: ClassVar[tuple[str, ...]] = ("mlm_head", "mlm_bias")
     needs_pooler = False
+    peak, warmup = 1e-4, 0.01
 
     def __init__(
         self,
@@ -76,8 +78,6 @@ class BertMaskedLM(Task):
         That is AdamW with a peak of 1e-4, warm-up over 1 % of the steps and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy.
         """
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(1e-4, warmup=0.01))
         if loss == "auto":  # The batches' weights make it a mean over predictions; the parts are added up.
             loss = {output: TokenCrossentropy() for output in self.output}
         if weighted_metrics == "auto":
@@ -106,12 +106,12 @@ class BertMaskedLM(Task):
             raise ValueError(
                 f"`y` and `sample_weight` must be part of the batches. Received: x of type {type(x).__name__}"
             )
-        if hasattr(x, "next_sentence"):
+        if isinstance(x, PartedBatches):
             self.check_batches(x)
         if is_tf_dataset(x):
             check_ready(x, "PretrainingBatches")
             x = check_pretraining(x, self.backbone.architecture["vocabulary_size"])
-        elif not hasattr(x, "to_tf"):  # Ours are checked already.
+        elif not isinstance(x, PartedBatches):  # Ours are checked already.
             x = checked_stream(x, self)
         return self._fed(x)
 
@@ -192,7 +192,10 @@ class BertMaskedLM(Task):
                 f"Received: {lost[0][:80]!r}"
             )
         positions = np.argsort(~masks, axis=1, kind="stable")[:, : counts.max()].astype("int32")
-        logits = self.predict_fed({**arrays, MASK_POSITIONS: positions}, verbose=0)["mlm"]
+        inputs = {**arrays, MASK_POSITIONS: positions}
+        short = -len(texts) % replicas(self)  # Devices take parts of one size.
+        inputs = {name: np.pad(array, ((0, short), (0, 0)), "edge") for name, array in inputs.items()}
+        logits = self.predict_fed(inputs, verbose=0)["mlm"]
         # The embedding may have more rows than there are tokens.
         probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[..., : tokenizer.vocabulary_size]))
         best = np.argsort(-probabilities, axis=-1, kind="stable")[..., :top_k]

@@ -9,12 +9,11 @@ from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.choices import NO_CHOICE, FoldChoices, UnfoldChoices
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
-from keras_bert_zoo.models.inputs import INPUT_NAMES, check_structure, check_values, is_numpy
+from keras_bert_zoo.models.inputs import INPUT_NAMES, as_array, check_structure, check_values, is_numpy
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.choices import PackedChoices
 from keras_bert_zoo.text.packing import Examples
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -46,6 +45,7 @@ class BertMultipleChoice(Task):
 
     preprocessor_class = BertMultipleChoicePreprocessor
     head_layers = ("scorer",)
+    peak = 2e-5
     label_dimensions = 1
     raw_inputs = "a tuple (contexts, choices)"
     most_predicted_tokens = None  # A question has many texts.
@@ -78,8 +78,6 @@ class BertMultipleChoice(Task):
         That is AdamW with a peak of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
         and accuracy.
         """
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(2e-5))
         if loss == "auto":
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         if metrics == "auto":
@@ -109,7 +107,7 @@ class BertMultipleChoice(Task):
             check_values(inputs, architecture["vocabulary_size"], architecture["num_segments"])
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        numbers = np.asarray(y)
+        numbers = as_array("y", y)
         if numbers.shape != (count,):
             raise ValueError(
                 f"`y` must have the shape ({count},), one choice a question. Received: y.shape={numbers.shape}"

@@ -15,6 +15,7 @@ from keras_bert_zoo.metrics.squad import squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
+from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
@@ -22,7 +23,7 @@ from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers
 from keras_bert_zoo.text.context_windows import ContextWindows
 from keras_bert_zoo.text.packing import Examples
-from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
+from keras_bert_zoo.training import TokenCrossentropy
 
 # The longest window of run_squad.py; more is seldom better, and slower.
 _SEQUENCE_LENGTH = 384
@@ -108,8 +109,6 @@ class BertQuestionAnswerer(Task):
         That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, the mean of the
         cross-entropies of starts and of ends, and accuracy, the share of both that are right.
         """
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
         if loss == "auto":
             loss = SpanCrossentropy()
         if metrics == "auto":
@@ -120,7 +119,7 @@ class BertQuestionAnswerer(Task):
     # --- Raw text and targets
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        places = np.asarray(y)
+        places = as_array("y", y)
         if places.shape != (count, 2) or places.dtype.kind not in "iu":
             raise ValueError(
                 f"`y` must hold integers of the shape ({count}, 2), first and last token, for ready arrays. "

@@ -51,11 +51,23 @@ def is_mappable(x: Any) -> bool:
 def inputs_alone(x: Any) -> Any:
     """What streams to be predicted: targets that it may have are none of the task's, such as -1 in GLUE's test sets."""
     if is_tf_dataset(x):
-        spec = x.element_spec
-        # Strings stay to be looked at: two columns may have been meant as pairs.
-        others = isinstance(spec, tuple) and "string" not in str(spec[1:])
-        return x.map(lambda inputs, *_: (inputs,)) if others else x
+        return x.map(lambda inputs, *_: (inputs,)) if isinstance(x.element_spec, tuple) else x
     return mapped(x, _inputs_of) if is_mappable(x) else x
+
+
+def refuse_bare_pairs(x: Any, task: Any) -> None:
+    """Of two columns of strings to be predicted the second must be names of classes: pairs stand in one another."""
+    spec = x.element_spec if is_tf_dataset(x) else None
+    if not isinstance(spec, tuple) or [getattr(part, "dtype", None) for part in spec[:2]] != ["string"] * 2:
+        return
+    second = next(x.take(1).as_numpy_iterator())[1]
+    try:
+        task.encode_targets(second, len(second))
+    except ValueError:
+        raise ValueError(
+            "`x` must be a data set of ((first, second),) where it streams pairs; of (texts, y) the second are names "
+            f"of classes. Received: element_spec={spec}"
+        ) from None
 
 
 def _inputs_of(batch: Any) -> Any:

@@ -1,14 +1,15 @@
 """What all tasks share: a backbone, a preprocessor, a head, and the way from a preset and back."""
 
+import inspect
 import logging
 import os
 from typing import Any, ClassVar, Self
 
 import keras
 
-from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.checkpoints import Checkpoint, huggingface
 from keras_bert_zoo.layers.initializer import weights_are_loaded
-from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.models.frozen import freeze_again, frozen_weights
@@ -16,7 +17,8 @@ from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
 from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
 from keras_bert_zoo.presets import load_preset, save_preset
 from keras_bert_zoo.text import BertTokenizer
-from keras_bert_zoo.training import LossScaleOptimizer
+from keras_bert_zoo.training import AdamW, LossScaleOptimizer, WarmupPolynomialDecay
+from keras_bert_zoo.training.crossentropy import loss_of_logits
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -32,6 +34,10 @@ class Task(Exports, FedModel):
     head_layers: ClassVar[tuple[str, ...]]
     """Layers whose weights may be missing from a preset. The pooler counts, as some released models have none."""
     needs_pooler: ClassVar[bool] = True
+    peak: ClassVar[float] = 3e-5
+    """Of the learning rate, where `compile` is not told another; the paper's (Devlin et al. 2019, A.3)."""
+    warmup: ClassVar[float] = 0.1
+    """The share of a run's updates until then."""
 
     def __init__(
         self, backbone: BertBackbone, preprocessor: Any, inputs: Any, outputs: Any, name: str, **kwargs: Any
@@ -44,12 +50,18 @@ class Task(Exports, FedModel):
             check_preprocessor(preprocessor, backbone)
         self.compile()
 
-    def compile(self, optimizer: Any = "auto", **kwargs: Any) -> None:
+    def compile(
+        self, optimizer: Any = "auto", loss: Any = None, *, auto_scale_loss: bool = True, **kwargs: Any
+    ) -> None:
+        if optimizer == "auto":
+            optimizer = AdamW(WarmupPolynomialDecay(self.peak, self.warmup))
         # Keras scales losses where the model's own policy is mixed_float16; ours stands in the backbone.
         half_precision = self.backbone.embeddings.dtype_policy.name == "mixed_float16"
-        if half_precision and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        is_scaled = optimizer is None or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        if half_precision and auto_scale_loss and not is_scaled:
             optimizer = LossScaleOptimizer(keras.optimizers.get(optimizer))
-        super().compile(optimizer=optimizer, **kwargs)
+        loss = keras.tree.map_structure(loss_of_logits, loss)
+        super().compile(optimizer=optimizer, loss=loss, auto_scale_loss=False, **kwargs)
 
     # --- What a subclass states
 
@@ -74,9 +86,13 @@ class Task(Exports, FedModel):
 
     @classmethod
     def preset_class(cls) -> str:
-        """The class that a preset names: this one, or for a user's subclass the nearest of ours."""
-        ours = __name__.partition(".")[0]
-        return next(parent.__name__ for parent in cls.__mro__ if parent.__module__.partition(".")[0] == ours)
+        """The class that a preset names: this one, or for a user's subclass the nearest that presets know."""
+        known = [parent.__name__ for parent in cls.__mro__ if parent.__name__ in huggingface.ARCHITECTURES]
+        if not known:
+            raise ValueError(
+                f'A preset has no place for the head of your own task: use save(".keras"). Received: {cls.__name__}'
+            )
+        return known[0]
 
     def settings(self) -> dict[str, Any]:
         """What a preset keeps of the task beside the head, as JSON values; only our own presets have it."""
@@ -125,6 +141,10 @@ class Task(Exports, FedModel):
         Raises:
             ValueError: Nothing was found, a field cannot be honoured, or a weight is missing or has another shape.
         """
+        ours = cls.__mro__[: cls.__mro__.index(Task)]
+        makers = [vars(parent)["__init__"] for parent in ours if "__init__" in vars(parent)]
+        known = {name for maker in makers for name in inspect.signature(maker).parameters}
+        refuse_unknown(cls.__name__, arguments, known=(*known, "trainable"))
         checkpoint = cls.read_preset(preset, load_weights)
         head = cls.head_arguments(checkpoint, arguments)
         with weights_are_loaded(load_weights):  # But for a pooler, which may be fresh and does not ask.
@@ -162,6 +182,15 @@ class Task(Exports, FedModel):
 
     def check_preset(self) -> None:
         """Refuse what a preset has no place for."""
+        self.preset_class()
+        if self.preprocessor is None:
+            return
+        for part, kind in ((self.preprocessor, self.preprocessor_class), (self.preprocessor.tokenizer, BertTokenizer)):
+            if type(part) is not kind:
+                raise ValueError(
+                    f'A preset comes back with a {kind.__name__}, not with one of your own: use save(".keras"). '
+                    f"Received: {type(part).__name__}"
+                )
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()

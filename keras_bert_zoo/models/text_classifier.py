@@ -9,10 +9,10 @@ import numpy as np
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
+from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -86,10 +86,10 @@ class BertTextClassifier(HasClasses, Task):
         """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
 
         That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
-        and accuracy.
+        and accuracy. Outputs are logits: a loss that Keras knows by name is made one of logits. With
+        `keras.losses.CategoricalCrossentropy(from_logits=True)` targets may be shares of classes, `[examples,
+        num_classes]`.
         """
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
         if loss == "auto":
             losses = keras.losses
             loss = (losses.BinaryCrossentropy if self.multi_label else losses.SparseCategoricalCrossentropy)(
@@ -116,9 +116,16 @@ class BertTextClassifier(HasClasses, Task):
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         if self.multi_label:
             return self._encode_label_sets(y, count)
-        shape = np.shape(y)
-        if shape != (count,):
-            raise ValueError(f"`y` must have the shape ({count},), one label an example. Received: y.shape={shape}")
+        labels = as_array("y", y)
+        if labels.shape != (count,):
+            hint = ""
+            if labels.shape == (count, self.num_classes):
+                if not isinstance(self.loss, keras.losses.SparseCategoricalCrossentropy):
+                    return _checked_shares(labels)
+                hint = ", or `loss` one of shares of classes, such as CategoricalCrossentropy(from_logits=True)"
+            raise ValueError(
+                f"`y` must have the shape ({count},), one label an example{hint}. Received: y.shape={labels.shape}"
+            )
         return self.number_classes(y, learn)
 
     def are_foreign(self, y: np.ndarray) -> bool:
@@ -140,7 +147,7 @@ class BertTextClassifier(HasClasses, Task):
                         raise ValueError(f"`y` must hold names of class_names={names}. Received: y[{i}] with {name!r}")
                     encoded[i, names.index(name)] = 1
             return encoded
-        labels = np.asarray(y)
+        labels = as_array("y", y)
         if labels.shape != (count, self.num_classes):
             raise ValueError(
                 f"`y` must have the shape ({count}, {self.num_classes}) with multi_label. "
@@ -151,8 +158,9 @@ class BertTextClassifier(HasClasses, Task):
         return labels.astype("float32")
 
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
-        if self.multi_label:
-            raise ValueError("`class_weight` needs one class an example. Received: multi_label=True")
+        if self.multi_label or targets.ndim > 1:
+            received = "multi_label=True" if self.multi_label else f"y.shape={targets.shape}"
+            raise ValueError(f"`class_weight` needs one class an example. Received: {received}")
         return self.class_weights(class_weight)[targets]
 
     def head_config(self) -> dict[str, Any]:
@@ -165,6 +173,7 @@ class BertTextClassifier(HasClasses, Task):
         }
 
     def check_preset(self) -> None:
+        super().check_preset()
         if self.pooling != "first":  # transformers would open it and compute something else.
             raise ValueError(
                 'A preset needs `pooling="first"`; save(".keras") keeps any. '
@@ -172,7 +181,14 @@ class BertTextClassifier(HasClasses, Task):
             )
 
 
-def _default_metric(multi_label: bool) -> keras.metrics.Metric:
+def _checked_shares(targets: np.ndarray) -> np.ndarray:
+    """A distribution over classes for each example, such as smoothed or mixed labels."""
+    if targets.dtype.kind not in "iufb" or not np.isfinite(targets).all():
+        raise ValueError(f"`y` must hold finite numbers, shares of classes. Received: y.dtype={targets.dtype}")
+    return targets.astype("float32")
+
+
+def _default_metric(multi_label: bool) -> Any:
     if multi_label:  # A logit of 0 is a probability of one half.
         return keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
-    return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+    return "accuracy"  # Of labels or of shares of classes, as the targets are.

@@ -10,9 +10,9 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.layers.pooling import TokenPooling
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -44,6 +44,7 @@ class BertTextEmbedder(Task):
 
     preprocessor_class = BertPreprocessor
     head_layers = ()
+    peak = 2e-5
     needs_pooler = False
 
     def __init__(
@@ -70,8 +71,6 @@ class BertTextEmbedder(Task):
         That is AdamW with a peak of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`, and the mean
         squared error.
         """
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(2e-5))
         if loss == "auto":
             loss = keras.losses.MeanSquaredError()
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
@@ -81,7 +80,7 @@ class BertTextEmbedder(Task):
         return self.predict(x, batch_size=batch_size, verbose=0)
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        vectors, shape = np.asarray(y), (count, self.backbone.architecture["hidden_dim"])
+        vectors, shape = as_array("y", y), (count, self.backbone.architecture["hidden_dim"])
         if vectors.shape != shape:
             raise ValueError(f"`y` must have the shape {shape}, a vector a text. Received: y.shape={vectors.shape}")
         if vectors.dtype.kind != "f" or not np.isfinite(vectors).all():

@@ -7,9 +7,9 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
+from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
-from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -61,8 +61,6 @@ class BertTextRegressor(Task):
         That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, and the mean
         squared error.
         """
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
         if loss == "auto":
             loss = keras.losses.MeanSquaredError()
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
@@ -72,7 +70,7 @@ class BertTextRegressor(Task):
         return super().predict(*args, **kwargs)[:, 0]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        numbers = np.asarray(y)
+        numbers = as_array("y", y)
         if numbers.shape == (count, 1):  # As `batches` gives them.
             numbers = numbers[:, 0]
         if numbers.shape != (count,):

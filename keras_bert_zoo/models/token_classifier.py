@@ -12,12 +12,13 @@ from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
+from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.windows import IGNORED, WordWindows
 from keras_bert_zoo.text.words import flat_tags, is_words
-from keras_bert_zoo.training import AdamW, TokenCrossentropy, WarmupPolynomialDecay
+from keras_bert_zoo.training import TokenCrossentropy
 
 
 class Entity(NamedTuple):
@@ -117,8 +118,6 @@ class BertTokenClassifier(HasClasses, TokenTask):
         That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
         and accuracy. The weights of the batches make Keras' losses means over words.
         """
-        if optimizer == "auto":
-            optimizer = AdamW(WarmupPolynomialDecay(3e-5))
         if loss == "auto":
             loss = TokenCrossentropy()
         if metrics == "auto":
@@ -264,7 +263,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return examples.lay(labels), None if weights is None else weights[examples.examples]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        labels = np.asarray(y)
+        labels = as_array("y", y)
         if labels.ndim != 2 or len(labels) != count:
             raise ValueError(
                 f"`y` must have the shape ({count}, length) for ready arrays. Received: y.shape={labels.shape}"

@@ -1,5 +1,6 @@
 """A step that TensorFlow traces once, where Keras' trainer has it traced twice (Keras 3.15)."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -27,8 +28,8 @@ class TracesOnce:
         specs = getattr(getattr(iterator, "_distributed_dataset", None), "element_spec", None)
         if self._distribute_strategy is not None or not all(map(_is_known, keras.tree.flatten(specs))):
             return
-        # `evaluate` comes here, too, and needs no room for an optimizer's state.
-        optimizer = self.optimizer
+        # `evaluate` comes here, too, and needs no room for an optimizer's state, or no optimizer at all.
+        optimizer = self.optimizer or SimpleNamespace(built=True)
         built, optimizer.built = optimizer.built, True
         try:
             self._symbolic_build(data_batch=keras.tree.map_structure(_symbol, specs))

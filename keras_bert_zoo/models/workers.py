@@ -1,15 +1,16 @@
-"""`fit` and `evaluate` over several workers, where Keras' TensorFlow trainer stops (Keras 3.15)."""
+"""Several replicas and workers, where Keras' TensorFlow trainer stops or goes wrong (Keras 3.15)."""
 
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.training.distribution import is_multi_worker
 
 
 class TrainsOnWorkers:
-    """For a `keras.Model`: makes way in two places of `keras/src/backend/tensorflow/trainer.py`."""
+    """For a `keras.Model`: makes way in three places of `keras/src/backend/tensorflow/trainer.py`."""
 
     distribute_strategy: Any
     jit_compile: Any
@@ -40,16 +41,24 @@ class TrainsOnWorkers:
 
         return super()._make_function(step_function, *args, **kwargs)  # type: ignore[misc]
 
+    def predict_on_batch(self, x: Any) -> Any:
+        outputs = super().predict_on_batch(x)  # type: ignore[misc]
+        if keras.backend.backend() != "tensorflow":
+            return outputs
+        # Keras hands the whole batch to each replica, and joins what all of them give.
+        parts = self.distribute_strategy.num_replicas_in_sync
+        return keras.tree.map_structure(lambda array: array[: len(array) // parts], outputs)
 
-def distribute_parts(batches: Any, strategy: Any) -> Any:
-    """Batches with `part_of`, of which each worker makes its own rows; a batch is whole only across the workers."""
+
+def distribute_parts(batches: PartedBatches, strategy: Any) -> Any:
+    """Batches of which each worker makes its own rows; a batch is whole only across the workers."""
     dataset = strategy.distribute_datasets_from_function(lambda context: part_for(batches, context))
     # Keras takes this for the number of steps; TensorFlow counted what a worker's devices take in turn.
     dataset._cardinality = len(batches)
     return dataset
 
 
-def part_for(batches: Any, context: Any) -> Any:
+def part_for(batches: PartedBatches, context: Any) -> Any:
     """One worker's rows of each batch as its devices take them, one after another."""
     rows = context.get_per_replica_batch_size(batches.batch_size)
     return batches.to_tf(context.input_pipeline_id, context.num_input_pipelines).rebatch(rows, drop_remainder=True)

@@ -70,8 +70,10 @@ def _load(address: str, load_weights: bool) -> Checkpoint:
         return _read_directory(Path(address), load_weights)
     names = _named()
     if address not in names:
+        what = ", which is no directory" if Path(address).name != address else ""
         raise ValueError(
-            f"`preset` must be one of {preset_names()}, a directory, or hf://org/name. Received: preset={address!r}"
+            f"`preset` must be one of {preset_names()}, a directory, or hf://org/name. "
+            f"Received: preset={address!r}{what}"
         )
     folder = names[address]
     if huggingface.is_huggingface(folder):

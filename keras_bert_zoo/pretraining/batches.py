@@ -14,12 +14,13 @@ from keras_bert_zoo.files import read_json, typed
 from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY
 from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
+from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens
 from keras_bert_zoo.text.tf_dataset import tf_dataset
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 
-class PretrainingBatches(keras.utils.PyDataset):
+class PretrainingBatches(PartedBatches):
     """Batches for `BertPretrainer` and `BertMaskedLM`, all of one shape.
 
     The order is drawn anew for each pass from the seed, and so are the masks where the data set does not fix them;

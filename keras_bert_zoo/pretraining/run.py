@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, replace
+from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -34,6 +35,8 @@ from keras_bert_zoo.training.runs import (
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 _DECIDED_ELSEWHERE = {"pooler", "dtype"}
+# Updates between two states where nobody says how many: with fewer a run would write more than it computes.
+_FEWEST, _MOST = 50, 500
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,9 @@ class Run:
             `save_every`.
         jit_compile: True has PyTorch compile the backbone, for a minute at the start; on a GPU an update takes two
             thirds of the time then. TensorFlow compiles with XLA where Keras would not by itself.
-        save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`.
+        save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`. None
+            becomes the largest divisor from 50 to 500 or, where there is none, the next above: few steps have one state
+            so, and so has a prime number of them.
         seed: Where chance comes from.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
         dropout: Of sub-layers and attention while pre-training; None takes the preset's own. The preset that is written
@@ -88,7 +93,7 @@ class Run:
     optimizer: str = "adamw"
     steps_per_execution: int = 1
     jit_compile: bool = False
-    save_every: int = 500
+    save_every: int | None = None
     seed: int = 12345
     dtype: str = "float32"
     dropout: float | None = None
@@ -105,9 +110,11 @@ class Run:
             steps=self.steps,
             batch_size=self.batch_size,
             gradient_accumulation_steps=self.gradient_accumulation_steps,
-            save_every=self.save_every,
             steps_per_execution=self.steps_per_execution,
         )
+        if self.save_every is None:
+            object.__setattr__(self, "save_every", self._divisor())
+        check_positive_int(save_every=self.save_every)
         check_trainable(self.dtype)
         if self.steps_per_execution > 1 and keras.backend.backend() == "torch":
             raise ValueError(
@@ -130,12 +137,34 @@ class Run:
                 "`gradient_accumulation_steps` must divide `batch_size`. Received: "
                 f"gradient_accumulation_steps={self.gradient_accumulation_steps}, batch_size={self.batch_size}"
             )
-        if self.steps % self.save_every:
+        if self.steps % self.epoch_steps:
             raise ValueError(
-                f"`save_every` must divide `steps`. Received: save_every={self.save_every}, steps={self.steps}"
+                "`save_every`, the updates between two states, must divide `steps`, or be left out. "
+                f"Received: save_every={self.save_every}, steps={self.steps}"
             )
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"`optimizer` must be one of {sorted(OPTIMIZERS)}. Received: optimizer={self.optimizer!r}")
+
+    @property
+    def epoch_steps(self) -> int:
+        """`save_every`, which is no longer None."""
+        return cast(int, self.save_every)
+
+    @property
+    def epoch_batches(self) -> int:
+        """Batches between two states."""
+        return self.epoch_steps * self.gradient_accumulation_steps
+
+    def _divisor(self) -> int:
+        """A `save_every` for these steps."""
+        parts = self.gradient_accumulation_steps
+        execution = 1 if self.vocab is None else self.steps_per_execution  # See `_check_records`.
+
+        small = [count for count in range(1, isqrt(self.steps) + 1) if not self.steps % count]
+        both = {*small, *(self.steps // count for count in small)}
+        divisors = sorted(count for count in both if not count * parts % execution)
+        usual = [count for count in divisors if _FEWEST <= count <= _MOST]
+        return usual[-1] if usual else next((count for count in divisors if count > _MOST), self.steps)
 
     def _check_records(self) -> None:
         """Refuse what TFRecords do not allow, or what only they have."""
@@ -149,11 +178,10 @@ class Run:
             raise ValueError(
                 f"`masking` must be None for TFRecords, which are masked. Received: masking={self.masking}"
             )
-        epoch_batches = self.save_every * self.gradient_accumulation_steps
-        if epoch_batches % self.steps_per_execution:  # A stream has no end to stop at.
+        if self.epoch_batches % self.steps_per_execution:  # A stream has no end to stop at.
             raise ValueError(
                 "`steps_per_execution` must divide the batches between two states for TFRecords. Received: "
-                f"steps_per_execution={self.steps_per_execution}, of {epoch_batches}"
+                f"steps_per_execution={self.steps_per_execution}, of {self.epoch_batches}"
             )
 
 
@@ -205,7 +233,7 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     if is_chief():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
-    state = State(model, folder / STATE, batches.digest, run.save_every)
+    state = State(model, folder / STATE, batches.digest, run.epoch_steps)
     done = state.restore()
     if differs_among_workers(done):
         raise ValueError(f"`out` must be a directory that all workers see. Received: out={str(folder)!r}")
@@ -213,9 +241,9 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     if is_chief():
         keep_rows(folder / LOG, done)
         log = keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0)
-        callbacks += [log, *scalars(folder / BOARD, run.save_every)]
+        callbacks += [log, *scalars(folder / BOARD, run.epoch_steps)]
     callbacks.append(SaveState(state, data.stream))  # Behind the log: a row too many is cut, one too few would be lost.
-    epochs = run.steps // run.save_every
+    epochs = run.steps // run.epoch_steps
     model.fit(**data.feed(done), epochs=epochs, initial_epoch=done, verbose=verbose, callbacks=callbacks)
     return model, own
 
@@ -239,7 +267,7 @@ class _Data(NamedTuple):
 def _open_arrays(run: Run, causal: bool) -> _Data:
     """What `prepare` made."""
     parts = run.gradient_accumulation_steps
-    together = {"epoch_batches": run.save_every * parts, "gradient_accumulation_steps": parts}
+    together = {"epoch_batches": run.epoch_batches, "gradient_accumulation_steps": parts}
     batches = _batches(run, run.data, causal, **together)
     validation = None if run.validation is None else _held_out(run.validation, run, batches)
     return _Data(batches, validation, lambda done: {"x": batches, "validation_data": validation}, stream=False)
@@ -251,7 +279,7 @@ def _open_records(run: Run, causal: bool) -> _Data:
         raise ValueError(f"`data` must be made by `prepare` for a causal backbone. Received: data={run.data!r}")
     tokenizer = BertTokenizer(cast(str, run.vocab), lowercase=not run.cased)
     parts = run.gradient_accumulation_steps
-    size, epoch_batches = run.batch_size // parts, run.save_every * parts
+    size, epoch_batches = run.batch_size // parts, run.epoch_batches
     batches = RecordBatches(run.data, tokenizer, size, run.seed, parts)
     validation = None
     if run.validation is not None:

@@ -1,7 +1,7 @@
 """Batches of similar length: little padding, few shapes, a known number of steps, any order restored."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -30,7 +30,26 @@ def padded_length(length: int, static_lengths: tuple[int, ...]) -> int:
     return next((static for static in static_lengths if static >= length), length)
 
 
-class LengthSortedBatches(keras.utils.PyDataset):
+class OwnBatches(keras.utils.PyDataset):
+    """Batches of this package's making: checked already, their number known, their order that of `epoch`.
+
+    Known by this class, and not by the names of what they have: a user's data set may mean something else by those.
+    """
+
+    epoch = 0
+    to_tf: Callable[..., Any]
+    """The same batches as a `tf.data.Dataset` that keeps the step count."""
+
+
+class PartedBatches(OwnBatches):
+    """Of which each of several workers makes its own rows."""
+
+    batch_size: int
+    to_tf: Callable[..., Any]
+    """The same batches; with `part` and `parts` that part of each."""
+
+
+class LengthSortedBatches(OwnBatches):
     """Batches of examples of similar length.
 
     Args:

@@ -62,8 +62,8 @@ class InGraphTokenizer(tf.Module):
             no_pretokenization=True,
         )
 
-    def encode_words(self, texts: Any) -> Any:
-        """Ids without `[CLS]` and `[SEP]`: string `[batch]` to ragged int32 `[batch, (tokens)]`."""
+    def encode_batch(self, texts: Any) -> Any:
+        """As `BertTokenizer.encode_batch`: string `[batch]` to ragged int32 `[batch, (tokens)]`."""
         texts = tf.convert_to_tensor(texts)
         plain = tf.strings.regex_full_match(texts, _PLAIN)
         return tf.cond(tf.reduce_all(plain), lambda: self._plain.tokenize(texts), lambda: self._mixed(texts, plain))
@@ -113,12 +113,12 @@ class InGraphTokenizer(tf.Module):
         Returns:
             A dict of `token_ids`, `segment_ids` and `padding_mask`, int32 `[batch, length]`.
         """
-        first = self.encode_words(first)
+        first = self.encode_batch(first)
         if second is None:
             first = first[:, : sequence_length - 2]
             parts = [first]
         else:
-            second = self.encode_words(second)
+            second = self.encode_batch(second)
             parts = _cut_pairs(first, second, sequence_length - 3)
         rows = parts[0].nrows()
         cls, sep = (tf.fill([rows, 1], self._ids[token]) for token in ("[CLS]", "[SEP]"))

@@ -1,9 +1,28 @@
-"""Cross-entropy of predictions for tokens."""
+"""Cross-entropy of logits."""
 
 from typing import Any
 
 import keras
 from keras import ops
+
+_BY_NAME = {
+    name.lower(): getattr(keras.losses, name)
+    for name in ("BinaryCrossentropy", "CategoricalCrossentropy", "SparseCategoricalCrossentropy")
+}
+
+
+def loss_of_logits(loss: Any) -> Any:
+    """A loss given by Keras' name as one of logits, which all outputs of classes are; one of probabilities is refused.
+
+    Of logits it would train, and to something else.
+    """
+    if isinstance(loss, str) and (name := loss.lower().replace("_", "")) in _BY_NAME:
+        return _BY_NAME[name](from_logits=True)
+    if isinstance(loss, keras.losses.Loss) and loss.get_config().get("from_logits") is False:
+        raise ValueError(
+            f"`loss` must be of logits, {type(loss).__name__}(from_logits=True). Received: one with from_logits=False"
+        )
+    return loss
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")

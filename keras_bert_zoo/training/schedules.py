@@ -13,7 +13,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to a peak, then polynomial decay to zero (google-research/bert, optimization.py).
 
     As in the original the decay is counted from step 0: after `warmup * total_steps` steps the rate is
-    `learning_rate * (1 - step / total_steps) ** power`.
+    `learning_rate * (1 - step / total_steps) ** power`. A step is an update; to Keras' own optimizers it is a batch,
+    also where several make an update.
 
     Args:
         learning_rate: The peak.
@@ -22,6 +23,10 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
             begins the schedule anew.
         power: 1 is BERT's and LAMB's linear decay; NVIDIA pre-trains with LAMB and 0.5 (DeepLearningExamples,
             schedulers.py).
+
+    Raises:
+        ValueError: An argument is not as described; or the rate is asked for, such as `optimizer.learning_rate` of a
+            fresh task, before a `fit` has filled in the `total_steps` that were left to it.
     """
 
     def __init__(

@@ -1,0 +1,102 @@
+"""What `fit` and `predict` are given beside texts and arrays: a user's own data sets and callbacks."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import LABELS, SHALLOW, TEXTS, Batches, random_inputs, randomise
+
+BATCH = random_inputs(), np.array([0, 1, 2])
+
+
+class Named(Batches):
+    """Has names that the package's own batches have, and means something else by them."""
+
+    epoch = "2024"
+    next_sentence = next_token = pairs = False
+
+    def to_tf(self):
+        raise AssertionError
+
+    def part_of(self):
+        raise AssertionError
+
+
+class Counted(keras.utils.PyDataset):
+    """Gives its number of batches as Keras 3 would have it, which may be None."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    @property
+    def num_batches(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return BATCH
+
+
+def test_a_users_data_set_is_not_taken_for_ours(classifier):
+    data = Named(BATCH, BATCH)
+    assert len(classifier.fit(data, epochs=2, steps_per_epoch=1, validation_data=data, verbose=0).epoch) == 2
+    assert data.epoch == "2024"
+    expected = classifier.predict(BATCH[0], verbose=0)
+    np.testing.assert_allclose(classifier.predict(data, verbose=0), np.concatenate([expected] * 2), atol=1e-6)
+
+
+def test_a_users_data_set_is_not_taken_for_ours_in_pretraining():
+    """Its ids are looked at, which those of `PretrainingBatches` are already."""
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW))
+    positions = np.zeros((3, 2), "int32")
+    targets, weights = {"mlm": positions}, {"mlm": np.ones((3, 2), "float32")}
+    inputs = {**random_inputs(), "mask_positions": positions}
+    assert np.isfinite(model.evaluate(Named((inputs, targets, weights)), verbose=0)).all()
+    with pytest.raises(ValueError, match="`token_ids` must be in"):
+        model.fit(Named(({**inputs, **random_inputs(vocabulary_size=400)}, targets, weights)), verbose=0)
+
+
+def test_a_data_set_may_give_its_number_of_batches(classifier):
+    classifier.fit(Counted(3), epochs=2, verbose=0)
+    assert classifier.optimizer.learning_rate == 0.0
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be given where the data set does not know its length"):
+        classifier.fit(Counted(None), verbose=0)
+
+
+class Log(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append((epoch, sorted(logs)))
+
+
+def test_fit_takes_a_callback_list(classifier):
+    log = Log()
+    callbacks = keras.callbacks.CallbackList([log], add_history=True, model=classifier)
+    before = list(callbacks.callbacks)
+    options = {"epochs": 3, "initial_epoch": 1, "validation_data": (TEXTS, LABELS), "verbose": 0}
+    history = classifier.fit(TEXTS, LABELS, callbacks=callbacks, **options)
+    assert log.seen == [(epoch, ["accuracy", "loss", "val_accuracy", "val_loss"]) for epoch in (1, 2)]
+    assert history.epoch == [1, 2]
+    assert callbacks.callbacks == before
+
+
+def test_what_stands_beside_texts_to_be_predicted(tokenizer):
+    """Names of classes are left aside; a second text is not."""
+    tf = pytest.importorskip("tensorflow")
+    preprocessor = kbz.BertPreprocessor(tokenizer, 16)
+    model = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), class_names=["no", "yes"], preprocessor=preprocessor)
+    randomise(model)
+    expected = model.predict(TEXTS, verbose=0)
+    for beside in (["no", "yes"] * 3, LABELS):
+        stream = tf.data.Dataset.from_tensor_slices((TEXTS, beside)).batch(6)
+        np.testing.assert_allclose(model.predict(stream, verbose=0), expected, atol=1e-5)
+    second = TEXTS[::-1]
+    pairs = tf.data.Dataset.from_tensors(((TEXTS, second),))
+    np.testing.assert_allclose(model.predict(pairs, verbose=0), model.predict((TEXTS, second), verbose=0), atol=1e-5)
+    with pytest.raises(ValueError) as error:
+        model.predict(tf.data.Dataset.from_tensors((TEXTS, second)), verbose=0)
+    assert "`x` must be a data set of ((first, second),) where it streams pairs" in str(error.value)
