@@ -5,8 +5,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -291,6 +291,23 @@ def _specs(axes: Axes) -> list[dict[str, keras.InputSpec]]:
     return [{name: spec(name, sizes) for name, sizes in axes.items()}]
 
 
+@contextmanager
+def _lists_kept(model: keras.Model) -> Iterator[None]:
+    """PyTorch's exporter (2.13) puts copies of a layer's lists in their place, which Keras no longer writes to.
+
+    What `quantize` did later would not be seen in `weights`, nor come back from a file.
+    """
+    layers = model._flatten_layers()
+    lists = [
+        (layer, {name: value for name, value in vars(layer).items() if isinstance(value, list)}) for layer in layers
+    ]
+    try:
+        yield
+    finally:
+        for layer, own in lists:
+            vars(layer).update(own)
+
+
 def _program(model: keras.Model, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> Any:
     """The model as a `torch.export.ExportedProgram` of any batch and length."""
     import torch
@@ -302,6 +319,6 @@ def _program(model: keras.Model, axes: Axes, longest: dict[str, int], options: d
         name: keras.ops.ones([size if isinstance(size, int) else 2 for size in sizes], dtype="int32")
         for name, sizes in axes.items()
     }
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _lists_kept(model):
         warnings.filterwarnings("ignore", message=".*not properly registered as a submodule")  # Keras' variables.
         return torch.export.export(model, (sample,), dynamic_shapes=[(shapes,)], **{"strict": False, **options})

@@ -263,6 +263,18 @@ def test_quantized_and_half(format, tmp_path):
             np.testing.assert_allclose(found, numpy(keras.ops.cast(tensor, "float32")), atol=0.05, err_msg=name)
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's exporter takes the model apart")
+def test_a_model_that_was_exported_is_quantized_and_comes_back(tmp_path):
+    model = tiny(kbz.BertTextClassifier, num_classes=3)
+    model.export(tmp_path / "model.pt2", "torch")
+    model.quantize("int8")
+    assert {str(weight.dtype) for weight in model.backbone.embeddings.weights} == {"int8", "float32"}
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    inputs = inputs_of(model, 3, 9)
+    np.testing.assert_array_equal(numpy(again(inputs)), numpy(model(inputs)))
+
+
 SERVE = """
 import json, sys
 import tensorflow as tf, tensorflow_text
