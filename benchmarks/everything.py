@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reports import is_current
+from reports import data_folder, is_current, is_whole
 
 HERE = Path(__file__).parent
 TEXTS = {"mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD"}
@@ -105,8 +105,11 @@ def main() -> None:
     wanted = reports(arguments, base, unfinished)
     if not set(arguments.only or ()) <= set(wanted):
         parser.error(f"--only must name some of {', '.join(wanted)}. Received: {' '.join(arguments.only)}")
-    if "KBZ_DATA" not in os.environ:
-        parser.error("KBZ_DATA must name the folder that holds the data. Received: KBZ_DATA unset")
+    data_folder()
+    if not (arguments.preset / "vocab.txt").is_file():
+        parser.error(f"--preset must be a directory with a vocab.txt. Received: {arguments.preset}")
+    if not shutil.which(arguments.peers_python):
+        parser.error(f"--peers-python must be an interpreter. Received: {arguments.peers_python}")
     unfinished.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(HERE.resolve().parent)}
     if not base.exists():
@@ -117,37 +120,46 @@ def main() -> None:
         part.replace(base)
     failed = []
     for name, (_, command) in wanted.items():
-        if is_current(work / f"{name}.md") or (arguments.only and name not in arguments.only):
+        report = work / f"{name}.md"
+        done = is_current(report, arguments.peers_python) and is_whole(report)
+        if done or (arguments.only and name not in arguments.only):
             continue
         print(f"== {name}", flush=True)
         with (work / f"{name}.log").open("w", encoding="utf-8") as log:
-            done = subprocess.run(
+            run = subprocess.run(
                 [sys.executable, str(HERE / command[0]), *command[1:]], env=environment, stdout=log, stderr=log
             )
-        if done.returncode or not is_current(unfinished / f"{name}.md"):
+        if run.returncode or not is_current(unfinished / f"{name}.md", arguments.peers_python):
             failed.append(name)
             print(f"{name} failed; see {log.name}", flush=True)
             continue
         for path in unfinished.glob(f"{name}.*"):
             path.replace(work / path.name)
-    publish({name: title for name, (title, _) in wanted.items()}, work, HERE / "results")
+        if not is_whole(report):
+            failed.append(name)
+            print(f"{name} lacks what failed, which the report names", flush=True)
+    titles = {
+        name: title for name, (title, _) in wanted.items() if is_current(work / f"{name}.md", arguments.peers_python)
+    }
+    publish(titles, work, HERE / "results")
     if failed:
         sys.exit(f"Failed: {', '.join(failed)}.")
 
 
 def publish(titles: dict[str, str], work: Path, results: Path) -> None:
-    """Copies what is there of this machine, these versions and this code, and puts it together."""
-    parts = ["# Speed, measured by `everything.py`"]
+    """Copies these reports and puts them together, in the place of what was there of the same title."""
+    summary = results / "README.md"
+    before = summary.read_text(encoding="utf-8") if summary.is_file() else "# Speed, measured by `everything.py`"
+    head, *sections = before.strip().split("\n\n## ")
+    parts = {section.partition("\n")[0]: f"## {section}" for section in sections}
     for name, title in titles.items():
-        if not is_current(work / f"{name}.md"):
-            continue
         for path in work.glob(f"{name}.*"):
             if path.suffix != ".log":
                 shutil.copy(path, results)
         lines = (work / f"{name}.md").read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in lines if not line.startswith("# ")).strip()
-        parts.append(f"## {title}\n\n" + body.replace("\n## ", "\n### "))
-    (results / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        parts[title] = f"## {title}\n\n" + body.replace("\n## ", "\n### ")
+    summary.write_text("\n\n".join([head, *parts.values()]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -91,11 +91,12 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
 
 def table(records: list[dict]) -> Iterator[str]:
     """A line for each score of each task on each backend."""
-    yield "| task, score | backend | seeds | keras_bert_zoo | transformers | within one standard deviation of it |"
-    yield "|---|---|---|---|---|---|"
-    runs: dict[tuple[str, str, float, str], dict[int, dict]] = {}
+    yield "| preset | task, score | backend | seeds | keras_bert_zoo | transformers | within its standard deviation |"
+    yield "|---|---|---|---|---|---|---|"
+    runs: dict[tuple[str, str, float, str, str], dict[int, dict]] = {}
     for record in records:
-        key = record["task"], record["contender"], record.get("learning_rate", LEARNING_RATE), record.get("share", "")
+        peak, preset = record.get("learning_rate", LEARNING_RATE), record.get("preset", "")
+        key = record["task"], record["contender"], peak, record.get("share", ""), preset
         runs.setdefault(key, {})[record["seed"]] = record
     for (task, contender, *rest), ours in sorted(runs.items()):
         if contender.startswith(PEER):
@@ -107,6 +108,7 @@ def table(records: list[dict]) -> Iterator[str]:
             values, peers = ([record[metric] for _, record in sorted(own.items())] for own in (ours, theirs))
             seeds = ", ".join(map(str, sorted(ours)))
             cells = [
+                rest[-1],
                 f"{task}, {metric}",
                 ", ".join([backend, *options]),
                 seeds,

@@ -107,7 +107,10 @@ def start(entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | in
         "KERAS_BACKEND": entry.backend,
         **environment(args.device),
     }
-    if not entry.is_ours:
+    if entry.is_ours:  # This checkout, whatever is installed.
+        root = str(Path(__file__).resolve().parents[1])
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    else:
         variables.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
     _say(f"{entry.name} starts")
     contenders = str(Path(__file__).with_name("contenders.py"))

@@ -10,7 +10,6 @@ seconds are the median of `--runs` after one that does not count. Keras' models 
 """
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 from contenders import predict_in_onnx_runtime
-from reports import about, describe, table, write
+from reports import about, data_folder, describe, table, write
 
 import keras_bert_zoo as kbz
 
@@ -83,7 +82,7 @@ def main() -> None:
     arguments = parser.parse_args()
     facts = about("int8_score.py", arguments)
 
-    folder = Path(os.environ["KBZ_DATA"]) / "glue" / "SST-2"
+    folder = data_folder() / "glue" / "SST-2"
     dev = kbz.data.read_glue("sst2", folder / "dev.tsv")
     texts, labels = dev.x[: arguments.dev], np.array(dev.y[: arguments.dev])
     model = finetune(arguments, kbz.data.read_glue("sst2", folder / "train.tsv"))

@@ -62,6 +62,8 @@ def main() -> None:
         for name, (code, python, backend) in programs.items()
     }
     runs, left_out = take_fresh_turns(contenders, arguments.rounds)
+    if not any(runs.values()):
+        sys.exit(f"Nobody could be measured: {left_out}")
     weights = sum(path.stat().st_size for path in arguments.preset.glob("*.safetensors")) / 1e6
     failures = [f"\nLeft out: {name}: {reason}." for name, reason in left_out.items()]
     said = f"{weights:.0f} MB of weights. The last column says how many times as fast the row is, by medians."

@@ -49,6 +49,8 @@ def cards() -> tuple[str, ...]:
 @functools.cache
 def versions(python: str = sys.executable) -> dict[str, str]:
     """Of Python and the packages that compute, in the environment of that interpreter."""
+    if not shutil.which(python):
+        sys.exit(f"--peers-python must be an interpreter. Received: {python}")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([python, __file__], env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

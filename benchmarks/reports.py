@@ -14,6 +14,7 @@ from machine import commit, identity, versions
 
 # Variables of the environment with which the same command has another speed.
 _CHANGE_SPEED = (
+    "KERAS_BACKEND",
     "TF_ENABLE_ONEDNN_OPTS",
     "OMP_NUM_THREADS",
     *(f"MALLOC_{name}_" for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")),
@@ -91,10 +92,26 @@ def write(out: Path, text: str, raw: dict[str, Any]) -> None:
         unfinished.replace(path)
 
 
-def is_current(out: Path) -> bool:
-    """Whether the report `out` is there, of this machine, these versions and this code."""
-    path = out.with_suffix(".json")
-    if not (out.is_file() and path.is_file()):
+def is_current(out: Path, peers_python: str) -> bool:
+    """Whether the report `out` is there, of this machine, these versions, the peers' too, and this code."""
+    if not (out.is_file() and out.with_suffix(".json").is_file()):
         return False
-    facts = json.loads(path.read_text(encoding="utf-8")).get("about", {})
-    return identity().items() <= facts.items()
+    facts = _raw(out).get("about", {})
+    return identity().items() <= facts.items() and facts.get("peers") in (None, versions(peers_python))
+
+
+def is_whole(out: Path) -> bool:
+    """Whether nothing failed of what the report `out` was to measure."""
+    raw = _raw(out)
+    return not raw.get("left_out") and not any("error" in row for row in raw.get("rows", ()))
+
+
+def _raw(out: Path) -> dict[str, Any]:
+    return json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+def data_folder() -> Path:
+    """The folder of real data."""
+    if "KBZ_DATA" not in os.environ:
+        sys.exit("KBZ_DATA must name the folder that holds the data. Received: KBZ_DATA unset")
+    return Path(os.environ["KBZ_DATA"])

@@ -110,8 +110,8 @@ def points(name: str, rows: list[tuple[float, dict[str, Any]]]) -> tuple[np.ndar
     pairs = []
     for value, row in rows:
         if "error" in row:
-            print(f"{name} {value}: {row['error']}", file=sys.stderr)
-        elif name.startswith("memory"):
+            continue
+        if name.startswith("memory"):
             pairs.append((value, (row["peak_bytes"] - row["built_bytes"]) / 1e6))
         else:
             pairs.append((value, statistics.median(row["seconds"]) / row.get("steps", 1)))
@@ -142,7 +142,8 @@ def report(measured: dict[str, list[tuple[float, dict[str, Any]]]], out: Path) -
             axes.plot(dense, predict(dense), "-")
         axes.set(xlabel=name, ylabel=unit, ylim=(0, None))
         axes.set_title(words, fontsize="small")
-        lines.append(f"| {name} | {values} ({unit}) | {words} |")
+        failed = "".join(f"; {n:g} failed: {row['error']}" for n, row in measured[name] if "error" in row)
+        lines.append(f"| {name} | {values} ({unit}){failed} | {words} |")
     figure.savefig(out)
     return "\n".join(lines) + "\n"
 
@@ -199,6 +200,8 @@ def main() -> None:
         if options.files and (not options.only or "corpus" in options.only):
             measured["corpus"] = list(corpus(options.files, options.vocab, results, options.quick))
     rows = [row for found in measured.values() for _, row in found]
+    if all("error" in row for row in rows):
+        sys.exit(f"Nothing could be measured: {rows[0]['error'] if rows else 'no sweep of that name'}")
     facts = about_rows("scaling.py", options, rows)
     laws = report(measured, options.out / f"{name}.svg")
     text = "\n".join(["# Cost, and the laws that fit it", "", *describe(facts), "", laws])

@@ -14,7 +14,6 @@ among the places where an answer may stand, and epsilon is added where Keras add
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 from itertools import chain
@@ -28,6 +27,7 @@ import scores_ours
 import scores_transformers
 import torch
 import transformers
+from reports import data_folder
 from scores_tasks import EPSILON, TAGS, TASKS, Examples, read_task
 from scores_transformers import Features
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", help="all by default")
     parser.add_argument("--preset", type=Path, required=True)
     arguments = parser.parse_args()
-    data, tokenizer = Path(os.environ["KBZ_DATA"]), transformers.AutoTokenizer.from_pretrained(arguments.preset)
+    data, tokenizer = data_folder(), transformers.AutoTokenizer.from_pretrained(arguments.preset)
     print("| task | rows | tokens | other inputs | other targets | first loss | ours less theirs, step by step |")
     print("|---|---|---|---|---|---|---|")
     differing = []

@@ -112,6 +112,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT, help="the Markdown file to write (%(default)s)")
     arguments = parser.parse_args()
+    if "KBZ_DATA" not in os.environ:
+        parser.error("KBZ_DATA must name the folder that holds the data. Received: KBZ_DATA unset")
     data = Path(os.environ["KBZ_DATA"])
     table, lists = [HEADER], []
     for vocabulary, lowercase in VOCABULARIES.items():

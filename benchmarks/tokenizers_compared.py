@@ -1,18 +1,17 @@
 """Both engines of the tokenizer against transformers and the original algorithm on real text, and their speed.
 
-    KBZ_DATA=DATA python benchmarks/tokenizers_compared.py --out OUT
+    KBZ_DATA=DATA PYTHONPATH=. python benchmarks/tokenizers_compared.py --out OUT
 
 Prints, and writes to OUT, how many texts of each corpus become other ids than transformers' `BertTokenizer` gives, and
 how many texts a second each engine takes. Needs the extras `tensorflow` and `test`.
 """
 
 import argparse
-import os
 import statistics
 import time
 from pathlib import Path
 
-from reports import about, describe, table, write
+from reports import about, data_folder, describe, table, write
 
 import keras_bert_zoo as kbz
 from tests.corpora import VOCABULARIES, glue_texts, vocabulary
@@ -78,7 +77,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write, with JSON beside it")
     parser.add_argument("--speed-only", action="store_true", help="leave the mismatches out, which take minutes")
     arguments = parser.parse_args()
-    data = Path(os.environ["KBZ_DATA"])
+    data = data_folder()
     facts = about("tokenizers_compared.py", arguments)
     speeds, rates = speed_table(data)
     parts = ["# The tokenizer's two engines", "\n".join(describe(facts))]
