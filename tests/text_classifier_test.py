@@ -11,6 +11,7 @@ from tests.helpers import (
     LABELS,
     SHALLOW,
     TEXTS,
+    TINY,
     Batches,
     check_saving,
     crossentropy,
@@ -120,7 +121,7 @@ def overfit(classifier, x, y, **options):
 
 def wide_backbone():
     """Wide enough to learn six texts in a moment."""
-    return kbz.BertBackbone(**{**SHALLOW, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0)
+    return kbz.BertBackbone(**{**TINY, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0)
 
 
 def test_fit_learns_from_text_names_and_pairs(tokenizer):
