@@ -56,11 +56,41 @@ def test_rows_that_do_not_tell_their_machine_are_read(script):
 
 def test_a_report_is_current_on_its_machine_alone(script, monkeypatch, tmp_path):
     reports, out = script("reports"), tmp_path / "report.md"
-    assert not reports.is_current(out)
-    reports.write(out, "# A report\n", {"about": reports.about("some.py", argparse.Namespace())})
-    assert reports.is_current(out)
+    python = sys.executable
+    assert not reports.is_current(out, python)
+    for options in (argparse.Namespace(), argparse.Namespace(peers_python=python)):
+        facts = reports.about("some.py", options)
+        reports.write(out, "# A report\n", {"about": facts})
+        assert reports.is_current(out, python)
+    reports.write(out, "# A report\n", {"about": {**facts, "peers": {**facts["peers"], "torch": "1.0"}}})
+    assert not reports.is_current(out, python)
+    reports.write(out, "# A report\n", {"about": facts})
     monkeypatch.setattr(reports, "identity", lambda: {"machine": "another"})
-    assert not reports.is_current(out)
+    assert not reports.is_current(out, python)
+
+
+def test_a_report_is_whole_where_nobody_failed(script, tmp_path):
+    reports, out = script("reports"), tmp_path / "report.md"
+    for raw, whole in (
+        ({"left_out": {}}, True),
+        ({"left_out": {"transformers": "killed"}}, False),
+        ({"rows": [{"seconds": [1]}]}, True),
+        ({"rows": [{"seconds": [1]}, {"error": "no memory"}]}, False),
+    ):
+        reports.write(out, "# A report\n", {"about": {}, **raw})
+        assert reports.is_whole(out) == whole
+
+
+def test_what_is_not_measured_again_stays_in_the_summary(script, tmp_path):
+    everything, results, work = script("everything"), tmp_path / "results", tmp_path / "work"
+    for folder in (results, work):
+        folder.mkdir()
+    for name, seconds in (("import_time", 1), ("load_time", 2), ("import_time", 3)):
+        (work / f"{name}.md").write_text(f"# Of one\n\n{seconds} s\n\n## Below\n")
+        everything.publish({name: name.title()}, work, results)
+    summary = (results / "README.md").read_text()
+    head = "# Speed, measured by `everything.py`"
+    assert summary == f"{head}\n\n## Import_Time\n\n3 s\n\n### Below\n\n## Load_Time\n\n2 s\n\n### Below\n"
 
 
 def test_commands_are_told_without_paths(script, monkeypatch):
@@ -139,7 +169,7 @@ def test_the_scores_on_the_pages_are_those_of_the_results(script):
     rows = [row(line) for line in page.splitlines()[2:]]
     assert len(rows) == 13
     for name, *cells in rows:
-        (task,) = [task for task, _, *others in printed if others == cells]
+        (task,) = [task for _, task, _, *others in printed if others == cells]
         assert name.startswith(("the same", NAMES[task])), name
     records = scores.read_results(BENCHMARKS / "results" / "preset_scores.jsonl")
     pooled = [{**record, "contender": record["contender"].removesuffix(", bfloat16")} for record in records]

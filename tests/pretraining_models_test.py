@@ -197,6 +197,13 @@ def test_bad_input(tokenizer):
     np.testing.assert_array_equal(numpy(model(inputs)["mlm"]), before)
 
 
+def test_ready_arrays_are_predicted_as_they_come():
+    model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW)))
+    inputs = with_positions(random_inputs(), 2)
+    expected = numpy(model(inputs)["mlm"])
+    np.testing.assert_allclose(model.predict(inputs, batch_size=2, verbose=0)["mlm"], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("cls", [kbz.BertMaskedLM, kbz.BertPretrainer])
 def test_what_streams_is_checked(cls):
     """JAX would take another row's place, or none."""

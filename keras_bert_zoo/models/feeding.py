@@ -191,7 +191,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):
             if isinstance(x, dict):  # Arrays that are fed as they come.
-                options["batch_size"] = batch_size
+                data, options["batch_size"] = x, batch_size
             else:
                 _check_batch_size(batch_size)
                 data = self._streamed(inputs_alone(x))
