@@ -252,6 +252,11 @@ def test_a_loss_is_of_logits(classifier):
     for name in ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"):
         classifier.compile(loss=name)
         np.testing.assert_allclose(classifier.evaluate(TEXTS, LABELS, verbose=0), expected, rtol=1e-6)
+
+    class Own(keras.losses.CategoricalCrossentropy):
+        """With a softmax of its own, perhaps."""
+
+    classifier.compile(loss=Own())
     with pytest.raises(ValueError) as error:
         classifier.compile(loss=keras.losses.CategoricalCrossentropy())
     assert str(error.value) == (

@@ -18,7 +18,8 @@ def loss_of_logits(loss: Any) -> Any:
     """
     if isinstance(loss, str) and (name := loss.lower().replace("_", "")) in _BY_NAME:
         return _BY_NAME[name](from_logits=True)
-    if isinstance(loss, keras.losses.Loss) and loss.get_config().get("from_logits") is False:
+    is_keras = isinstance(loss, keras.losses.Loss) and type(loss).__module__.startswith("keras.")
+    if is_keras and loss.get_config().get("from_logits") is False:  # What a loss of the user's own takes is theirs.
         raise ValueError(
             f"`loss` must be of logits, {type(loss).__name__}(from_logits=True). Received: one with from_logits=False"
         )
