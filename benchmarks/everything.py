@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from machine import versions
 from reports import data_folder, is_current, is_whole
 
 HERE = Path(__file__).parent
@@ -108,8 +109,7 @@ def main() -> None:
     data_folder()
     if not (arguments.preset / "vocab.txt").is_file():
         parser.error(f"--preset must be a directory with a vocab.txt. Received: {arguments.preset}")
-    if not shutil.which(arguments.peers_python):
-        parser.error(f"--peers-python must be an interpreter. Received: {arguments.peers_python}")
+    versions(arguments.peers_python)  # Which says so where that is no interpreter.
     unfinished.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(HERE.resolve().parent)}
     if not base.exists():

@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from typing import IO, Any
 from contenders import TASKS, predicted_size
 from finetune_speed_report import report
 from machine import cards
-from process import environment
+from process import environment, with_code
 from reports import about
 from worker import Worker, take_turns
 
@@ -102,16 +101,7 @@ def start(entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | in
         "preset": args.preset,
         "device": args.device,
     }
-    variables = {
-        **os.environ,
-        "KERAS_BACKEND": entry.backend,
-        **environment(args.device),
-    }
-    if entry.is_ours:  # This checkout, whatever is installed.
-        root = str(Path(__file__).resolve().parents[1])
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    else:
-        variables.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
+    variables = {**with_code(entry.is_ours), "KERAS_BACKEND": entry.backend, **environment(args.device)}
     _say(f"{entry.name} starts")
     contenders = str(Path(__file__).with_name("contenders.py"))
     return Worker(entry.name, [entry.python, contenders, json.dumps(job)], variables, log)

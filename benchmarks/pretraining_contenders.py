@@ -11,7 +11,6 @@ differ.
 import contextlib
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from machine import identity
-from process import device_name, environment, memory, peak, release
+from process import device_name, environment, memory, peak, release, with_code
 from reports import now
 from worker import Worker, serve, take_turns
 
@@ -200,12 +199,12 @@ def architecture(work: Work) -> dict[str, Any]:
 
 def _command(work: Work, python: str) -> tuple[list[str], dict[str, str]]:
     """What starts a process for it, and its variables."""
-    variables = {**os.environ, "KERAS_BACKEND": work.backend, "TF_CPP_MIN_LOG_LEVEL": "3", **environment(work.device)}
-    if work.contender == "keras_bert_zoo":
-        root = str(Path(__file__).resolve().parents[1])
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, variables.get("PYTHONPATH")]))
-    else:
-        variables.pop("PYTHONPATH", None)  # It is for our environment; theirs stays as it is.
+    variables = {
+        **with_code(work.contender == "keras_bert_zoo"),
+        "KERAS_BACKEND": work.backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        **environment(work.device),
+    }
     return [python, __file__, json.dumps(dataclasses.asdict(work))], variables
 
 

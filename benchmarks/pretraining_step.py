@@ -10,7 +10,6 @@ again, so the command may be interrupted; what it has of others goes.
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import sys
@@ -20,10 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from machine import identity
 from pretraining_contenders import CONTENDERS, SIDES, Work, architecture
 from process import environment, memory, peak
-from reports import about, describe, write
+from reports import about, describe, is_current, read, write
 from worker import Worker, serve, take_turns
 
 _TINY = {"layers": 2, "width": 128, "heads": 2}
@@ -86,10 +84,9 @@ def measure(name: str, dtype: str, arguments: argparse.Namespace, raw: dict[str,
     raw["left_out"] |= {f"{title}, {key}": reason for title, reason in left_out.items()}
 
 
-def known(results: Path | None) -> dict[str, Any]:
-    """What is in the results of this machine, these versions and this code."""
-    raw = json.loads(results.read_text(encoding="utf-8")) if results and results.is_file() else {}
-    return raw if identity().items() <= raw.get("about", {}).items() else {"processes": {}, "left_out": {}}
+def known(out: Path | None, peers_python: str | None) -> dict[str, Any]:
+    """What the report has of this machine, these versions and this code."""
+    return read(out) if out and is_current(out, peers_python) else {"processes": {}, "left_out": {}}
 
 
 def main() -> None:
@@ -105,7 +102,7 @@ def main() -> None:
     if arguments.serve:
         serve(lambda: prepare(arguments.serve, arguments.sizes[0], arguments.dtypes[0]))
         return
-    raw = known(arguments.out and arguments.out.with_suffix(".json"))
+    raw = known(arguments.out, arguments.peers_python)
     for name, dtype in itertools.product(arguments.sizes, arguments.dtypes):
         found = raw.get(f"{name}, {dtype}", {})
         if all(len(found.get(title, ())) >= arguments.rounds for title in line_up(arguments)):

@@ -1,8 +1,10 @@
 """What a contender's process says of itself: its framework's threads, peak and device, and the memory it took."""
 
+import os
 import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -131,6 +133,13 @@ def release(framework: str, device: str) -> None:
         import torch
 
         torch.cuda.empty_cache()
+
+
+def with_code(is_ours: bool) -> dict[str, str]:
+    """This process' variables; one of ours finds this checkout, whatever is installed, and one of theirs its own."""
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]
+    return {**others, "PYTHONPATH": os.pathsep.join(filter(None, paths))} if is_ours else others
 
 
 def environment(device: str) -> dict[str, str]:

@@ -92,21 +92,23 @@ def write(out: Path, text: str, raw: dict[str, Any]) -> None:
         unfinished.replace(path)
 
 
-def is_current(out: Path, peers_python: str) -> bool:
+def is_current(out: Path, peers_python: str | None) -> bool:
     """Whether the report `out` is there, of this machine, these versions, the peers' too, and this code."""
     if not (out.is_file() and out.with_suffix(".json").is_file()):
         return False
-    facts = _raw(out).get("about", {})
-    return identity().items() <= facts.items() and facts.get("peers") in (None, versions(peers_python))
+    facts = read(out).get("about", {})
+    alike = peers_python is None or facts.get("peers") in (None, versions(peers_python))
+    return alike and identity().items() <= facts.items()
 
 
 def is_whole(out: Path) -> bool:
     """Whether nothing failed of what the report `out` was to measure."""
-    raw = _raw(out)
+    raw = read(out)
     return not raw.get("left_out") and not any("error" in row for row in raw.get("rows", ()))
 
 
-def _raw(out: Path) -> dict[str, Any]:
+def read(out: Path) -> dict[str, Any]:
+    """The numbers of the report `out`."""
     return json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
 
 

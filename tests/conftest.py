@@ -15,9 +15,8 @@ from tests.helpers import SHALLOW, TINY, WORDS
 def pytest_collection_finish():
     """Keras collects garbage for each weight that `quantize` replaces: 0.7 s, if it looks at all that was imported."""
     gc.freeze()
-    gc.set_threshold(
-        50_000, 20, 20
-    )  # What traces a program makes many objects that live: a twelfth of TensorFlow's tests.
+    # What traces a program makes many objects that live: a twelfth of the time of TensorFlow's tests.
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

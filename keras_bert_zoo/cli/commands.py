@@ -14,7 +14,7 @@ from keras_bert_zoo.presets.presets import names_directory
 Option = tuple[str, Callable[[str], Any], str]
 """Name, what makes a value of its text, what it is."""
 
-FINISHED = "finished before: nothing was trained"
+FINISHED = "; finished before: nothing was trained"
 
 
 def add_command(

@@ -138,9 +138,9 @@ def _finetune(options: argparse.Namespace) -> None:
     config = _config(options)
     out = options.out or str(config["task"])
     run = Run(**place(config, _PATHS, Path(out) / "run.json"))
-    finished = (Path(out) / "results.json").is_file()
+    end = FINISHED if (Path(out) / "results.json").is_file() else ""
     _report(finetune(run, out, verbose=1))
-    print(f"{out}/preset is fine-tuned; {out}/results.json has the numbers{_end(finished)}")
+    print(f"{out}/preset is fine-tuned; {out}/results.json has the numbers{end}")
 
 
 # --- tune
@@ -171,11 +171,11 @@ def _tune(options: argparse.Namespace) -> None:
         setattr(options, name, values[0] if values and name == "preset" else None)
     options.config = None
     searching = {name: getattr(options, name) for name in ("grid", "search", "trials", "restarts")}
-    finished = (Path(options.out) / "results.json").is_file()
+    end = FINISHED if (Path(options.out) / "results.json").is_file() else ""
     results = tune(Run(**_config(options)), options.out, verbose=1, **searching, **choices)
     if results is not None:
         print((Path(options.out) / "table.md").read_text(encoding="utf-8"), end="")
-        print(f"{options.out}/preset is the best trial's; {options.out}/results.json has the numbers{_end(finished)}")
+        print(f"{options.out}/preset is the best trial's; {options.out}/results.json has the numbers{end}")
 
 
 # --- evaluate
@@ -243,10 +243,6 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         if name not in config:
             raise ValueError(f"{'TASK' if name == 'task' else '--preset'} must be given. Received: none")
     return config
-
-
-def _end(finished: bool) -> str:
-    return f"; {FINISHED}" if finished else ""
 
 
 def _report(results: dict[str, Any]) -> None:

@@ -257,5 +257,5 @@ def _pretrain(options: argparse.Namespace) -> None:
         config.pop("save_every", None)  # The file's belongs to the steps that it has.
     config = place(config, ("data", "preset", "validation", "vocab"), Path(options.out) / "run.json")
     model = pretrain(Run(**config), options.out, verbose=1)
-    end = "" if model.history.epoch else f"; {FINISHED}"
+    end = "" if model.history.epoch else FINISHED
     print(f"{options.out}/preset: {model.count_params():,} weights{end}")

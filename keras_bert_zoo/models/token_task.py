@@ -74,13 +74,10 @@ def _with_class_weights(weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[An
     return inputs, y, np.asarray(given) * weights[np.asarray(y)]
 
 
-def _weighed_in_graph(inputs: Any, targets: Any = None, given: Any = None) -> Any:
+def _weighed_in_graph(inputs: Any, *rest: Any) -> Any:
     import tensorflow as tf
 
-    if targets is None:
-        return (inputs,)
-    if targets.shape.rank != 2:  # For a loss of the user's own.
-        return (inputs, targets) if given is None else (inputs, targets, given)
-    parts = [targets] if given is None else [targets, given]
-    weighed = tf.numpy_function(_weighed, parts, [targets.dtype, tf.float32], stateful=False)
+    if not rest or rest[0].shape.rank != 2:  # None, or those for a loss of the user's own.
+        return (inputs, *rest)
+    weighed = tf.numpy_function(_weighed, rest, [rest[0].dtype, tf.float32], stateful=False)
     return (inputs, *(tf.ensure_shape(array, (None, None)) for array in weighed))

@@ -159,7 +159,6 @@ class Run:
         """A `save_every` for these steps."""
         parts = self.gradient_accumulation_steps
         execution = 1 if self.vocab is None else self.steps_per_execution  # See `_check_records`.
-
         small = [count for count in range(1, isqrt(self.steps) + 1) if not self.steps % count]
         both = {*small, *(self.steps // count for count in small)}
         divisors = sorted(count for count in both if not count * parts % execution)
