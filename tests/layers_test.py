@@ -137,7 +137,7 @@ def test_kept_weights_have_gradients_and_end_with_their_pass():
 
 @pytest.mark.parametrize("by_the_kernel", [False, pytest.param(True, marks=torch_only)])
 def test_attention_dropout_drops_probabilities_and_keeps_their_mean(monkeypatch, by_the_kernel):
-    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.drops_out", lambda qkv: by_the_kernel)
+    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.drops_out", lambda qkv, causal: by_the_kernel)
     layer = SelfAttention(8, 2, dropout=0.5, name="attention")
     layer.build(HIDDEN.shape)
     randomise(layer)

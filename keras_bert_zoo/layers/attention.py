@@ -106,8 +106,10 @@ class SelfAttention(keras.layers.Layer):
         qkv = reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
         dropout = self.dropout if training else 0.0
         explicit = shows_scores or output_positions is not None
-        if not explicit and fused_attention_pays(qkv, dropout, training):
-            return ops.cast(fused_attention(qkv, mask, self.causal, dropout), self.compute_dtype), None
+        if not explicit and fused_attention_pays(qkv, self.causal, dropout, training):
+            seeds = self.dropout_layer.seed_generator if dropout else None
+            context = fused_attention(qkv, mask, self.causal, dropout, seeds)
+            return ops.cast(context, self.compute_dtype), None
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
         if output_positions is not None:
             query = at_positions(query, output_positions)

@@ -1,5 +1,7 @@
 """The backend's fused attention: no matrix of probabilities in memory, where the device has a kernel for it."""
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import keras
@@ -8,37 +10,61 @@ from keras import ops
 from keras_bert_zoo.on_cpu import on_cpu
 
 
-def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0) -> Any:
+def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0, seeds: Any = None) -> Any:
     """softmax(q k^T / sqrt(d)) v, the fastest way of the backend where nobody asks for the probabilities.
 
     Args:
         qkv: `[batch, length, 3, heads, head_dim]`.
         mask: bool `[batch, 1, 1, length]`, True at what is seen, or None.
         causal: If True, a position sees itself and those before it only.
-        dropout: Rate at which probabilities are dropped; only where `drops_out(qkv)`.
+        dropout: Rate at which probabilities are dropped; only where `drops_out(qkv, causal)`.
+        seeds: Keras' generator of seeds; of use with dropout on JAX.
 
     Returns:
         `[batch, length, heads, head_dim]`.
     """
-    if keras.backend.backend() == "torch":
+    backend = keras.backend.backend()
+    if dropout and (kernels := _own_kernels(qkv, causal)):
+        seed = [seeds.next()] if backend == "jax" else []  # PyTorch has a state of its own.
+        return kernels.attention(qkv, None if mask is None else mask[:, 0, 0], dropout, *seed)
+    if backend == "torch":
         query, key, value = qkv.unbind(2)  # Its gradient is one array, written once.
         return _in_torch(query, key, value, mask, causal, dropout)
     query, key, value = (qkv[:, :, i] for i in range(3))
-    if keras.backend.backend() == "jax":
+    if backend == "jax":
         return _in_jax(query, key, value, mask, causal)
     return ops.dot_product_attention(query, key, value, mask=mask, is_causal=causal)
 
 
-def fused_attention_pays(qkv: Any, dropout: float, training: bool | None) -> bool:
+def fused_attention_pays(qkv: Any, causal: bool, dropout: float, training: bool | None) -> bool:
     """Whether there is such a kernel for this call, and it is the faster way."""
     if keras.backend.backend() == "tensorflow":
         return False  # It has none: Keras composes it, of einsums that transpose more than is needed.
-    return (dropout == 0 or drops_out(qkv)) and not (training and _trains_slowly(qkv))
+    return (dropout == 0 or drops_out(qkv, causal)) and not (training and _trains_slowly(qkv))
 
 
-def drops_out(qkv: Any) -> bool:
-    """Whether the kernel drops probabilities out itself, and fast: PyTorch's on an accelerator."""
-    return keras.backend.backend() == "torch" and not on_cpu(qkv)
+def drops_out(qkv: Any, causal: bool) -> bool:
+    """Whether the kernel drops probabilities out itself, and fast: PyTorch's on an accelerator, or our own."""
+    return not on_cpu(qkv) and (keras.backend.backend() == "torch" or _own_kernels(qkv, causal) is not None)
+
+
+def _own_kernels(qkv: Any, causal: bool) -> Any:
+    """The module that has our own kernels, if they take this call."""
+    backend = keras.backend.backend()
+    if causal or on_cpu(qkv):
+        return None
+    if backend == "torch" and _has_triton():
+        from keras_bert_zoo.layers import torch_attention as kernels
+    elif backend == "jax" and keras.distribution.distribution() is None:
+        from keras_bert_zoo.layers import jax_attention as kernels
+    else:
+        return None
+    return kernels if kernels.takes(qkv) else None
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _trains_slowly(qkv: Any) -> bool:

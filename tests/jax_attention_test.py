@@ -1,0 +1,89 @@
+"""JAX' kernels of attention with dropout, interpreted, and lowered for a card that is not there."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_zoo.layers import SelfAttention
+from tests.attention_oracle import CASES, assert_attention, case, is_kept
+from tests.helpers import numpy
+
+if keras.backend.backend() != "jax":
+    pytest.skip("JAX' own", allow_module_level=True)
+
+import jax
+
+from keras_bert_zoo.layers import jax_attention
+
+INTERPRETED = jax.default_backend() == "cpu"
+DTYPES = {"float32": 1e-6, "float16": 1e-3} if INTERPRETED else {"float16": 1e-3}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", CASES)
+def test_the_kernels_compute_attention_and_its_gradient(sizes, dtype):
+    batch, length, heads, dim, is_masked, rate = sizes
+    qkv, mask, gradient = case(batch, length, heads, dim, is_masked)
+    array, gradient = jax.numpy.asarray(qkv, dtype), jax.numpy.asarray(gradient, dtype)
+    key = jax.random.key(5)
+    words = np.asarray(jax.random.bits(key, (batch * heads + 1, length), "uint32"))
+
+    def attend(array):
+        return jax_attention.attention(array, mask, rate, key, INTERPRETED)
+
+    outputs, backpropagate = jax.vjp(attend, array)
+    (gradients,) = backpropagate(gradient)
+    kept = is_kept(words[:-1].reshape(batch, heads, length), words[-1], rate)
+    found = numpy(outputs), numpy(gradients)
+    assert_attention(numpy(array), mask, kept, rate, numpy(gradient), *found, DTYPES[dtype])
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """What a Hopper card would answer."""
+    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.on_cpu", lambda tensor: False)
+    monkeypatch.setattr(jax_attention, "takes", lambda qkv: True)
+
+
+def program(layer):
+    """A training step's, for a card."""
+
+    def loss(hidden, mask):
+        return layer(hidden, mask, training=True).astype("float32").sum()
+
+    hidden, mask = jax.ShapeDtypeStruct((2, 200, 128), "bfloat16"), jax.ShapeDtypeStruct((2, 200), bool)
+    return jax.jit(jax.grad(loss)).trace(hidden, mask).lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("options, kernels", [({}, 2), ({"causal": True}, 0)])
+def test_training_on_a_card_takes_them(options, kernels, taken):
+    layer = SelfAttention(128, 2, dropout=0.1, dtype="mixed_bfloat16", **options)
+    layer.build((None, None, 128))
+    text = program(layer)
+    assert text.count("__gpu$xla.gpu.triton") == kernels
+
+
+def test_several_devices_do_without(taken):
+    """Which XLA would give the whole batch each."""
+    layer = SelfAttention(128, 2, dropout=0.1, dtype="mixed_bfloat16")
+    layer.build((None, None, 128))
+    mesh = keras.distribution.DeviceMesh((1,), ["batch"], ["cpu:0"])
+    with keras.distribution.DataParallel(mesh).scope():
+        assert "__gpu$xla.gpu.triton" not in program(layer)
+
+
+def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):
+    class Card:
+        platform, compute_capability = "gpu", "9.0"
+
+    def takes(dtype="bfloat16", dim=64):
+        return jax_attention.takes(jax.ShapeDtypeStruct((2, 8, 3, 4, dim), dtype))
+
+    monkeypatch.setattr(jax, "devices", lambda: [Card])
+    assert takes()
+    assert not takes(dtype="float32")
+    assert not takes(dim=48)
+    Card.compute_capability = "8.0"
+    assert not takes()
+    Card.platform = "tpu"
+    assert not takes()
