@@ -54,12 +54,15 @@ def _own_kernels(qkv: Any, causal: bool) -> Any:
     if causal or on_cpu(qkv):
         return None
     if backend == "torch" and _has_triton():
-        from keras_bert_zoo.layers import torch_attention as kernels
-    elif backend == "jax" and keras.distribution.distribution() is None:
-        from keras_bert_zoo.layers import jax_attention as kernels
-    else:
-        return None
-    return kernels if kernels.takes(qkv) else None
+        from keras_bert_zoo.layers import torch_attention
+
+        return torch_attention if torch_attention.takes(qkv) else None
+    # On several devices XLA would give each the whole batch.
+    if backend == "jax" and keras.distribution.distribution() is None:
+        from keras_bert_zoo.layers import jax_attention
+
+        return jax_attention if jax_attention.takes(qkv) else None
+    return None
 
 
 @cache
