@@ -1,5 +1,9 @@
 """JAX' kernels of attention with dropout, interpreted, and lowered for a card that is not there."""
 
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -63,13 +67,29 @@ def test_training_on_a_card_takes_them(options, kernels, taken):
     assert text.count("__gpu$xla.gpu.triton") == kernels
 
 
-def test_several_devices_do_without(taken):
-    """Which XLA would give the whole batch each."""
-    layer = SelfAttention(128, 2, dropout=0.1, dtype="mixed_bfloat16")
-    layer.build((None, None, 128))
-    mesh = keras.distribution.DeviceMesh((1,), ["batch"], ["cpu:0"])
-    with keras.distribution.DataParallel(mesh).scope():
-        assert "__gpu$xla.gpu.triton" not in program(layer)
+SHARES = """
+import jax, keras, numpy as np
+from keras_bert_zoo.layers import jax_attention
+from tests.attention_oracle import assert_attention, case, is_kept
+
+batch, length, heads, dim, rate = 8, 20, 2, 16, 0.1
+qkv, mask, gradient = case(batch, length, heads, dim, True)
+key = jax.random.key(5)
+with keras.distribution.DataParallel().scope():
+    assert (jax_attention._is_divided(8), jax_attention._is_divided(6)) == (True, False)
+    step = jax.jit(lambda qkv, mask: jax.vjp(lambda qkv: jax_attention.attention(qkv, mask, rate, key, True), qkv))
+    outputs, backpropagate = step(*map(keras.ops.convert_to_tensor, (qkv, mask)))
+    (gradients,) = backpropagate(jax.numpy.asarray(gradient, outputs.dtype))
+assert len(outputs.sharding.device_set) == 4
+words = [np.asarray(jax.random.bits(jax.random.fold_in(key, i), (2 * heads + 1, length), "uint32")) for i in range(4)]
+kept = np.concatenate([is_kept(each[:-1].reshape(2, heads, length), each[-1], rate) for each in words])
+assert_attention(qkv, mask, kept, rate, gradient, np.asarray(outputs), np.asarray(gradients), 1e-6)
+"""
+
+
+def test_each_of_several_devices_has_a_share_and_draws_of_its_own():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    subprocess.run([sys.executable, "-c", SHARES], check=True, env={**os.environ, "XLA_FLAGS": flags})
 
 
 def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):

@@ -57,8 +57,7 @@ def _own_kernels(qkv: Any, causal: bool) -> Any:
         from keras_bert_zoo.layers import torch_attention
 
         return torch_attention if torch_attention.takes(qkv) else None
-    # On several devices XLA would give each the whole batch.
-    if backend == "jax" and keras.distribution.distribution() is None:
+    if backend == "jax":
         from keras_bert_zoo.layers import jax_attention
 
         return jax_attention if jax_attention.takes(qkv) else None

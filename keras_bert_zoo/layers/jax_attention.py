@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.sharding import PartitionSpec
 
 _FORWARD = {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 3}
 _BACKWARD = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 1}
@@ -23,7 +25,18 @@ def takes(qkv: jax.Array) -> bool:
     """Whether the kernels are for this array `[batch, length, 3, heads, dim]`, and were measured on such a card."""
     card = jax.devices()[0]
     is_measured = card.platform == "gpu" and card.compute_capability.startswith("9.")
-    return is_measured and qkv.dtype in ("float16", "bfloat16") and qkv.shape[-1] in (16, 32, 64)
+    is_for = qkv.dtype in ("float16", "bfloat16") and qkv.shape[-1] in (16, 32, 64)
+    return is_measured and is_for and _is_divided(qkv.shape[0])
+
+
+def _is_divided(batch: int) -> bool:
+    """Whether each device has a share of the batch, whole texts and heads."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return True
+    mesh = distribution.device_mesh
+    devices = mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
+    return isinstance(distribution, keras.distribution.DataParallel) and batch % devices == 0
 
 
 def attention(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bool = False) -> jax.Array:
@@ -40,6 +53,22 @@ def attention(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bo
     Returns:
         `[batch, length, heads, dim]`.
     """
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return _of_share(qkv, mask, dropout, key, interpret)
+    axis = distribution.batch_dim_name
+
+    def of_share(qkv: jax.Array, mask: Any, key: Any) -> jax.Array:
+        return _of_share(qkv, mask, dropout, jax.random.fold_in(key, jax.lax.axis_index(axis)), interpret)
+
+    share, whole = PartitionSpec(axis), PartitionSpec()
+    mesh = distribution.device_mesh.backend_mesh
+    # XLA cannot divide a kernel, and would give the whole batch to each device.
+    divided = jax.shard_map(of_share, mesh=mesh, in_specs=(share, share, whole), out_specs=share, check_vma=False)
+    return divided(qkv, mask, key)
+
+
+def _of_share(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bool) -> jax.Array:
     batch, length, _, heads, _ = qkv.shape
     factor = jnp.ones((batch, length), "float32")
     term = jnp.zeros((batch, length), "float32")
