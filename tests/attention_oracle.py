@@ -3,11 +3,15 @@
 import numpy as np
 
 
+def hashed(of_rows, of_columns):
+    """Words `[..., rows]` and `[columns]` as `[..., rows, columns]`."""
+    hashes = (of_rows[..., None] ^ of_columns) * np.uint32(0x7FEB352D)
+    return (hashes ^ (hashes >> np.uint32(15))) * np.uint32(0x846CA68B)
+
+
 def is_kept(of_queries, of_keys, rate):
     """Which probabilities are not dropped, by words `[batch, heads, length]` and `[length]`."""
-    hashes = (of_queries[..., None] ^ of_keys) * np.uint32(0x7FEB352D)
-    hashes = (hashes ^ (hashes >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return hashes >= np.uint32(round(rate * 2**32))
+    return hashed(of_queries, of_keys) >= np.uint32(round(rate * 2**32))
 
 
 def attention(qkv, mask, kept, rate, gradient):

@@ -19,6 +19,10 @@ def pytest_collection_finish():
     gc.set_threshold(50_000, 20, 20)
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # Triton says at the end what of it is left.
+
+
 @pytest.fixture(autouse=True)
 def seed():
     keras.utils.set_random_seed(0)

@@ -59,11 +59,13 @@ def program(layer):
     return jax.jit(jax.grad(loss)).trace(hidden, mask).lower(lowering_platforms=("cuda",)).as_text()
 
 
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("options, kernels", [({}, 2), ({"causal": True}, 0)])
-def test_training_on_a_card_takes_them(options, kernels, taken):
+def test_training_on_a_card_takes_them(options, kernels, wide, taken):
     layer = SelfAttention(128, 2, dropout=0.1, dtype="mixed_bfloat16", **options)
     layer.build((None, None, 128))
-    text = program(layer)
+    with jax.enable_x64(wide):
+        text = program(layer)
     assert text.count("__gpu$xla.gpu.triton") == kernels
 
 
@@ -103,6 +105,8 @@ def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):
     assert takes()
     assert not takes(dtype="float32")
     assert not takes(dim=48)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        assert not takes()
     Card.compute_capability = "8.0"
     assert not takes()
     Card.platform = "tpu"

@@ -19,6 +19,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
+from keras_bert_zoo.layers import torch_compiled
 from keras_bert_zoo.layers.torch_compiled import _programs
 
 
@@ -179,6 +180,50 @@ def test_each_step_drops_other_values(compiled):
     for layer in model.backbone._flatten_layers():
         layer.rate = 0.0
     assert len(losses()) == 1
+
+
+def test_a_run_walks_through_the_layers_once(drawn_only, monkeypatch):
+    looks, look = [], torch_compiled._does_more
+    monkeypatch.setattr(torch_compiled, "_does_more", lambda layer: looks.append(layer) or look(layer))
+    model = classifier(None, True)
+    layers = len(list(model.backbone._flatten_layers(include_self=False)))
+    for _ in range(2):
+        looks.clear()
+        model.fit(inputs_of(8, 9), np.arange(8) % 3, batch_size=2, epochs=2, verbose=0)
+        assert len(looks) == layers
+
+
+def add_factors(model):
+    model.backbone.enable_lora(2)
+    for layer in model.backbone.encoder_layers:
+        layer.attention.qkv.lora_kernel_b.assign(np.full((2, 24), 0.3, "float32"))
+        layer.attention.qkv.lora_kernel_a.assign(np.full((8, 2), 0.2, "float32"))
+
+
+def quantize(model):
+    model.backbone.quantize("int8")
+
+
+def freeze(model):
+    model.backbone.encoder_layers[0].trainable = False
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each Dropout.
+@pytest.mark.parametrize("change, trains", [(add_factors, False), (quantize, False), (freeze, True)])
+def test_what_changes_between_runs_counts(drawn_only, change, trains):
+    found, x, y = [], inputs_of(4, 9), np.arange(4) % 3
+    for jit_compile in (True, False):
+        model = classifier(None, jit_compile)
+        before = model.predict(x, verbose=0)
+        if trains:
+            model.fit(x, y, epochs=2, verbose=0)
+        change(model)
+        if trains:
+            model.fit(x, y, epochs=2, verbose=0)
+        found.append([model.predict(x, verbose=0), *map(numpy, model.weights)])
+        assert np.abs(found[-1][0] - before).max() > 1e-3
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
 def add_hook(model, seen):

@@ -137,12 +137,12 @@ def test_a_step_sends_all_of_it_and_is_the_same(make, step, card):
     assert (made.count == 0) == (step == "predict_step")
 
 
-def test_little_of_layers_and_updates_passes_python(card, monkeypatch):
-    """A look at each gradient, where they are clipped."""
+def test_nothing_of_layers_and_updates_passes_python(card, monkeypatch):
+    """Of loss and metrics alone, whatever the number of weights."""
     card("cpu")
     calls, call = [], NumbersSent.__torch_function__
     monkeypatch.setattr(NumbersSent, "__torch_function__", lambda *given: calls.append(1) or call(*given))
-    counts, weights = [], []
+    counts = []
     for num_layers in (1, 2):
         model = pretrainer(num_layers=num_layers)
         batch = batch_of(model)
@@ -150,8 +150,7 @@ def test_little_of_layers_and_updates_passes_python(card, monkeypatch):
         calls.clear()
         model.train_step(batch)
         counts.append(len(calls))
-        weights.append(len(model.trainable_weights))
-    assert 0 < counts[1] - counts[0] <= weights[1] - weights[0]
+    assert counts[0] == counts[1] > 0
 
 
 def test_fit_evaluate_and_predict_send_their_batches(tokenizer, card):

@@ -88,5 +88,5 @@ def _in_program(inputs: Any, rate: float) -> Any:
         return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32, device=inputs.device)
 
     draws = (words(*inputs.shape[:-1], 1) ^ words(inputs.shape[-1])) * 0x7FEB352D
-    draws = (draws ^ (draws >> 15)) * (0x846CA68B - 2**32)
+    draws = (draws ^ (draws >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)  # The sign does not move along.
     return torch.where(draws >= round(rate * 2**32) - 2**31, inputs * (1 / (1 - rate)), 0.0)

@@ -1,6 +1,5 @@
 """The backend's fused attention: no matrix of probabilities in memory, where the device has a kernel for it."""
 
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -8,6 +7,8 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.on_cpu import on_cpu
+
+_HAS_TRITON = find_spec("triton") is not None
 
 
 def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0, seeds: Any = None) -> Any:
@@ -53,7 +54,7 @@ def _own_kernels(qkv: Any, causal: bool) -> Any:
     backend = keras.backend.backend()
     if causal or on_cpu(qkv):
         return None
-    if backend == "torch" and _has_triton():
+    if backend == "torch" and _HAS_TRITON:
         from keras_bert_zoo.layers import torch_attention
 
         return torch_attention if torch_attention.takes(qkv) else None
@@ -62,11 +63,6 @@ def _own_kernels(qkv: Any, causal: bool) -> Any:
 
         return jax_attention if jax_attention.takes(qkv) else None
     return None
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def _trains_slowly(qkv: Any) -> bool:

@@ -1,7 +1,8 @@
 """Attention that drops probabilities out, in one Pallas kernel and one for its gradient; imported on JAX alone.
 
 What `torch_attention` is to PyTorch, which says more: cuDNN's kernel, as JAX calls it, drops nothing out, and with the
-probabilities in memory attention takes two fifths of a step of BERT base at 512 tokens.
+probabilities in memory attention takes two fifths of a step of BERT base at 512 tokens. There are first derivatives
+alone, and those backwards.
 """
 
 import math
@@ -23,9 +24,10 @@ _LN_2 = math.log(2)
 
 def takes(qkv: jax.Array) -> bool:
     """Whether the kernels are for this array `[batch, length, 3, heads, dim]`, and were measured on such a card."""
-    card = jax.devices()[0]
-    is_measured = card.platform == "gpu" and card.compute_capability.startswith("9.")
-    is_for = qkv.dtype in ("float16", "bfloat16") and qkv.shape[-1] in (16, 32, 64)
+    chosen = jax.config.jax_default_device
+    card = jax.devices()[0] if chosen is None else chosen
+    is_measured = getattr(card, "platform", None) == "gpu" and card.compute_capability.startswith("9.")
+    is_for = qkv.dtype in ("float16", "bfloat16") and qkv.shape[-1] in (16, 32, 64) and qkv.shape[0] > 0
     return is_measured and is_for and _is_divided(qkv.shape[0])
 
 
@@ -46,7 +48,7 @@ def attention(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bo
         qkv: `[batch, length, 3, heads, dim]`.
         mask: bool `[batch, length]`, True at the keys that are seen, or None. Where none is, all probabilities of a
             text are the same.
-        dropout: The share that is dropped; a multiple of 2^-32.
+        dropout: The share that is dropped, to 2^-32.
         key: What the random words are drawn with.
         interpret: Whether to compute what the kernels compute without a card.
 
@@ -151,9 +153,13 @@ def _is_kept(of_rows: Any, of_columns: Any, dropped: int) -> Any:
     return (hashes ^ (hashes >> jnp.uint32(15))) * jnp.uint32(0x846CA68B) >= jnp.uint32(dropped)
 
 
+def _divided(number: Any, by: int) -> tuple[Any, Any]:
+    return jax.lax.div(number, jnp.int32(by)), jax.lax.rem(number, jnp.int32(by))
+
+
 def _block(i: Any, size: int, length: int) -> tuple[Any, Any]:
     """Where the i-th block lies, and which of its places are within the length."""
-    return pl.ds(i * size, size), i * size + jnp.arange(size) < length
+    return pl.ds(i * size, size), i * size + jnp.arange(size, dtype="int32") < length
 
 
 def _product(one: Any, other: Any, contracted: tuple[int, int]) -> Any:
@@ -170,8 +176,8 @@ def _forward(
     heads, length = of_queries.shape[1:]
     dim = qkv.shape[-1]
     blocks = pl.cdiv(length, block_m)
-    sequence, block = jax.lax.div(pl.program_id(0), blocks), jax.lax.rem(pl.program_id(0), blocks)
-    text, head = jax.lax.div(sequence, heads), jax.lax.rem(sequence, heads)
+    sequence, block = _divided(pl.program_id(0), blocks)
+    text, head = _divided(sequence, heads)
     at, is_query = _block(block, block_m, length)
     query = triton.load(qkv.at[text, at, head, :], mask=is_query[:, None], other=0)
     query_words = triton.load(of_queries.at[text, head, at], mask=is_query, other=0)
@@ -194,7 +200,7 @@ def _forward(
         return larger, sums, context
 
     start = jnp.full(block_m, -1e30, "float32"), jnp.zeros(block_m, "float32"), jnp.zeros((block_m, dim), "float32")
-    largest, sums, context = jax.lax.fori_loop(0, pl.cdiv(length, block_n), over_keys, start)
+    largest, sums, context = jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_n)), over_keys, start)
     context = (context * (growth / sums)[:, None]).astype(query.dtype)
     triton.store(outputs.at[text, at, head, :], context, mask=is_query[:, None])
     triton.store(log_sums.at[text, head, at], largest + jnp.log2(sums), mask=is_query)
@@ -214,7 +220,7 @@ def _backward(
     heads, length = of_queries.shape[1:]
     dim = qkv.shape[-1]
     sequence = pl.program_id(0)
-    text, head = jax.lax.div(sequence, heads), jax.lax.rem(sequence, heads)
+    text, head = _divided(sequence, heads)
 
     def delta_of(at: Any, is_query: Any) -> Any:
         output = triton.load(outputs.at[text, at, head, :], mask=is_query[:, None], other=0).astype("float32")
@@ -228,7 +234,7 @@ def _backward(
             at, is_query = _block(j, block_m, length)
             triton.store(deltas.at[text, head, at], delta_of(at, is_query), mask=is_query)
 
-        jax.lax.fori_loop(0, pl.cdiv(length, block_m), keep_delta, None)
+        jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_m)), keep_delta, None)
         meet()
 
     def over_keys(i: Any, _: Any) -> None:
@@ -269,11 +275,11 @@ def _backward(
             return to_key, to_value
 
         start = jnp.zeros((block_n, dim), "float32"), jnp.zeros((block_n, dim), "float32")
-        to_key, to_value = jax.lax.fori_loop(0, pl.cdiv(length, block_m), over_queries, start)
+        to_key, to_value = jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_m)), over_queries, start)
         to_key, to_value = (to_key * (scale * _LN_2)).astype(key.dtype), (to_value * growth).astype(key.dtype)
         triton.store(gradients.at[text, keys, heads + head, :], to_key, mask=is_key[:, None])
         triton.store(gradients.at[text, keys, 2 * heads + head, :], to_value, mask=is_key[:, None])
         if not is_single:
             meet()  # What one thread has left in `sums`, another may take up.
 
-    jax.lax.fori_loop(0, pl.cdiv(length, block_n), over_keys, None)
+    jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_n)), over_keys, None)

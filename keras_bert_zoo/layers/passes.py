@@ -1,10 +1,13 @@
 """What a step allows that is run where it is drawn: other operations, and weights cast once a pass."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+import keras
 
 _step = ContextVar("step", default="")
 
@@ -34,6 +37,44 @@ def trains_here() -> bool:
 
 def is_compiled() -> bool:
     return _step.get() == "compiled"
+
+
+# --- What PyTorch's compiled step reads of a model
+
+_read_once: Any = weakref.WeakKeyDictionary()
+
+
+def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
+    """What `read()` gives, read once a run by the steps that PyTorch compiles; elsewhere each time.
+
+    Keras walks through all layers for each list of them or of their weights, a dozen times a step. A step of BERT base
+    takes the host a third longer so, about as long as an H200.
+    """
+    if not (is_compiled() and keras.backend.backend() == "torch"):
+        return read()
+    found = _read_once.setdefault(owner, {})
+    if name not in found:
+        found[name] = read()
+    return found[name]
+
+
+def begin_run() -> None:
+    """What was changed since the last `fit`, `evaluate` or `predict` began counts from now on."""
+    _read_once.clear()
+
+
+class WalksOnce:
+    """For a `keras.Model` that is run in compiled steps."""
+
+    @property
+    def weights(self) -> Any:
+        return read_once(self, "weights", lambda: super(WalksOnce, self).weights)  # type: ignore[misc]
+
+    def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> Any:
+        def walk() -> Any:
+            return super(WalksOnce, self)._flatten_layers(include_self, recursive)  # type: ignore[misc]
+
+        return read_once(self, f"layers {include_self} {recursive}", walk)
 
 
 # --- Weights in the compute dtype

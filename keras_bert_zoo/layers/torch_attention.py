@@ -3,7 +3,7 @@
 No probability reaches the card's memory (Dao et al. 2022, "FlashAttention"). Whether one is dropped is a hash of two
 words, of its query and of its key, which are random: cuDNN's and PyTorch's kernels make each of Philox' ten rounds, and
 take up to three times as long with dropout as without. Query, key and value are read where one product left them, and
-their gradients written where it takes them.
+their gradients written where it takes them. There are first derivatives alone, as of PyTorch's kernels.
 """
 
 import math
@@ -34,7 +34,7 @@ def attention(qkv: torch.Tensor, mask: Any, dropout: float) -> torch.Tensor:
         qkv: `[batch, length, 3, heads, dim]`.
         mask: bool `[batch, length]`, True at the keys that are seen, or None. Where none is, all probabilities of a
             text are the same.
-        dropout: The share that is dropped; a multiple of 2^-32.
+        dropout: The share that is dropped, to 2^-32.
 
     Returns:
         `[batch, length, heads, dim]`.
@@ -52,14 +52,15 @@ def _attention(
     qkv: torch.Tensor, marks: torch.Tensor | None, dropout: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The outputs, the logarithms of the softmax' sums and the words, each query's and in the last row each key's."""
-    qkv = qkv.contiguous()
+    qkv, marks = qkv.contiguous(), None if marks is None else marks.contiguous()
     batch, length, _, heads, dim = qkv.shape
     outputs, log_sums, _ = results = _empty(qkv)
     words = torch.randint(-(2**31), 2**31 - 1, (batch * heads + 1, length), dtype=torch.int32, device=qkv.device)
     grid = (batch * heads * triton.cdiv(length, _FORWARD["block_m"]),)
     numbers = length, heads, *_numbers(dim, dropout)
     kind = {"is_masked": marks is not None, "dim": dim, **_FORWARD}
-    _forward[grid](qkv, marks, words, outputs, log_sums, batch * heads, *numbers, **kind)
+    with torch.cuda.device_of(qkv):  # Triton takes the current one.
+        _forward[grid](qkv, marks, words, outputs, log_sums, batch * heads, *numbers, **kind)
     return results[0], results[1], words
 
 
@@ -81,7 +82,7 @@ def _gradient(
     gradient: torch.Tensor,
     dropout: float,
 ) -> torch.Tensor:
-    qkv, gradient = qkv.contiguous(), gradient.contiguous()
+    qkv, gradient, marks = qkv.contiguous(), gradient.contiguous(), None if marks is None else marks.contiguous()
     batch, length, _, heads, dim = qkv.shape
     gradients = torch.empty_like(qkv)
     is_single = length <= _BACKWARD["block_n"]
@@ -90,7 +91,8 @@ def _gradient(
     numbers = length, heads, *_numbers(dim, dropout)
     kind = {"is_masked": marks is not None, "is_single": is_single, "dim": dim, **_BACKWARD}
     tensors = qkv, marks, words, outputs, log_sums, gradient, sums, deltas, gradients
-    _backward[(batch * heads,)](*tensors, batch * heads, *numbers, **kind)
+    with torch.cuda.device_of(qkv):
+        _backward[(batch * heads,)](*tensors, batch * heads, *numbers, **kind)
     return gradients
 
 

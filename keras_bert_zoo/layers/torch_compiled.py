@@ -11,6 +11,7 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from keras_bert_zoo.layers.parts import has_hooks
+from keras_bert_zoo.layers.passes import read_once
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
 
 _programs: Any = weakref.WeakKeyDictionary()
@@ -29,12 +30,14 @@ def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> 
         compute: What it does.
         arguments: Tensors `[batch, length]`, one named `output_positions` `[batch, n]`, and hashable constants.
     """
-    if any(map(_does_more, model._flatten_layers(include_self=False))):
+    layers = model._flatten_layers(include_self=False)
+    if read_once(model, "does more", lambda: any(map(_does_more, layers))):
         return compute(**arguments)
     weights = model.weights
+    values = read_once(model, "values", lambda: [weight.value for weight in weights])  # They are changed in place.
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     constants = {name: value for name, value in arguments.items() if name not in tensors}
-    inputs = [*(weight.value for weight in weights), *tensors.values()]
+    inputs = [*values, *tensors.values()]
     looks = [(tensor.dtype, tensor.ndim, tensor.device, tensor.requires_grad) for tensor in inputs]
     key = (*tensors, *constants.items(), *looks, torch.is_grad_enabled())
     shapes = [tensor.shape for tensor in tensors.values()]

@@ -10,7 +10,7 @@ from keras_bert_zoo.checks import check_heads, check_positive, check_positive_in
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.initializer import weights_are_loaded
-from keras_bert_zoo.layers.passes import is_compiled
+from keras_bert_zoo.layers.passes import WalksOnce, is_compiled
 from keras_bert_zoo.layers.positions import count_of
 from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.encoding import encode, outputs_of
@@ -23,7 +23,7 @@ from keras_bert_zoo.presets import load_preset, save_preset
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertBackbone(Exports, checks.ChecksInputs, keras.Model):
+class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
     """The Transformer encoder of BERT (Devlin et al. 2019, section 3).
 
     Args:

@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.layers.passes import step_of_this_process
+from keras_bert_zoo.layers.passes import WalksOnce, begin_run, step_of_this_process
 
 
-class RunsItsSteps:
+class RunsItsSteps(WalksOnce):
     """For a `keras.Model`: the steps of `fit`, `evaluate` and `predict` may use what this machine alone has."""
 
     backbone: Any
@@ -36,6 +36,10 @@ class RunsItsSteps:
     def _should_torch_compile(self) -> bool:
         return False  # Not the step as it stands in Python, as Keras would: see `layers/torch_compiled.py`.
 
+    def make_train_function(self, force: bool = False) -> Any:
+        begin_run()
+        return super().make_train_function(force)  # type: ignore[misc]
+
     def make_test_function(self, force: bool = False) -> Any:
         return self._made("test_function", super().make_test_function, force)  # type: ignore[misc]
 
@@ -43,13 +47,14 @@ class RunsItsSteps:
         return self._made("predict_function", super().make_predict_function, force)  # type: ignore[misc]
 
     def _made(self, name: str, make: Callable[[bool], Any], force: bool) -> Any:
+        begin_run()
         if keras.backend.backend() != "tensorflow":
             return make(force)
         from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
 
         # A program goes on reading the weights that it was drawn with. Keras' `quantize` has it drawn anew, but not
         # where the backbone within a model is quantized or given LoRA's factors.
-        layers = self._flatten_layers()  # type: ignore[attr-defined]
+        layers = self._flatten_layers()
         reads = [(layer.dtype_policy.name, getattr(layer, "lora_enabled", False)) for layer in layers]
         before = getattr(self, name)
         make(force or getattr(before, "reads", reads) != reads)

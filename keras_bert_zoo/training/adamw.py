@@ -1,5 +1,6 @@
 """The AdamW that BERT is trained with."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,6 +12,14 @@ from keras_bert_zoo.training.optimizer import BertOptimizer
 # it makes keeps that; elsewhere this is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created,
 # which would start the backend before its devices could be configured.
 _KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
+
+
+@dataclass
+class _Grouped:
+    """No list, which Keras would look through for variables."""
+
+    variables: Any
+    groups: list[Any]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -32,6 +41,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         bias_correction: True corrects the moments, as Kingma and Ba 2015 do at the end of section 2, and as Keras does:
             PyTorch's AdamW, which transformers uses, adds epsilon after the correction and not before.
     """
+
+    _grouped: _Grouped | None = None
 
     def __init__(
         self,
@@ -93,24 +104,20 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
 
         from keras_bert_zoo.torch_sending import numbers_left_alone
 
-        own = 0.0 if self.bias_correction else self.weight_decay or 0.0
-        groups: dict[float, list[int]] = {own: [], 0.0: []}
-        for i, variable in enumerate(variables):
-            groups[own if self._use_weight_decay(variable) else 0.0].append(i)
+        decay = 0.0 if self.bias_correction else self.weight_decay or 0.0
         # The kernel corrects the moments for the number of steps; after so many there is nothing to correct.
         steps = torch.full((), 1e9, dtype=torch.float32, device=rate.device)
-        for decay, places in groups.items():
-            indices = [self._get_variable_index(variables[i]) for i in places]
-            values = [variables[i].value for i in places]
+        for is_decayed, places, values, momentums, velocities in self._groups(variables):
             with torch.no_grad(), numbers_left_alone():
-                for value in values:  # The kernel walks through memory, whatever the order of the dimensions there.
+                # The kernel walks through memory, whatever the order of the dimensions there.
+                for value in values:
                     if not value.is_contiguous():
                         value.data = value.data.contiguous()
                 adamw(
                     values,
                     [grads[i].to(value.dtype).contiguous() for i, value in zip(places, values, strict=True)],
-                    [self._momentums[i].value for i in indices],
-                    [self._velocities[i].value for i in indices],
+                    momentums,
+                    velocities,
                     [],
                     [steps] * len(places),
                     fused=True,
@@ -118,10 +125,28 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
                     beta1=self.beta_1,
                     beta2=self.beta_2,
                     lr=rate,
-                    weight_decay=decay,
+                    weight_decay=decay if is_decayed else 0.0,
                     eps=self.epsilon,
                     maximize=False,
                 )
+
+    def _groups(self, variables: Any) -> Any:
+        """Those with decay and those without: places in the list, values and moments, all of which change in place.
+
+        Made once for a list of variables: a look at each takes 10 us, and there are two hundred.
+        """
+        if self._grouped is None or [*map(id, variables)] != [*map(id, self._grouped.variables)]:
+            self._grouped = _Grouped(variables, [])
+            for is_decayed in (True, False):
+                places = [i for i, each in enumerate(variables) if self._use_weight_decay(each) == is_decayed]
+                indices = [self._get_variable_index(variables[i]) for i in places]
+                moments = ([kind[i].value for i in indices] for kind in (self._momentums, self._velocities))
+                self._grouped.groups.append((is_decayed, places, [variables[i].value for i in places], *moments))
+        return self._grouped.groups
+
+    def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:
+        super().exclude_from_weight_decay(*args, **kwargs)
+        self._grouped = None
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         if not self._updates_in("tensorflow"):

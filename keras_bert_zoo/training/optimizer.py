@@ -64,10 +64,13 @@ class BertOptimizer(keras.optimizers.Optimizer):
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
 
+            from keras_bert_zoo.torch_sending import numbers_left_alone
+
             # Read once and scaled in place, as PyTorch itself clips. Keras writes the squares and then the gradients
             # anew, arrays as large as the model.
-            norm = torch.nn.utils.get_total_norm(grads)
-            torch._foreach_mul_(grads, self.global_clipnorm / norm.clamp(min=self.global_clipnorm) + (norm - norm))
+            with numbers_left_alone():
+                norm = torch.nn.utils.get_total_norm(grads)
+                torch._foreach_mul_(grads, self.global_clipnorm / norm.clamp(min=self.global_clipnorm) + (norm - norm))
             return grads
         return super()._clip_gradients(grads)
 
