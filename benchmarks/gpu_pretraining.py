@@ -70,8 +70,8 @@ def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, W
         wanted += [({"sweep": sweep, "n": n}, size, SWEPT) for n, size in values.items()]
     if options.quick:  # One of each.
         wanted = [each for each in wanted if each[0]["n"] in ("base, 128/20", 8, 64)]
-    # The next multiple of 128, which tensor cores are made for; for all.
-    common = {"dtype": "bfloat16", "device": options.device, "rows": 30592, "steps": 50}  # A `fit` begins with them.
+    # The next multiple of 128, which tensor cores are made for; for all. Many steps, as a `fit` takes a while to begin.
+    common = {"dtype": "bfloat16", "device": options.device, "rows": 30592, "steps": 50}
     tiny = TINY if options.quick else {}
     return [
         (keys, {title: Work(**{**common, **size, **CONTENDERS[title], **tiny}) for title in titles})

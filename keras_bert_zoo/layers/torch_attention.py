@@ -54,14 +54,14 @@ def _attention(
     """The outputs, the logarithms of the softmax' sums and the words, each query's and in the last row each key's."""
     qkv, marks = qkv.contiguous(), None if marks is None else marks.contiguous()
     batch, length, _, heads, dim = qkv.shape
-    outputs, log_sums, _ = results = _empty(qkv)
-    words = torch.randint(-(2**31), 2**31 - 1, (batch * heads + 1, length), dtype=torch.int32, device=qkv.device)
+    outputs, log_sums, words = _empty(qkv)
+    words.random_(-(2**31), 2**31 - 1)
     grid = (batch * heads * triton.cdiv(length, _FORWARD["block_m"]),)
     numbers = length, heads, *_numbers(dim, dropout)
     kind = {"is_masked": marks is not None, "dim": dim, **_FORWARD}
     with torch.cuda.device_of(qkv):  # Triton takes the current one.
         _forward[grid](qkv, marks, words, outputs, log_sums, batch * heads, *numbers, **kind)
-    return results[0], results[1], words
+    return outputs, log_sums, words
 
 
 @_attention.register_fake

@@ -109,8 +109,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         steps = torch.full((), 1e9, dtype=torch.float32, device=rate.device)
         for is_decayed, places, values, momentums, velocities in self._groups(variables):
             with torch.no_grad(), numbers_left_alone():
-                # The kernel walks through memory, whatever the order of the dimensions there.
-                for value in values:
+                for value in values:  # The kernel walks through memory, whatever the order of the dimensions there.
                     if not value.is_contiguous():
                         value.data = value.data.contiguous()
                 adamw(
