@@ -14,9 +14,9 @@ def sends_to_card(tensor: Any) -> bool:
     """Whether what is computed with this tensor is to be sent to a card."""
     if keras.backend.backend() != "torch" or not hasattr(tensor, "device"):
         return False
-    from keras_bert_zoo.torch_sending import is_card
+    from keras_bert_zoo.torch_sending import is_card, is_shown
 
-    return is_card(tensor.device)
+    return is_card(tensor.device) and not is_shown(tensor)
 
 
 def sent(data: Any, beside: Any) -> Any:

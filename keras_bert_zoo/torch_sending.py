@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import torch
+from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 CARD = "cuda"
@@ -14,6 +15,11 @@ CARD = "cuda"
 
 def is_card(device: Any) -> bool:
     return torch.device(device).type == CARD
+
+
+def is_shown(tensor: Any) -> bool:
+    """Whether PyTorch shows it to what it draws a graph of. Numbers there are the graph's, and there is no memory."""
+    return isinstance(tensor, FakeTensor)
 
 
 def sent_to(device: Any, value: Any) -> Any:

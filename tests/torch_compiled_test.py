@@ -1,4 +1,4 @@
-"""`jit_compile=True` on PyTorch: the backbone as one program, which computes what it computes without."""
+"""`jit_compile=True` on PyTorch: a step as one program, which computes what it computes without."""
 
 import shutil
 import sys
@@ -36,6 +36,13 @@ def classifier(tokenizer, jit_compile, change=lambda model: None, pooling="first
     return model
 
 
+def programs_of(model):
+    """How many programs there are, none of which was given up."""
+    programs = _programs.get(model, {}).values()
+    assert len({program is None for program in programs}) <= 1
+    return len([program for program in programs if program])
+
+
 def trained(model):
     """Losses, weights and predictions, of batches of several sizes and lengths."""
     losses = model.fit(TEXTS, LABELS, batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]
@@ -66,7 +73,7 @@ def assert_compiled_it_is_the_same(tokenizer, options):
     half = options.get("dtype") == "mixed_bfloat16"
     model = classifier(tokenizer, True, **options)
     assert_same_as_without(model, classifier(tokenizer, False, **options), atol=0.02 if half else 1e-5)
-    assert len(_programs[model.backbone]) == 2  # To train, and to predict.
+    assert programs_of(model) == 2  # To train, and to predict.
 
 
 @pytest.mark.slow
@@ -101,7 +108,7 @@ def test_whatever_comes_first_the_program_is_for_all_shapes(first, drawn_only):
         np.testing.assert_allclose(model.predict_on_batch(x), expected.predict_on_batch(x), atol=1e-5)
         losses = [each.train_on_batch(x, y)[0] for each in (model, expected)]
         np.testing.assert_allclose(*losses, rtol=1e-4)
-    assert len(_programs[model.backbone]) == 2
+    assert programs_of(model) == 2
 
 
 @pytest.fixture
@@ -165,7 +172,7 @@ def test_masked_positions_are_given_to_the_program(drawn_only):
         model = randomise(kbz.BertPretrainer(backbone))
         model.compile(kbz.AdamW(1e-2), jit_compile=jit_compile)
         losses.append([model.train_on_batch(inputs, targets)[0] for _ in range(3)])
-        assert (backbone in _programs) == jit_compile
+        assert programs_of(model) == jit_compile
     assert losses[1][2] < losses[1][0]
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
@@ -188,7 +195,7 @@ def test_a_run_walks_through_the_layers_once(drawn_only, monkeypatch):
     looks, look = [], torch_compiled._does_more
     monkeypatch.setattr(torch_compiled, "_does_more", lambda layer: looks.append(layer) or look(layer))
     model = classifier(None, True)
-    layers = len(list(model.backbone._flatten_layers(include_self=False)))
+    layers = len(list(model._flatten_layers()))
     for _ in range(2):
         looks.clear()
         model.fit(inputs_of(8, 9), np.arange(8) % 3, batch_size=2, epochs=2, verbose=0)
@@ -250,21 +257,17 @@ def add_hook(model, seen):
     model.backbone.encoder_layers[0].register_forward_hook(lambda *_: seen.append(1))
 
 
-def add_loss(model, seen):
-    model.backbone.encoder_layers[0].intermediate.activity_regularizer = keras.regularizers.L2(1.0)
-
-
 def add_history(model, seen):
     model.backbone.encoder_layers[0].intermediate.quantize("float8")
 
 
-@pytest.mark.parametrize("change", [add_hook, add_loss, add_history])
+@pytest.mark.parametrize("change", [add_hook, add_history])
 def test_what_a_graph_would_leave_out_is_not_compiled(change):
     losses, seen = [], ([], [])
     for jit_compile in (True, False):
         model = classifier(None, jit_compile, partial(change, seen=seen[jit_compile]))
         losses.append([model.train_on_batch(inputs_of(4, 9), np.arange(4) % 3)[0] for _ in range(3)])
-        assert model.backbone not in _programs
+        assert model not in _programs
     np.testing.assert_allclose(*losses, rtol=1e-5)
     assert seen[0] == seen[1]
     assert bool(seen[0]) == (change is add_hook)
@@ -274,4 +277,190 @@ def test_blocks_that_are_computed_again_are_not_compiled(tokenizer):
     with keras.RematScope("list_of_layers", layer_names=["encoder_layer_0"]):
         model = classifier(tokenizer, True)
     assert_same_as_without(model, classifier(tokenizer, False))
-    assert model.backbone not in _programs
+    assert model not in _programs
+
+
+# --- The step: losses, metrics and what else it changes
+
+
+def assert_steps_are_the_same(make, batches, drawn=True):
+    """Logs of training and evaluation, weights and states, batch after batch."""
+    models = [make(jit_compile) for jit_compile in (True, False)]
+    for batch in batches:
+        logs = [(each.train_on_batch(*batch), each.test_on_batch(*batch)) for each in models]
+        for one, two in zip(*map(np.ravel, logs), strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
+    for one, two in zip(*(each.variables for each in models), strict=True):
+        np.testing.assert_allclose(numpy(one), numpy(two), rtol=1e-3, atol=1e-5, err_msg=one.path)
+    assert bool(programs_of(models[0])) == drawn
+    return models[0]
+
+
+def backbone_of(**options):
+    return kbz.BertBackbone(**{**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0, **options})
+
+
+def compiled_as(model, jit_compile, optimizer=None, **options):
+    randomise(model).compile(optimizer or kbz.AdamW(1e-2), jit_compile=jit_compile, **options)
+    return model
+
+
+SHAPES = [(4, 9), (3, 7), (1, 9), (5, 3)]
+
+
+def test_metrics_and_weights_of_examples(drawn_only):
+    def make(jit_compile):
+        metrics = ["accuracy", keras.metrics.SparseCategoricalCrossentropy(from_logits=True)]
+        model = kbz.BertTextClassifier(backbone_of(), num_classes=3, dropout=0.0)
+        return compiled_as(model, jit_compile, weighted_metrics=metrics)
+
+    batches = [(inputs_of(n, length), np.arange(n) % 3, np.arange(1, n + 1) / n) for n, length in SHAPES]
+    assert programs_of(assert_steps_are_the_same(make, batches)) == 2
+
+
+def test_classes_as_vectors(drawn_only):
+    """Three of them, as many as there are tokens in the last batch."""
+
+    def make(jit_compile):
+        model = kbz.BertTextClassifier(backbone_of(), num_classes=3, dropout=0.0)
+        loss, metrics = keras.losses.CategoricalCrossentropy(from_logits=True), ["accuracy", "mean_squared_error"]
+        return compiled_as(model, jit_compile, loss=loss, metrics=metrics)
+
+    batches = [(inputs_of(n, length), np.eye(3, dtype="float32")[np.arange(n) % 3]) for n, length in SHAPES]
+    assert_steps_are_the_same(make, batches[:3])
+    assert_steps_are_the_same(make, batches[3:], drawn=False)
+
+
+def test_what_pytorch_draws_for_one_size_alone_is_not_compiled(drawn_only):
+    def make(jit_compile):
+        model = kbz.BertTextClassifier(backbone_of(), num_classes=3, dropout=0.0)
+        return compiled_as(model, jit_compile, metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2)])
+
+    assert_steps_are_the_same(make, [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES], drawn=False)
+
+
+def test_an_epoch_has_the_mean_of_its_batches(drawn_only):
+    x, y = inputs_of(10, 9), np.arange(10) % 3
+    histories = []
+    for jit_compile in (True, False):
+        model = classifier(None, jit_compile)
+        history = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, validation_data=(x, y)).history
+        histories.append([*history.values(), model.evaluate(x, y, batch_size=4, verbose=0)])
+        assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    for one, two in zip(*histories, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4)
+
+
+def test_targets_of_tokens_spans_and_choices(drawn_only):
+    """A length of as many tokens as there are classes, examples or choices is another graph."""
+    tokens = [(inputs_of(n, length), np.arange(n * length).reshape(n, length) % 3) for n, length in [*SHAPES, (3, 3)]]
+    model = assert_steps_are_the_same(
+        lambda compiled: compiled_as(
+            kbz.BertTokenClassifier(backbone_of(pooler=False), num_classes=3, dropout=0.0), compiled
+        ),
+        [(x, y, np.ones(y.shape) / 2) for x, y in tokens],
+    )
+    assert programs_of(model) == 2
+    spans = [(inputs_of(n, length), np.arange(2 * n).reshape(n, 2) % length) for n, length in SHAPES]
+    assert_steps_are_the_same(
+        lambda compiled: compiled_as(kbz.BertQuestionAnswerer(backbone_of(pooler=False)), compiled), spans
+    )
+    choices = [
+        (
+            {name: np.stack([array] * 2 + [array[:, ::-1]], axis=1) for name, array in inputs_of(n, length).items()},
+            np.arange(n) % 3,
+        )
+        for n, length in [(4, 9), (2, 7), (4, 3)]
+    ]
+    model = assert_steps_are_the_same(
+        lambda compiled: compiled_as(kbz.BertMultipleChoice(backbone_of(), dropout=0.0), compiled), choices
+    )
+    assert programs_of(model) == 4  # Three choices of three tokens.
+
+
+def test_numbers_to_predict(drawn_only):
+    for column in (False, True):
+        numbers = [(inputs_of(n, length), np.linspace(0, 1, n)) for n, length in SHAPES]
+        assert_steps_are_the_same(
+            lambda compiled: compiled_as(kbz.BertTextRegressor(backbone_of(), dropout=0.0), compiled),
+            [(x, y[:, None] if column else y) for x, y in numbers],
+        )
+
+
+class Counting(keras.layers.Layer):
+    """Counts the examples of training."""
+
+    def build(self, shape):
+        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False, name="seen")
+
+    def call(self, inputs, training=None):
+        if training:
+            self.seen.assign_add(keras.ops.cast(keras.ops.shape(inputs)[0], "float32"))
+        self.add_loss(keras.ops.mean(inputs**2))
+        return inputs
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+def test_losses_and_states_of_layers(drawn_only):
+    def make(jit_compile):
+        backbone = backbone_of()
+        backbone.encoder_layers[0].intermediate.activity_regularizer = keras.regularizers.L2(0.1)
+        model = kbz.BertTextClassifier(backbone, num_classes=3, dropout=0.0)
+        outputs = keras.layers.BatchNormalization()(Counting(name="counting")(model.output))
+        model = type("Own", (kbz.models.feeding.FedModel,), {"backbone": backbone})(model.input, outputs)
+        model.get_layer("classifier").kernel.regularizer = keras.regularizers.L1(0.1)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return compiled_as(model, jit_compile, loss=loss, metrics=["accuracy"])
+
+    seen = float(make(False).get_layer("counting").seen)
+    batches = [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES]
+    model = assert_steps_are_the_same(make, batches)
+    assert float(model.get_layer("counting").seen) == pytest.approx(13 + seen)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: kbz.AdamW(1e-2, gradient_accumulation_steps=2),
+        lambda: kbz.LossScaleOptimizer(kbz.AdamW(1e-2), initial_scale=64.0),
+        lambda: keras.optimizers.Adam(1e-2, use_ema=True),
+    ],
+    ids=["accumulation", "loss scaling", "Keras'"],
+)
+def test_optimizers_of_a_drawn_step(drawn_only, optimizer):
+    batches = [(inputs_of(4, 9), np.arange(4) % 3)] * 4
+    assert_steps_are_the_same(
+        lambda compiled: compiled_as(kbz.BertTextClassifier(backbone_of(), 3, dropout=0.0), compiled, optimizer()),
+        batches,
+    )
+
+
+def test_a_loss_that_looks_at_values_is_not_drawn(drawn_only, caplog):
+    def loss(y_true, y_pred):
+        found = keras.ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        return found * 2 if float(keras.ops.mean(found)) > 0 else found
+
+    batches = [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES]
+    model = assert_steps_are_the_same(
+        lambda compiled: compiled_as(kbz.BertTextClassifier(backbone_of(), 3, dropout=0.0), compiled, loss=loss),
+        batches,
+        drawn=False,
+    )
+    records = [record for record in caplog.records if record.name == "keras_bert_zoo"]
+    assert sorted(record.getMessage().partition(",")[0] for record in records) == [
+        "Not compiled as a whole: the step of evaluation",
+        "Not compiled as a whole: the step of training",
+    ]
+    assert programs_of(model.backbone) == 2
+
+
+def test_nothing_to_train(drawn_only):
+    model = compiled_as(kbz.BertTextClassifier(backbone_of(), 3), True)
+    model.trainable = False
+    before = [*map(numpy, model.weights)]
+    with pytest.warns(UserWarning, match="does not have any trainable weights"):
+        model.fit(inputs_of(4, 9), np.arange(4) % 3, verbose=0)
+    for one, two in zip(before, map(numpy, model.weights), strict=True):
+        np.testing.assert_array_equal(one, two)

@@ -13,9 +13,11 @@ if keras.backend.backend() != "torch":
     pytest.skip("PyTorch's own", allow_module_level=True)
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from keras_bert_zoo import torch_sending
+from keras_bert_zoo.layers.torch_compiled import _programs
 from keras_bert_zoo.sending import sent
 from keras_bert_zoo.torch_sending import NumbersSent
 
@@ -135,6 +137,21 @@ def test_a_step_sends_all_of_it_and_is_the_same(make, step, card):
     assert {id(tensor) for tensor in pinned} >= {id(tensor) for tensor in arrays}
     assert len(pinned) == len(arrays) + made.count
     assert (made.count == 0) == (step == "predict_step")
+
+
+@pytest.mark.parametrize("make", [pretrainer, classifier])
+def test_numbers_of_a_drawn_step_are_made_in_its_graph(make, card, drawn_only):
+    pinned = card("cpu")
+    model = make(jit_compile=True)
+    batch = batch_of(model)
+    model.train_on_batch(*batch)
+    model.test_on_batch(*batch)
+    assert pinned
+    assert not any(isinstance(tensor, FakeTensor) for tensor in pinned)
+    programs = _programs[model].values()
+    assert len(programs) == 2
+    for program in programs:
+        assert not program.for_shapes.graph.find_nodes(op="get_attr")
 
 
 def test_nothing_of_layers_and_updates_passes_python(card, monkeypatch):

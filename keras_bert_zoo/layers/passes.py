@@ -17,8 +17,7 @@ def step_of_this_process(kind: str, compiled: bool) -> Iterator[None]:
     """Within, a step is drawn that this process runs, "training" or "outputs", and that is no graph to be saved.
 
     So there may be operations that another machine's TensorFlow does not know, and for outputs alone those without a
-    gradient; but not where XLA compiles the step (`compiled`), which knows none of them. PyTorch compiles the backbone
-    then.
+    gradient; but not where XLA compiles the step (`compiled`), which knows none of them.
     """
     token = _step.set("compiled" if compiled else kind)
     try:
@@ -39,6 +38,11 @@ def is_compiled() -> bool:
     return _step.get() == "compiled"
 
 
+def torch_compiles() -> bool:
+    """Whether a step is run that PyTorch compiles."""
+    return is_compiled() and keras.backend.backend() == "torch"
+
+
 # --- What PyTorch's compiled step reads of a model
 
 _read_once: Any = weakref.WeakKeyDictionary()
@@ -50,7 +54,7 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
     Keras walks through all layers for each list of them or of their weights, a dozen times a step. With what AdamW
     looked up of each weight that was a fifth of the host's time for a step of BERT base, and an H200 waits for it.
     """
-    if not (is_compiled() and keras.backend.backend() == "torch"):
+    if not torch_compiles():
         return read()
     found = _read_once.setdefault(owner, {})
     if name not in found:

@@ -1,103 +1,217 @@
-"""A model as a program of `torch.compile`; imported on PyTorch alone."""
+"""What a model computes as a program of `torch.compile`; imported on PyTorch alone."""
 
 import itertools
+import logging
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import keras
 import torch
 from torch._dynamo.convert_frame import compile_lock
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 from keras_bert_zoo.layers.parts import has_hooks
 from keras_bert_zoo.layers.passes import read_once
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
+from keras_bert_zoo.layers.torch_product import is_traced
 
+_logger = logging.getLogger("keras_bert_zoo")
 _programs: Any = weakref.WeakKeyDictionary()
 
 
-def compiled_call(model: Any, compute: Callable[..., Any], **arguments: Any) -> Any:
-    """`compute(**arguments)`, made of the weights of `model`, compiled unless that would leave something out.
+class NotDrawnError(Exception):
+    """There is no program of this computation, or it is a part of one: it is to be run as it stands."""
+
+
+class _Program(NamedTuple):
+    shapes: list[Any]
+    for_shapes: Callable[..., Any]
+    for_others: Callable[..., Any]
+    changed: list[int]
+    """Places of the variables whose new values are returned beside the outputs."""
+
+
+def outputs_of_program(
+    model: Any, name: str, compute: Callable[..., Any], *data: Any, metrics: Callable[[], list[Any]] = list
+) -> Any:
+    """`compute(*data)`, made of the variables of `model`, compiled unless that would leave something out.
 
     What Keras compiles for `jit_compile` is its step as it stands in Python, of which `torch.compile` makes many small
-    programs, and which it gives up at our optimizers. Here the model is drawn as one graph of tensors, its weights
-    among the inputs, and compiled for the shapes that come first; and once more for all others, a batch or a length of
-    one aside.
+    programs, and which it gives up at our optimizers. Here what is computed is drawn as one graph of tensors, the
+    variables among the inputs and the new values of those that it assigns to among the outputs, and compiled for the
+    shapes that come first; and once more for all others, a batch or a length of one aside.
 
     Args:
-        model: A Keras layer, built.
-        compute: What it does.
-        arguments: Tensors `[batch, length]`, one named `output_positions` `[batch, n]`, and hashable constants.
+        model: A Keras model, built.
+        name: What `compute` is called, like no other of this model.
+        compute: What it does, of nothing but its arguments and variables.
+        data: Structures of tensors `[batch, ...]` and hashable constants. The program is for all sizes of the first,
+            and of the others for those that are the batch's or one of the first's.
+        metrics: Gives the variables beside the model's.
+
+    Raises:
+        NotDrawnError: There is no such program.
     """
-    layers = model._flatten_layers(include_self=False)
-    if read_once(model, "does more", lambda: any(map(_does_more, layers))):
-        return compute(**arguments)
-    weights = model.weights
-    values = read_once(model, "values", lambda: [weight.value for weight in weights])  # They are changed in place.
-    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-    constants = {name: value for name, value in arguments.items() if name not in tensors}
-    inputs = [*values, *tensors.values()]
-    looks = [(tensor.dtype, tensor.ndim, tensor.device, tensor.requires_grad) for tensor in inputs]
-    key = (*tensors, *constants.items(), *looks, torch.is_grad_enabled())
-    shapes = [tensor.shape for tensor in tensors.values()]
+    if is_traced() or read_once(model, "does more", lambda: any(map(_does_more, model._flatten_layers()))):
+        raise NotDrawnError
+    variables = read_once(model, f"variables of {name}", lambda: [*model.variables, *metrics()])
+    # The values are changed in place.
+    values = read_once(model, f"values of {name}", lambda: [variable.value for variable in variables])
+    looks = read_once(model, f"looks of {name}", lambda: tuple(map(_look, values)))
+    leaves = keras.tree.flatten_with_path(data)
+    tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not all(isinstance(leaf, Hashable) for _, leaf in leaves):
+        raise NotDrawnError
+    sizes = _sizes(data, tensors)
+    kinds = tuple((path, _look(leaf) if isinstance(leaf, torch.Tensor) else leaf) for path, leaf in leaves)
+    key = (name, kinds, sizes, looks, torch.is_grad_enabled())
     programs = _programs.setdefault(model, {})
     if key not in programs:
         with compile_lock:  # PyTorch draws or compiles one graph at a time.
             if key not in programs:
-                graph = _graph(weights, compute, tensors, constants)
-                programs[key] = shapes, torch.compile(graph, dynamic=False), torch.compile(graph)
-    first, program, program_for_others = programs[key]
-    if shapes != first:
-        program = program_for_others
-        for tensor in tensors.values():
-            torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
+                programs[key] = _drawn(name, variables, compute, data, tensors, sizes)
+    program = programs[key]
+    if program is None:
+        raise NotDrawnError
+    call = program.for_shapes
+    if [tensor.shape for tensor in tensors] != program.shapes:
+        call = program.for_others
+        for tensor, names in zip(tensors, sizes, strict=True):
+            torch._dynamo.maybe_mark_dynamic(tensor, [axis for axis, name in enumerate(names) if name < 0])
     # PyTorch takes a graph that another thread draws for one of this thread, and would refuse the call.
     with torch._dynamo.config.patch(error_on_nested_fx_trace=False):
-        return program(*inputs)
+        outputs, news = call(*values, *tensors)
+    if news:
+        with torch.no_grad():
+            torch._foreach_copy_([values[place] for place in program.changed], news)
+    return outputs
 
 
-def forget_programs(model: Any) -> None:
+def forget_programs(*models: Any) -> None:
     """What is changed in a layer, such as a rate of dropout, counts from `compile` on, as everywhere in Keras."""
-    _programs.pop(model, None)
+    for model in models:
+        _programs.pop(model, None)
 
 
 def _does_more(layer: Any) -> bool:
     """Whether a call of this layer does what is no output: a graph of tensors would leave it out."""
     return (
         has_hooks(layer)
-        or layer.activity_regularizer is not None
         or layer.quantization_mode == "float8"  # Keeps a history of what it has seen.
         or (isinstance(layer, RecomputedLayer) and layer.is_recomputed)
     )
 
 
-def _graph(weights: Any, compute: Any, tensors: dict[str, Any], constants: dict[str, Any]) -> Any:
-    """The graph for all shapes of `tensors`, whatever their own are.
+def _look(tensor: Any) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.ndim, tensor.device, tensor.requires_grad
+
+
+def _sizes(data: tuple[Any, ...], tensors: list[Any]) -> tuple[tuple[int, ...], ...]:
+    """Of each tensor's sizes a name, -1 that of the batch, or where it is constant the size itself.
+
+    Sizes that are equal have one name: a batch in which others are is one for another graph.
+    """
+    inputs = sum(isinstance(leaf, torch.Tensor) for leaf in keras.tree.flatten(data[0]))
+    if not inputs or any(tensor.shape[:1] != tensors[0].shape[:1] or not tensor.ndim for tensor in tensors):
+        raise NotDrawnError
+    varying = {size: None for tensor in tensors[:inputs] for size in tensor.shape[1:]}
+    names = {size: -2 - place for place, size in enumerate(varying)}
+    # A target's size of 1 is no text of one token.
+    others = {size: name for size, name in names.items() if size != 1}
+    return tuple(
+        (-1, *((names if place < inputs else others).get(size, size) for size in tensor.shape[1:]))
+        for place, tensor in enumerate(tensors)
+    )
+
+
+def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) -> _Program | None:
+    changed: list[int] = []
+    try:
+        graph = _graph(variables, compute, data, tensors, sizes, changed)
+    except Exception as error:  # What a loss or a metric of the user's own asks of values, such as whether one is zero.
+        _logger.warning("Not compiled as a whole: %s, of which no graph can be drawn (%s)", name, error)
+        return None
+    shapes = [tensor.shape for tensor in tensors]
+    return _Program(shapes, torch.compile(graph, dynamic=False), torch.compile(graph), changed)
+
+
+def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any, changed: list[int]) -> Any:
+    """The graph for all shapes of `tensors` whose sizes are named alike, whatever their own are.
 
     PyTorch takes sizes that are equal while it draws for the same one, and 0 and 1 for constants. So it is shown
-    tensors whose sizes are like no other's, the next free ones: code that looks at a length finds one about as long.
+    tensors whose sizes are like no other's, smaller ones where it may be: a model takes no longer texts than it does.
     """
-    taken = {0, 1, *(size for weight in weights for size in weight.shape)}
-
-    def free(real: int) -> int:
-        found = next(size for size in itertools.count(real) if size not in taken)
-        taken.add(found)
-        return found
-
-    batch, length = map(free, next(iter(tensors.values())).shape)
+    taken = {0, 1, *(size for variable in variables for size in variable.shape)}
+    taken.update(name for names in sizes for name in names)
+    shown: dict[int, int] = {}
+    for tensor, names in zip(tensors, sizes, strict=True):
+        for size, name in zip(tensor.shape, names, strict=True):
+            if name < 0 and name not in shown:
+                nearest = itertools.chain(range(size, 1, -1), itertools.count(size))
+                shown[name] = next(free for free in nearest if free not in taken)
+                taken.add(shown[name])
     stand_ins = [
-        tensor.new_zeros(batch, free(tensor.shape[1]) if name == "output_positions" else length)
-        for name, tensor in tensors.items()
+        tensor.new_zeros([shown.get(name, name) for name in names])
+        for tensor, names in zip(tensors, sizes, strict=True)
     ]
 
     def drawn(*inputs: Any) -> Any:
-        with keras.StatelessScope(list(zip(weights, inputs, strict=False))):
-            return compute(**dict(zip(tensors, inputs[len(weights) :], strict=True)), **constants)
+        values, given = inputs[: len(variables)], iter(inputs[len(variables) :])
+        with (
+            keras.StatelessScope(list(zip(variables, values, strict=True)), collect_losses=True) as scope,
+            _NumbersDrawn(),
+        ):
+            before = [*map(scope.get_current_value, variables)]
+            leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in keras.tree.flatten(data)]
+            outputs = compute(*keras.tree.pack_sequence_as(data, leaves))
+            after = [*map(scope.get_current_value, variables)]
+        changed[:] = [place for place, value in enumerate(before) if after[place] is not value]
+        return outputs, [after[place].detach() for place in changed]
 
-    values = [weight.value for weight in weights]
-    program = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True)(*values, *stand_ins)
+    values = [variable.value for variable in variables]
+    # Such as a rate that a regularizer has made a tensor of are constants.
+    draw = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
+    program = draw(*values, *stand_ins)
+    given = program.graph.find_nodes(op="placeholder")[len(variables) :]
+    for node, names in zip(given, sizes, strict=True):
+        for size, name in zip(node.meta["val"].shape, names, strict=True):
+            if name < 0 and not (isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None):
+                raise ValueError("it would be for batches of one size, which PyTorch takes for a constant")
     # What a module that is imported meanwhile asks oneDNN is drawn, and would cut the graph in two.
     program.graph.eliminate_dead_code()
     program.recompile()
     return program
+
+
+class _NumbersDrawn(TorchFunctionMode):
+    """Within, tensors that are made of numbers and sizes are made in the graph, where they are used.
+
+    PyTorch makes them at once: of the sizes that it is shown, such as Keras counts a loss's values by, and on the host.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (
+            function in (torch.as_tensor, torch.tensor)
+            and kwargs.keys() <= {"dtype", "device"}
+            and _is_of_numbers(args[0])
+        ):
+            return _made(args[0], **kwargs)
+        return function(*args, **kwargs)
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, torch.SymInt: torch.int64, float: torch.float32}
+
+
+def _is_of_numbers(value: Any) -> bool:
+    return type(value) in _DTYPES or (
+        isinstance(value, (list, tuple)) and bool(value) and all(map(_is_of_numbers, value))
+    )
+
+
+def _made(value: Any, dtype: Any = None, device: Any = None) -> Any:
+    if isinstance(value, (list, tuple)):
+        return torch.stack([_made(each, dtype, device) for each in value])
+    return torch.scalar_tensor(value, dtype=dtype or _DTYPES[type(value)], device=device)

@@ -1,6 +1,7 @@
 """BERT without a head."""
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from keras_bert_zoo.checks import check_heads, check_positive, check_positive_in
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.initializer import weights_are_loaded
-from keras_bert_zoo.layers.passes import WalksOnce, is_compiled
+from keras_bert_zoo.layers.passes import WalksOnce, torch_compiles
 from keras_bert_zoo.layers.positions import count_of
 from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.encoding import encode, outputs_of
@@ -176,10 +177,12 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
         return super().__call__(inputs, **options)
 
     def call(self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
-        if keras.backend.backend() == "torch" and is_compiled():
-            from keras_bert_zoo.layers.torch_compiled import compiled_call
+        if torch_compiles():
+            from keras_bert_zoo.layers.torch_compiled import NotDrawnError, outputs_of_program
 
-            return compiled_call(self, self._encode, **inputs, output_positions=output_positions, training=training)
+            name, data = f"the encoder, training={training}", {**inputs, "output_positions": output_positions}
+            with suppress(NotDrawnError):
+                return outputs_of_program(self, name, lambda data: self._encode(training=training, **data), data)
         if output_positions is None:
             return super().call(inputs, training=training, mask=mask)
         return self._encode(output_positions, training, **inputs)

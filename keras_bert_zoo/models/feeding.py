@@ -10,6 +10,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_trainable
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
+from keras_bert_zoo.models.compiled_steps import CompilesSteps
 from keras_bert_zoo.models.sending import SendsAhead
 from keras_bert_zoo.models.steps import RunsItsSteps
 from keras_bert_zoo.models.streaming import inputs_alone, refuse_bare_pairs
@@ -20,7 +21,7 @@ from keras_bert_zoo.training import WarmupPolynomialDecay
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
 
-class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhead, keras.Model):
+class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhead, CompilesSteps, keras.Model):
     """A model over a backbone that `fit`, `evaluate` and `predict` feed from `x`, which is
 
     - raw text, where there is a preprocessor: a list of strings, or for pairs a tuple of two lists;

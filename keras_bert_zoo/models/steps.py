@@ -11,15 +11,7 @@ from keras_bert_zoo.layers.passes import WalksOnce, begin_run, step_of_this_proc
 class RunsItsSteps(WalksOnce):
     """For a `keras.Model`: the steps of `fit`, `evaluate` and `predict` may use what this machine alone has."""
 
-    backbone: Any
     jit_compile: Any
-
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        super().compile(*args, **kwargs)  # type: ignore[misc]
-        if keras.backend.backend() == "torch":
-            from keras_bert_zoo.layers.torch_compiled import forget_programs
-
-            forget_programs(self.backbone)
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         with step_of_this_process("training", self.jit_compile):
@@ -34,7 +26,7 @@ class RunsItsSteps(WalksOnce):
             return super().predict_step(*args, **kwargs)  # type: ignore[misc]
 
     def _should_torch_compile(self) -> bool:
-        return False  # Not the step as it stands in Python, as Keras would: see `layers/torch_compiled.py`.
+        return False  # Not the step as it stands in Python, as Keras would: see `CompilesSteps`.
 
     def make_train_function(self, force: bool = False) -> Any:
         begin_run()

@@ -64,8 +64,8 @@ class Run:
         steps_per_execution: Batches, of which accumulation takes several for an update, between two returns to Python,
             which on an accelerator hides the host's work; not on PyTorch. From TFRecords it divides those of
             `save_every`.
-        jit_compile: True has PyTorch compile the backbone, for a minute at the start; on a GPU an update takes two
-            thirds of the time then. TensorFlow compiles with XLA where Keras would not by itself.
+        jit_compile: True has PyTorch compile what a step computes, for a minute or two at the start; on a GPU an update
+            takes two thirds of the time then. TensorFlow compiles with XLA where Keras would not by itself.
         save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`. None
             becomes the largest divisor from 50 to 500 or, where there is none, the next above: few steps have one state
             so, and so has a prime number of them.

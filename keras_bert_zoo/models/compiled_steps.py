@@ -1,0 +1,87 @@
+"""`jit_compile=True` on PyTorch: a step as one program."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_zoo.layers.passes import read_once, torch_compiles
+
+
+class CompilesSteps:
+    """For a `keras.Model`: what a step computes is compiled as one program, but for the optimizer.
+
+    That is forward, losses and metrics, with the gradient of the loss. Run one after the other, the hundreds of small
+    operations of losses and metrics keep the host busy for longer than an H200 takes for the products.
+    """
+
+    backbone: Any
+    optimizer: Any
+    _loss_tracker: Any
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        super().compile(*args, **kwargs)  # type: ignore[misc]
+        if keras.backend.backend() == "torch":
+            from keras_bert_zoo.layers.torch_compiled import forget_programs
+
+            forget_programs(self, self.backbone)
+
+    # JAX' steps have a state before the data.
+
+    def train_step(self, *args: Any) -> Any:
+        weights = read_once(self, "trained", lambda: self.trainable_weights)  # type: ignore[attr-defined]
+        outputs = self._of_program("the step of training", self._loss_and_logs, *args) if weights else None
+        if outputs is None:
+            return super().train_step(*args)  # type: ignore[misc]
+        import torch
+
+        loss, logs = outputs
+        values = read_once(self, "trained values", lambda: [weight.value for weight in weights])
+        for value in values:
+            value.grad = None
+        self.optimizer.scale_loss(loss).backward()
+        with torch.no_grad():
+            self.optimizer.apply([value.grad for value in values], weights)
+        return logs
+
+    def test_step(self, *args: Any) -> Any:
+        evaluate = super().test_step  # type: ignore[misc]
+        logs = self._of_program("the step of evaluation", evaluate, *args)
+        return evaluate(*args) if logs is None else logs
+
+    def predict_step(self, *args: Any) -> Any:
+        predict = super().predict_step  # type: ignore[misc]
+        outputs = self._of_program("the step of prediction", predict, *args, has_metrics=False)
+        return predict(*args) if outputs is None else outputs
+
+    def _loss_and_logs(self, data: Any) -> Any:
+        """What Keras' step computes (keras/src/backend/torch/trainer.py), where metrics come after the update."""
+        import torch
+
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=True)  # type: ignore[operator]
+        loss = self._compute_loss(x, y, y_pred, sample_weight, training=True)  # type: ignore[attr-defined]
+        with torch.no_grad():
+            self._loss_tracker.update_state(loss, sample_weight=keras.tree.flatten(x)[0].shape[0])
+            return loss, self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[attr-defined]
+
+    def _of_program(self, name: str, compute: Any, *args: Any, has_metrics: bool = True) -> Any:
+        """`compute(*args)`, or `None` where there is no program of it."""
+        if not torch_compiles() or (has_metrics and not self._metrics_are_built()):
+            return None
+        from keras_bert_zoo.layers.torch_compiled import NotDrawnError, outputs_of_program
+
+        x, y, sample_weight = keras.tree.map_structure(_as_tensor, keras.utils.unpack_x_y_sample_weight(args[0]))
+        metrics = (lambda: self.metrics_variables) if has_metrics else list  # type: ignore[attr-defined]
+        try:
+            return outputs_of_program(self, name, lambda *given: compute(given), x, y, sample_weight, metrics=metrics)
+        except NotDrawnError:
+            return None
+
+    def _metrics_are_built(self) -> bool:
+        parts = (self._compile_loss, self._compile_metrics)  # type: ignore[attr-defined]
+        return all(part is None or part.built for part in parts)
+
+
+def _as_tensor(value: Any) -> Any:
+    return keras.ops.convert_to_tensor(value) if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
