@@ -23,6 +23,7 @@ from torch._dynamo.backends.common import aot_autograd
 from keras_bert_zoo.layers import torch_compiled
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.torch_compiled import _programs
+from keras_bert_zoo.models.feeding import FedModel
 
 
 def classifier(tokenizer, jit_compile, change=lambda model: None, pooling="first", **options):
@@ -257,11 +258,15 @@ def add_hook(model, seen):
     model.backbone.encoder_layers[0].register_forward_hook(lambda *_: seen.append(1))
 
 
+def add_loss(model, seen):
+    model.backbone.encoder_layers[0].intermediate.activity_regularizer = keras.regularizers.L2(1.0)
+
+
 def add_history(model, seen):
     model.backbone.encoder_layers[0].intermediate.quantize("float8")
 
 
-@pytest.mark.parametrize("change", [add_hook, add_history])
+@pytest.mark.parametrize("change", [add_hook, add_loss, add_history])
 def test_what_a_graph_would_leave_out_is_not_compiled(change):
     losses, seen = [], ([], [])
     for jit_compile in (True, False):
@@ -331,12 +336,17 @@ def test_classes_as_vectors(drawn_only):
     assert_steps_are_the_same(make, batches[3:], drawn=False)
 
 
-def test_what_pytorch_draws_for_one_size_alone_is_not_compiled(drawn_only):
+def test_what_pytorch_draws_for_one_size_alone_is_not_compiled(drawn_only, caplog):
     def make(jit_compile):
         model = kbz.BertTextClassifier(backbone_of(), num_classes=3, dropout=0.0)
         return compiled_as(model, jit_compile, metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2)])
 
     assert_steps_are_the_same(make, [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES], drawn=False)
+    records = [record for record in caplog.records if record.name == "keras_bert_zoo"]
+    assert sorted(record.getMessage().partition(",")[0] for record in records) == [
+        "Not compiled as a whole: the step of evaluation",
+        "Not compiled as a whole: the step of training",
+    ]
 
 
 def test_an_epoch_has_the_mean_of_its_batches(drawn_only):
@@ -387,37 +397,21 @@ def test_numbers_to_predict(drawn_only):
         )
 
 
-class Counting(keras.layers.Layer):
-    """Counts the examples of training."""
-
-    def build(self, shape):
-        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False, name="seen")
-
-    def call(self, inputs, training=None):
-        if training:
-            self.seen.assign_add(keras.ops.cast(keras.ops.shape(inputs)[0], "float32"))
-        self.add_loss(keras.ops.mean(inputs**2))
-        return inputs
-
-    def compute_output_shape(self, shape):
-        return shape
-
-
-def test_losses_and_states_of_layers(drawn_only):
+def test_regularizers_and_states_of_layers(drawn_only):
     def make(jit_compile):
         backbone = backbone_of()
-        backbone.encoder_layers[0].intermediate.activity_regularizer = keras.regularizers.L2(0.1)
         model = kbz.BertTextClassifier(backbone, num_classes=3, dropout=0.0)
-        outputs = keras.layers.BatchNormalization()(Counting(name="counting")(model.output))
-        model = type("Own", (kbz.models.feeding.FedModel,), {"backbone": backbone})(model.input, outputs)
+        model = FedModel(model.input, keras.layers.BatchNormalization(name="norm")(model.output))
+        model.backbone = backbone
         model.get_layer("classifier").kernel.regularizer = keras.regularizers.L1(0.1)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return compiled_as(model, jit_compile, loss=loss, metrics=["accuracy"])
+        compiled_as(model, jit_compile, loss=loss, metrics=["accuracy"])
+        model.get_layer("norm").moving_variance.assign(np.ones(3))
+        return model
 
-    seen = float(make(False).get_layer("counting").seen)
     batches = [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES]
     model = assert_steps_are_the_same(make, batches)
-    assert float(model.get_layer("counting").seen) == pytest.approx(13 + seen)
+    assert np.abs(numpy(model.get_layer("norm").moving_variance) - 1).max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -437,23 +431,109 @@ def test_optimizers_of_a_drawn_step(drawn_only, optimizer):
     )
 
 
-def test_a_loss_that_looks_at_values_is_not_drawn(drawn_only, caplog):
-    def loss(y_true, y_pred):
-        found = keras.ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        return found * 2 if float(keras.ops.mean(found)) > 0 else found
+def crossentropy(y_true, y_pred):
+    return keras.ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+
+def looks_at_values(y_true, y_pred):
+    found = crossentropy(y_true, y_pred)
+    return found * 2 if float(keras.ops.mean(keras.ops.stop_gradient(found))) > 0.5 else found
+
+
+def looks_at_sizes(y_true, y_pred):
+    return crossentropy(y_true, y_pred) * (10 if len(y_true) > 3 else 1)
+
+
+class Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(context, gradient):
+        return -gradient
+
+
+def has_its_own_gradient(y_true, y_pred):
+    return crossentropy(y_true, Reversal.apply(y_pred))
+
+
+class HasState(keras.losses.Loss):
+    def __init__(self):
+        super().__init__()
+        self.mean = keras.Variable(0.0, trainable=False)
+
+    def call(self, y_true, y_pred):
+        found = crossentropy(y_true, y_pred)
+        self.mean.assign(0.5 * self.mean + 0.5 * keras.ops.mean(found))
+        return found * keras.ops.stop_gradient(self.mean.value)
+
+
+class Annealed(kbz.BertTextClassifier):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss * min(1.0, 0.1 + int(self.optimizer.iterations) / 5)
+
+
+class MeanOfFirst(keras.metrics.Mean):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(float(keras.ops.stop_gradient(y_pred)[0, 0]))
+
+
+@pytest.mark.parametrize(
+    "make, options",
+    [
+        (kbz.BertTextClassifier, {"loss": looks_at_values}),
+        (kbz.BertTextClassifier, {"loss": looks_at_sizes}),
+        (kbz.BertTextClassifier, {"loss": has_its_own_gradient}),
+        (kbz.BertTextClassifier, {"loss": HasState}),
+        (kbz.BertTextClassifier, {"metrics": lambda: [MeanOfFirst()]}),
+        (kbz.BertTextClassifier, {"weighted_metrics": lambda: [keras.metrics.MeanMetricWrapper(looks_at_values)]}),
+        (Annealed, {}),
+    ],
+    ids=["values", "sizes", "a gradient", "a state", "a metric", "a metric's function", "a method"],
+)
+def test_what_is_not_keras_nor_ours_leaves_the_backbone_compiled_alone(drawn_only, make, options):
+    def model_of(jit_compile):
+        made = {name: value() if value is HasState or name != "loss" else value for name, value in options.items()}
+        return compiled_as(make(backbone_of(), 3, dropout=0.0), jit_compile, **made)
 
     batches = [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES]
-    model = assert_steps_are_the_same(
-        lambda compiled: compiled_as(kbz.BertTextClassifier(backbone_of(), 3, dropout=0.0), compiled, loss=loss),
-        batches,
-        drawn=False,
-    )
-    records = [record for record in caplog.records if record.name == "keras_bert_zoo"]
-    assert sorted(record.getMessage().partition(",")[0] for record in records) == [
-        "Not compiled as a whole: the step of evaluation",
-        "Not compiled as a whole: the step of training",
-    ]
+    model = assert_steps_are_the_same(model_of, batches, drawn=False)
+    assert model not in _programs
     assert programs_of(model.backbone) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_quantized_kernels_are_trained_with_their_own_gradient(drawn_only):
+    def make(jit_compile):
+        keras.utils.set_random_seed(1)  # For LoRA's factors.
+        model = randomise(kbz.BertTextClassifier(backbone_of(), 3, dropout=0.0))
+        quantize(model)
+        model.backbone.enable_lora(2)
+        model.compile(keras.optimizers.SGD(0.1), jit_compile=jit_compile)
+        return model
+
+    models = [make(jit_compile) for jit_compile in (True, False)]
+    for n, length in SHAPES:
+        losses = [each.train_on_batch(inputs_of(n, length), np.arange(n) % 3)[0] for each in models]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+    for one, two in zip(*(each.weights for each in models), strict=True):
+        np.testing.assert_allclose(numpy(one), numpy(two), rtol=1e-3, atol=1e-4, err_msg=one.path)
+    assert not any(programs_of(each) or programs_of(each.backbone) for each in models)
+
+
+def test_losses_of_layers_are_not_compiled(drawn_only):
+    """Whatever else keeps the step from being drawn."""
+
+    def make(jit_compile):
+        backbone = backbone_of()
+        backbone.encoder_layers[0].intermediate.activity_regularizer = keras.regularizers.L2(0.1)
+        metrics = [keras.metrics.SparseTopKCategoricalAccuracy(2)]
+        return compiled_as(kbz.BertTextClassifier(backbone, 3, dropout=0.0), jit_compile, metrics=metrics)
+
+    batches = [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES]
+    assert programs_of(assert_steps_are_the_same(make, batches, drawn=False).backbone) == 0
 
 
 def test_nothing_to_train(drawn_only):

@@ -48,13 +48,13 @@ def outputs_of_program(
         name: What `compute` is called, like no other of this model.
         compute: What it does, of nothing but its arguments and variables.
         data: Structures of tensors `[batch, ...]` and hashable constants. The program is for all sizes of the first,
-            and of the others for those that are the batch's or one of the first's.
+            and of the others for those that are the batch's or one of the first's; `compute` must not ask which.
         metrics: Gives the variables beside the model's.
 
     Raises:
         NotDrawnError: There is no such program.
     """
-    if is_traced() or read_once(model, "does more", lambda: any(map(_does_more, model._flatten_layers()))):
+    if is_traced() or read_once(model, f"does more in {name}", lambda: any(map(_does_more, model._flatten_layers()))):
         raise NotDrawnError
     variables = read_once(model, f"variables of {name}", lambda: [*model.variables, *metrics()])
     # The values are changed in place.
@@ -90,16 +90,18 @@ def outputs_of_program(
 
 
 def forget_programs(*models: Any) -> None:
-    """What is changed in a layer, such as a rate of dropout, counts from `compile` on, as everywhere in Keras."""
+    """What is changed in a layer, such as a rate of dropout, counts from `compile` on, as on the other backends."""
     for model in models:
         _programs.pop(model, None)
 
 
 def _does_more(layer: Any) -> bool:
-    """Whether a call of this layer does what is no output: a graph of tensors would leave it out."""
+    """Whether a call of this layer does what a graph of its outputs would leave out."""
     return (
         has_hooks(layer)
+        or layer.activity_regularizer is not None
         or layer.quantization_mode == "float8"  # Keeps a history of what it has seen.
+        or (layer.quantization_mode is not None and torch.is_grad_enabled())  # Has a gradient of its own.
         or (isinstance(layer, RecomputedLayer) and layer.is_recomputed)
     )
 
@@ -130,7 +132,7 @@ def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, siz
     changed: list[int] = []
     try:
         graph = _graph(variables, compute, data, tensors, sizes, changed)
-    except Exception as error:  # What a loss or a metric of the user's own asks of values, such as whether one is zero.
+    except Exception as error:
         _logger.warning("Not compiled as a whole: %s, of which no graph can be drawn (%s)", name, error)
         return None
     shapes = [tensor.shape for tensor in tensors]
@@ -159,19 +161,18 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any, ch
 
     def drawn(*inputs: Any) -> Any:
         values, given = inputs[: len(variables)], iter(inputs[len(variables) :])
-        with (
-            keras.StatelessScope(list(zip(variables, values, strict=True)), collect_losses=True) as scope,
-            _NumbersDrawn(),
-        ):
+        with keras.StatelessScope(list(zip(variables, values, strict=True))) as scope, _NumbersDrawn():
             before = [*map(scope.get_current_value, variables)]
             leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in keras.tree.flatten(data)]
             outputs = compute(*keras.tree.pack_sequence_as(data, leaves))
             after = [*map(scope.get_current_value, variables)]
+        if len(scope.state_mapping) > len({*map(id, variables)}):
+            raise ValueError("it changes a variable that is not the model's")
         changed[:] = [place for place, value in enumerate(before) if after[place] is not value]
         return outputs, [after[place].detach() for place in changed]
 
     values = [variable.value for variable in variables]
-    # Such as a rate that a regularizer has made a tensor of are constants.
+    # Tensors that are no variables, such as a regularizer's rate, are read where they are.
     draw = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
     program = draw(*values, *stand_ins)
     given = program.graph.find_nodes(op="placeholder")[len(variables) :]

@@ -1,5 +1,7 @@
 """`jit_compile=True` on PyTorch: a step as one program."""
 
+from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import keras
@@ -12,7 +14,9 @@ class CompilesSteps:
     """For a `keras.Model`: what a step computes is compiled as one program, but for the optimizer.
 
     That is forward, losses and metrics, with the gradient of the loss. Run one after the other, the hundreds of small
-    operations of losses and metrics keep the host busy for longer than an H200 takes for the products.
+    operations of losses and metrics keep the host busy for longer than an H200 takes for the products. Where a class or
+    a function is neither Keras' nor ours the backbone is compiled alone: a graph would keep what Python finds there as
+    it is drawn, such as a number of examples or a flag, and leave out a gradient of its own.
     """
 
     backbone: Any
@@ -30,7 +34,8 @@ class CompilesSteps:
 
     def train_step(self, *args: Any) -> Any:
         weights = read_once(self, "trained", lambda: self.trainable_weights)  # type: ignore[attr-defined]
-        outputs = self._of_program("the step of training", self._loss_and_logs, *args) if weights else None
+        trains = weights and self.optimizer is not None
+        outputs = self._of_program("the step of training", self._loss_and_logs, *args) if trains else None
         if outputs is None:
             return super().train_step(*args)  # type: ignore[misc]
         import torch
@@ -56,18 +61,18 @@ class CompilesSteps:
 
     def _loss_and_logs(self, data: Any) -> Any:
         """What Keras' step computes (keras/src/backend/torch/trainer.py), where metrics come after the update."""
-        import torch
-
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=True)  # type: ignore[operator]
         loss = self._compute_loss(x, y, y_pred, sample_weight, training=True)  # type: ignore[attr-defined]
-        with torch.no_grad():
-            self._loss_tracker.update_state(loss, sample_weight=keras.tree.flatten(x)[0].shape[0])
-            return loss, self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[attr-defined]
+        self._loss_tracker.update_state(loss.detach(), sample_weight=keras.tree.flatten(x)[0].shape[0])
+        y_pred = keras.tree.map_structure(lambda output: output.detach(), y_pred)
+        return loss, self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[attr-defined]
 
     def _of_program(self, name: str, compute: Any, *args: Any, has_metrics: bool = True) -> Any:
         """`compute(*args)`, or `None` where there is no program of it."""
         if not torch_compiles() or (has_metrics and not self._metrics_are_built()):
+            return None
+        if not read_once(self, "is known", lambda: all(map(_is_known, self._parts()))):
             return None
         from keras_bert_zoo.layers.torch_compiled import NotDrawnError, outputs_of_program
 
@@ -81,6 +86,28 @@ class CompilesSteps:
     def _metrics_are_built(self) -> bool:
         parts = (self._compile_loss, self._compile_metrics)  # type: ignore[attr-defined]
         return all(part is None or part.built for part in parts)
+
+    def _parts(self) -> Iterator[Any]:
+        """What a step calls."""
+        yield from type(self).__mro__
+        for layer in self._flatten_layers():  # type: ignore[attr-defined]
+            yield from type(layer).__mro__
+            yield from (getattr(layer, name, None) for name in ("activation", "activity_regularizer"))
+        yield from (weight.regularizer for weight in self.trainable_weights)  # type: ignore[attr-defined]
+        yield from keras.tree.flatten(getattr(self._compile_loss, "_user_loss", None))  # type: ignore[attr-defined]
+        for name in ("_user_metrics", "_user_weighted_metrics"):
+            yield from keras.tree.flatten(getattr(self._compile_metrics, name, None))  # type: ignore[attr-defined]
+
+
+_KNOWN = ("keras", "keras_bert_zoo", "torch", "builtins")
+_CALLING_OTHERS = (keras.layers.Lambda, keras.layers.TorchModuleWrapper)
+
+
+def _is_known(part: Any) -> bool:
+    """Whether a class, a function or an object is Keras' or ours, and calls nothing else."""
+    inner = [getattr(part, name) for name in ("fn", "_fn") if getattr(part, name, None) is not None]
+    module = part.__module__ if isinstance(part, (type, FunctionType)) else type(part).__module__
+    return module.partition(".")[0] in _KNOWN and part not in _CALLING_OTHERS and all(map(_is_known, inner))
 
 
 def _as_tensor(value: Any) -> Any:
