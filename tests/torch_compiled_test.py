@@ -273,6 +273,7 @@ def test_what_a_graph_would_leave_out_is_not_compiled(change):
         model = classifier(None, jit_compile, partial(change, seen=seen[jit_compile]))
         losses.append([model.train_on_batch(inputs_of(4, 9), np.arange(4) % 3)[0] for _ in range(3)])
         assert model not in _programs
+        assert model.backbone not in _programs
     np.testing.assert_allclose(*losses, rtol=1e-5)
     assert seen[0] == seen[1]
     assert bool(seen[0]) == (change is add_hook)
@@ -283,6 +284,7 @@ def test_blocks_that_are_computed_again_are_not_compiled(tokenizer):
         model = classifier(tokenizer, True)
     assert_same_as_without(model, classifier(tokenizer, False))
     assert model not in _programs
+    assert model.backbone not in _programs
 
 
 # --- The step: losses, metrics and what else it changes
@@ -362,7 +364,7 @@ def test_an_epoch_has_the_mean_of_its_batches(drawn_only):
 
 
 def test_targets_of_tokens_spans_and_choices(drawn_only):
-    """A length of as many tokens as there are classes, examples or choices is another graph."""
+    """A length of as many tokens as there are choices is another graph; as many as classes or examples are none."""
     tokens = [(inputs_of(n, length), np.arange(n * length).reshape(n, length) % 3) for n, length in [*SHAPES, (3, 3)]]
     model = assert_steps_are_the_same(
         lambda compiled: compiled_as(

@@ -129,9 +129,8 @@ def _sizes(data: tuple[Any, ...], tensors: list[Any]) -> tuple[tuple[int, ...], 
 
 
 def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) -> _Program | None:
-    changed: list[int] = []
     try:
-        graph = _graph(variables, compute, data, tensors, sizes, changed)
+        graph, changed = _graph(variables, compute, data, tensors, sizes)
     except Exception as error:
         _logger.warning("Not compiled as a whole: %s, of which no graph can be drawn (%s)", name, error)
         return None
@@ -139,8 +138,8 @@ def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, siz
     return _Program(shapes, torch.compile(graph, dynamic=False), torch.compile(graph), changed)
 
 
-def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any, changed: list[int]) -> Any:
-    """The graph for all shapes of `tensors` whose sizes are named alike, whatever their own are.
+def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) -> tuple[Any, list[int]]:
+    """The graph for all shapes of `tensors` whose sizes are named alike, and the places of the variables it changes.
 
     PyTorch takes sizes that are equal while it draws for the same one, and 0 and 1 for constants. So it is shown
     tensors whose sizes are like no other's, smaller ones where it may be: a model takes no longer texts than it does.
@@ -158,6 +157,8 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any, ch
         tensor.new_zeros([shown.get(name, name) for name in names])
         for tensor, names in zip(tensors, sizes, strict=True)
     ]
+
+    changed: list[int] = []
 
     def drawn(*inputs: Any) -> Any:
         values, given = inputs[: len(variables)], iter(inputs[len(variables) :])
@@ -183,7 +184,7 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any, ch
     # What a module that is imported meanwhile asks oneDNN is drawn, and would cut the graph in two.
     program.graph.eliminate_dead_code()
     program.recompile()
-    return program
+    return program, changed
 
 
 class _NumbersDrawn(TorchFunctionMode):
@@ -194,11 +195,8 @@ class _NumbersDrawn(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if (
-            function in (torch.as_tensor, torch.tensor)
-            and kwargs.keys() <= {"dtype", "device"}
-            and _is_of_numbers(args[0])
-        ):
+        is_made = function in (torch.as_tensor, torch.tensor) and args and kwargs.keys() <= {"dtype", "device"}
+        if is_made and _is_of_numbers(args[0]):
             return _made(args[0], **kwargs)
         return function(*args, **kwargs)
 

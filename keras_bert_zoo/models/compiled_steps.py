@@ -33,9 +33,10 @@ class CompilesSteps:
     # JAX' steps have a state before the data.
 
     def train_step(self, *args: Any) -> Any:
+        if not torch_compiles() or self.optimizer is None:
+            return super().train_step(*args)  # type: ignore[misc]
         weights = read_once(self, "trained", lambda: self.trainable_weights)  # type: ignore[attr-defined]
-        trains = weights and self.optimizer is not None
-        outputs = self._of_program("the step of training", self._loss_and_logs, *args) if trains else None
+        outputs = self._of_program("the step of training", self._loss_and_logs, *args) if weights else None
         if outputs is None:
             return super().train_step(*args)  # type: ignore[misc]
         import torch
@@ -92,7 +93,7 @@ class CompilesSteps:
         yield from type(self).__mro__
         for layer in self._flatten_layers():  # type: ignore[attr-defined]
             yield from type(layer).__mro__
-            yield from (getattr(layer, name, None) for name in ("activation", "activity_regularizer"))
+            yield getattr(layer, "activation", None)
         yield from (weight.regularizer for weight in self.trainable_weights)  # type: ignore[attr-defined]
         yield from keras.tree.flatten(getattr(self._compile_loss, "_user_loss", None))  # type: ignore[attr-defined]
         for name in ("_user_metrics", "_user_weighted_metrics"):
