@@ -71,14 +71,14 @@ def test_training_on_a_card_takes_them(options, kernels, wide, taken):
 
 SHARES = """
 import jax, keras, numpy as np
-from keras_bert_zoo.layers import jax_attention
+from keras_bert_zoo.layers import jax_attention, jax_kernels
 from tests.attention_oracle import assert_attention, case, is_kept
 
 batch, length, heads, dim, rate = 8, 20, 2, 16, 0.1
 qkv, mask, gradient = case(batch, length, heads, dim, True)
 key = jax.random.key(5)
 with keras.distribution.DataParallel().scope():
-    assert (jax_attention._is_divided(8), jax_attention._is_divided(6)) == (True, False)
+    assert (jax_kernels.is_divided(8), jax_kernels.is_divided(6)) == (True, False)
     step = jax.jit(lambda qkv, mask: jax.vjp(lambda qkv: jax_attention.attention(qkv, mask, rate, key, True), qkv))
     outputs, backpropagate = step(*map(keras.ops.convert_to_tensor, (qkv, mask)))
     (gradients,) = backpropagate(jax.numpy.asarray(gradient, outputs.dtype))

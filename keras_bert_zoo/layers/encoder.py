@@ -11,6 +11,7 @@ from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
+from keras_bert_zoo.layers.fused_sum_norm import fused_sum_norm, fuses_sum_norm
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.parts import call_part
@@ -107,6 +108,9 @@ class EncoderLayer(RecomputedLayer):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
+        if self._is_fused(hidden, training):
+            hidden, scores = self._fused(hidden, padding_mask, output_positions, training, return_attention_scores)
+            return (hidden, scores) if return_attention_scores else hidden
         run = partial(call_part, self)
         attended = run(
             self.attention,
@@ -124,6 +128,20 @@ class EncoderLayer(RecomputedLayer):
         transformed = from_rows(run(self.output_dense, transformed), hidden)
         hidden = run(self.output_norm, _sum(hidden, run(self.dropout_layer, transformed, training=training)))
         return (hidden, scores) if return_attention_scores else hidden
+
+    def _is_fused(self, hidden: Any, training: bool | None) -> bool:
+        attention = self.attention
+        parts = attention, attention.output_dense, self.attention_norm, self.output_dense, self.output_norm
+        return fuses_sum_norm(self, (*parts, self.dropout_layer), hidden, training)
+
+    def _fused(self, hidden: Any, padding_mask: Any, output_positions: Any, *options: Any) -> tuple[Any, Any]:
+        """The same, with fewer passes over memory."""
+        context, scores = self.attention.attend(hidden, padding_mask, output_positions, *options)
+        if output_positions is not None:
+            hidden = at_positions(hidden, output_positions)
+        hidden = fused_sum_norm(hidden, context, self.attention.output_dense, self.dropout_layer, self.attention_norm)
+        transformed = get_activation(self.activation, True)(call_part(self, self.intermediate, hidden))
+        return fused_sum_norm(hidden, transformed, self.output_dense, self.dropout_layer, self.output_norm), scores
 
     def compute_output_spec(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:
         return self.attention.compute_output_spec(hidden, *args, **kwargs)

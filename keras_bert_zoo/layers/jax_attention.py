@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
-from jax.sharding import PartitionSpec
+
+from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_card, places
 
 _FORWARD = {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 3}
 _BACKWARD = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 1}
@@ -24,21 +24,7 @@ _LN_2 = math.log(2)
 
 def takes(qkv: jax.Array) -> bool:
     """Whether the kernels are for this array `[batch, length, 3, heads, dim]`, and were measured on such a card."""
-    chosen = jax.config.jax_default_device
-    card = jax.devices()[0] if chosen is None else chosen
-    is_measured = getattr(card, "platform", None) == "gpu" and card.compute_capability.startswith("9.")
-    is_for = qkv.dtype in ("float16", "bfloat16") and qkv.shape[-1] in (16, 32, 64) and qkv.shape[0] > 0
-    return is_measured and is_for and _is_divided(qkv.shape[0])
-
-
-def _is_divided(batch: int) -> bool:
-    """Whether each device has a share of the batch, whole texts and heads."""
-    distribution = keras.distribution.distribution()
-    if distribution is None:
-        return True
-    mesh = distribution.device_mesh
-    devices = mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
-    return isinstance(distribution, keras.distribution.DataParallel) and batch % devices == 0
+    return qkv.shape[-1] in (16, 32, 64) and is_for_card(qkv.dtype, qkv.shape[0])
 
 
 def attention(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bool = False) -> jax.Array:
@@ -55,22 +41,11 @@ def attention(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bo
     Returns:
         `[batch, length, heads, dim]`.
     """
-    distribution = keras.distribution.distribution()
-    if distribution is None:
-        return _of_share(qkv, mask, dropout, key, interpret)
-    axis = distribution.batch_dim_name
-
-    def of_share(qkv: jax.Array, mask: Any, key: Any) -> jax.Array:
-        return _of_share(qkv, mask, dropout, jax.random.fold_in(key, jax.lax.axis_index(axis)), interpret)
-
-    share, whole = PartitionSpec(axis), PartitionSpec()
-    mesh = distribution.device_mesh.backend_mesh
-    # XLA cannot divide a kernel, and would give the whole batch to each device.
-    divided = jax.shard_map(of_share, mesh=mesh, in_specs=(share, share, whole), out_specs=share, check_vma=False)
-    return divided(qkv, mask, key)
+    of_share = partial(_of_share, dropout=dropout, interpret=interpret)
+    return by_share(of_share, key, (qkv, mask))
 
 
-def _of_share(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bool) -> jax.Array:
+def _of_share(key: Any, qkv: jax.Array, mask: Any, dropout: float, interpret: bool) -> jax.Array:
     batch, length, _, heads, _ = qkv.shape
     factor = jnp.ones((batch, length), "float32")
     term = jnp.zeros((batch, length), "float32")
@@ -103,7 +78,7 @@ def _attend(
             jax.ShapeDtypeStruct((batch, heads, length), "float32"),
         ),
         grid=(batch * heads * blocks,),
-        **_compiled(_FORWARD, interpret),
+        **compiled(**_FORWARD, interpret=interpret),
         name="attention",
     )(qkv, factor, term, of_queries, of_keys)
     return outputs, (qkv, factor, term, of_queries, of_keys, outputs, log_sums)
@@ -122,7 +97,7 @@ def _gradient(dropout: float, interpret: bool, kept: Any, gradient: jax.Array) -
             jax.ShapeDtypeStruct((batch, heads, length), "float32"),
         ]
     gradients, *_ = pl.pallas_call(
-        kernel, shapes, grid=(batch * heads,), **_compiled(_BACKWARD, interpret), name="attention_gradient"
+        kernel, shapes, grid=(batch * heads,), **compiled(**_BACKWARD, interpret=interpret), name="attention_gradient"
     )(*kept, gradient)
     return gradients, None, None, None, None
 
@@ -139,14 +114,6 @@ def _numbers(dim: int, dropout: float) -> dict[str, Any]:
     }
 
 
-def _compiled(sizes: dict[str, int], interpret: bool) -> dict[str, Any]:
-    if interpret:
-        return {"interpret": True}
-    return {
-        "compiler_params": triton.CompilerParams(num_warps=sizes["num_warps"], num_stages=sizes["num_stages"]),
-    }
-
-
 def _is_kept(of_rows: Any, of_columns: Any, dropped: int) -> Any:
     """Of a tile, by the words of its rows and columns; the middle of lowbias32, whose rest is for its lower bits."""
     hashes = (of_rows[:, None] ^ of_columns[None, :]) * jnp.uint32(0x7FEB352D)
@@ -155,11 +122,6 @@ def _is_kept(of_rows: Any, of_columns: Any, dropped: int) -> Any:
 
 def _divided(number: Any, by: int) -> tuple[Any, Any]:
     return jax.lax.div(number, jnp.int32(by)), jax.lax.rem(number, jnp.int32(by))
-
-
-def _block(i: Any, size: int, length: int) -> tuple[Any, Any]:
-    """Where the i-th block lies, and which of its places are within the length."""
-    return pl.ds(i * size, size), i * size + jnp.arange(size, dtype="int32") < length
 
 
 def _product(one: Any, other: Any, contracted: tuple[int, int]) -> Any:
@@ -178,13 +140,13 @@ def _forward(
     blocks = pl.cdiv(length, block_m)
     sequence, block = _divided(pl.program_id(0), blocks)
     text, head = _divided(sequence, heads)
-    at, is_query = _block(block, block_m, length)
+    at, is_query = places(block, block_m, length)
     query = triton.load(qkv.at[text, at, head, :], mask=is_query[:, None], other=0)
     query_words = triton.load(of_queries.at[text, head, at], mask=is_query, other=0)
 
     def over_keys(i: Any, carry: Any) -> Any:
         largest, sums, context = carry
-        keys, is_key = _block(i, block_n, length)
+        keys, is_key = places(i, block_n, length)
         key = triton.load(qkv.at[text, keys, heads + head, :], mask=is_key[:, None], other=0)
         value = triton.load(qkv.at[text, keys, 2 * heads + head, :], mask=is_key[:, None], other=0)
         factors = triton.load(factor.at[text, keys], mask=is_key, other=0) * scale
@@ -231,14 +193,14 @@ def _backward(
         sums, deltas = scratch
 
         def keep_delta(j: Any, _: Any) -> None:
-            at, is_query = _block(j, block_m, length)
+            at, is_query = places(j, block_m, length)
             triton.store(deltas.at[text, head, at], delta_of(at, is_query), mask=is_query)
 
         jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_m)), keep_delta, None)
         meet()
 
     def over_keys(i: Any, _: Any) -> None:
-        keys, is_key = _block(i, block_n, length)
+        keys, is_key = places(i, block_n, length)
         key = triton.load(qkv.at[text, keys, heads + head, :], mask=is_key[:, None], other=0)
         value = triton.load(qkv.at[text, keys, 2 * heads + head, :], mask=is_key[:, None], other=0)
         factors = triton.load(factor.at[text, keys], mask=is_key, other=0) * scale
@@ -247,7 +209,7 @@ def _backward(
 
         def over_queries(j: Any, carry: Any) -> Any:
             to_key, to_value = carry
-            at, is_query = _block(j, block_m, length)
+            at, is_query = places(j, block_m, length)
             query = triton.load(qkv.at[text, at, head, :], mask=is_query[:, None], other=0)
             wanted = triton.load(gradient.at[text, at, head, :], mask=is_query[:, None], other=0)
             if is_single:

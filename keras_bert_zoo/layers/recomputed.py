@@ -27,8 +27,7 @@ class RecomputedLayer(keras.layers.Layer):
     @property
     def is_recomputed(self) -> bool:
         """Keras' own condition, known before a call: what a call gathers for it takes time at each batch on PyTorch."""
-        mode = self._remat_mode
-        return bool(mode and mode.mode and self.name in mode.layer_names)
+        return is_recomputed(self)
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
         if not self.is_recomputed:
@@ -52,6 +51,12 @@ class RecomputedLayer(keras.layers.Layer):
             return outputs
 
         return call
+
+
+def is_recomputed(layer: keras.layers.Layer) -> bool:
+    """Whether a `keras.RematScope` with a list of layers names this one."""
+    mode = layer._remat_mode
+    return bool(mode and mode.mode and layer.name in mode.layer_names)
 
 
 def _read(variable: Any) -> Any:

@@ -33,7 +33,7 @@ class TokenCrossentropy(keras.losses.Loss):
     Or of one prediction an example, without the second dimension. It is Keras' on one long row of predictions: of
     several rows Keras brings the classes to the second axis on PyTorch, and over a whole vocabulary that copy, and a
     softmax across memory in place of along it, take most of the time. PyTorch and TensorFlow have one fused operation
-    for it and its gradient, XLA fuses JAX': no array of one-hot targets is made.
+    for it and its gradient, `jax_crossentropy` says what JAX has: no array of one-hot targets is made.
     """
 
     def __init__(self, name: str = "token_crossentropy", **kwargs: Any) -> None:
@@ -47,7 +47,11 @@ class TokenCrossentropy(keras.losses.Loss):
                 f"`y_true` must have the shape {expected}, that of `y_pred` without its classes. "
                 f"Received: y_true.shape={received}"
             )
-        losses = ops.sparse_categorical_crossentropy(
-            ops.reshape(y_true, (-1,)), ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1])), from_logits=True
-        )
+        labels, logits = ops.reshape(y_true, (-1,)), ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))
+        if keras.backend.backend() == "jax":
+            from keras_bert_zoo.training.jax_crossentropy import crossentropy
+
+            losses = crossentropy(labels, logits)
+        else:
+            losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         return ops.reshape(losses, ops.shape(y_true))

@@ -1,0 +1,190 @@
+"""LayerNorm of a residual sum with dropout, in one Pallas kernel and one for its gradient; imported on JAX alone.
+
+XLA makes of these three passes over the rows, and seven of their gradient: more than 8 of the 45 ms that the kernels of
+a step of BERT base take on an H200, at 256 texts of 128 tokens. Here each array is read and written once. There are
+first derivatives alone, and those backwards.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from keras_bert_zoo.layers.dropout import hash_of_places
+from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_card, places
+
+_FORWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
+_BACKWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
+_PROGRAMS = 924  # As many as 132 processors of an H200 have at once; each has its own sum of the weights' gradients.
+
+
+def takes(hidden: jax.Array) -> bool:
+    """Whether the kernels are for these rows `[batch, length, width]`, and were written for such a card."""
+    return hidden.shape[-1] <= 2048 and is_for_card(hidden.dtype, hidden.shape[0])
+
+
+def sum_norm(
+    hidden: jax.Array,
+    change: jax.Array,
+    bias: jax.Array,
+    gamma: jax.Array,
+    beta: jax.Array,
+    epsilon: float,
+    dropout: float = 0.0,
+    key: Any = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """LayerNorm(hidden + dropout(change + bias)), with sums in float32.
+
+    Args:
+        hidden: `[batch, length, width]`.
+        change: The same shape and dtype.
+        bias: float32 `[width]`.
+        gamma: float32 `[width]`.
+        beta: float32 `[width]`.
+        epsilon: Added to the variance.
+        dropout: The share that is dropped, to 2^-32.
+        key: What the random words are drawn with: the values are dropped that `Dropout` drops.
+        interpret: Whether to compute what the kernels compute without a card.
+
+    Returns:
+        `[batch, length, width]`.
+    """
+    of_share = partial(_of_share, epsilon=epsilon, dropout=dropout, interpret=interpret)
+    key = jax.random.key(0) if key is None else key
+    return by_share(of_share, key, (hidden, change), (bias, gamma, beta))
+
+
+def _of_share(key: Any, hidden: Any, change: Any, *weights: Any, **options: Any) -> jax.Array:
+    rows = hidden.size // hidden.shape[-1], hidden.shape[-1]
+    words = jax.random.bits(key, (2,), "uint32")
+    return _sum_norm(hidden.reshape(rows), change.reshape(rows), *weights, words, *options.values()).reshape(
+        hidden.shape
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
+def _sum_norm(
+    hidden: Any, change: Any, bias: Any, gamma: Any, beta: Any, words: Any,
+    epsilon: float, dropout: float, interpret: bool,
+) -> jax.Array:  # fmt: skip
+    return _normalise(hidden, change, bias, gamma, beta, words, epsilon, dropout, interpret)[0]
+
+
+def _normalise(
+    hidden: Any, change: Any, bias: Any, gamma: Any, beta: Any, words: Any,
+    epsilon: float, dropout: float, interpret: bool,
+) -> Any:  # fmt: skip
+    rows, width = hidden.shape
+    rows_at_once = _FORWARD["rows_at_once"]
+    of_row = jax.ShapeDtypeStruct((rows,), "float32")
+    kernel = partial(_forward, rows_at_once=rows_at_once, dropout=dropout, epsilon=epsilon)
+    outputs, sums, means, scales = pl.pallas_call(
+        kernel,
+        (jax.ShapeDtypeStruct(hidden.shape, hidden.dtype),) * 2 + (of_row,) * 2,
+        grid=(pl.cdiv(rows, rows_at_once),),
+        **compiled(**_FORWARD, interpret=interpret),
+        name="sum_norm",
+    )(hidden, change, bias, gamma, beta, words)
+    return outputs, (sums, gamma, words, means, scales)
+
+
+def _gradient(epsilon: float, dropout: float, interpret: bool, kept: Any, gradient: jax.Array) -> Any:
+    rows, width = gradient.shape
+    rows_at_once = _BACKWARD["rows_at_once"]
+    blocks = pl.cdiv(rows, rows_at_once * _PROGRAMS)
+    programs = pl.cdiv(rows, rows_at_once * blocks)
+    of_weights = jax.ShapeDtypeStruct((programs, width), "float32")
+    to_hidden, to_change, *to_weights = pl.pallas_call(
+        partial(_backward, rows_at_once=rows_at_once, blocks=blocks, dropout=dropout),
+        (jax.ShapeDtypeStruct(gradient.shape, gradient.dtype),) * 2 + (of_weights,) * 3,
+        grid=(programs,),
+        **compiled(**_BACKWARD, interpret=interpret),
+        name="sum_norm_gradient",
+    )(*kept, gradient)
+    return to_hidden, to_change, *(parts.sum(0) for parts in to_weights), None
+
+
+_sum_norm.defvjp(_normalise, _gradient)
+
+
+def _forward(
+    hidden: Any, change: Any, bias: Any, gamma: Any, beta: Any, words: Any,
+    outputs: Any, sums: Any, means: Any, scales: Any,
+    *, rows_at_once: int, dropout: float, epsilon: float,
+) -> None:  # fmt: skip
+    rows, width = hidden.shape
+    at, is_row, all_columns, is_column = _tile(pl.program_id(0), rows_at_once, rows, width)
+    is_inside = is_row[:, None] & is_column[None, :]
+
+    def weights(ref: Any) -> Any:
+        return triton.load(ref.at[all_columns], mask=is_column, other=0)[None, :]
+
+    def load(ref: Any) -> Any:
+        return triton.load(ref.at[at, all_columns], mask=is_inside, other=0).astype("float32")
+
+    total = load(hidden) + _dropped(load(change) + weights(bias), at.start, width, words, dropout)
+    total = total.astype(sums.dtype)  # As the gradient reads it.
+    triton.store(sums.at[at, all_columns], total, mask=is_inside)
+    total = total.astype("float32")
+    mean = total.sum(1) / width
+    centred = jnp.where(is_inside, total - mean[:, None], 0)
+    scale = jax.lax.rsqrt((centred * centred).sum(1) / width + epsilon)
+    result = centred * scale[:, None] * weights(gamma) + weights(beta)
+    triton.store(outputs.at[at, all_columns], result.astype(outputs.dtype), mask=is_inside)
+    triton.store(means.at[at], mean, mask=is_row)
+    triton.store(scales.at[at], scale, mask=is_row)
+
+
+def _backward(
+    sums: Any, gamma: Any, words: Any, means: Any, scales: Any, gradient: Any,
+    to_hidden: Any, to_change: Any, to_bias: Any, to_gamma: Any, to_beta: Any,
+    *, rows_at_once: int, blocks: int, dropout: float,
+) -> None:  # fmt: skip
+    """Some blocks of rows after each other, over which the gradients of the weights add up."""
+    rows, width = sums.shape
+    program = pl.program_id(0)
+
+    def over_rows(i: Any, carry: Any) -> Any:
+        bias_sum, gamma_sum, beta_sum = carry
+        at, is_row, all_columns, is_column = _tile(program * blocks + i, rows_at_once, rows, width)
+        is_inside = is_row[:, None] & is_column[None, :]
+
+        def load(ref: Any) -> Any:
+            return triton.load(ref.at[at, all_columns], mask=is_inside, other=0).astype("float32")
+
+        mean, scale = (triton.load(ref.at[at], mask=is_row, other=0)[:, None] for ref in (means, scales))
+        wanted = load(gradient)
+        normal = jnp.where(is_inside, (load(sums) - mean) * scale, 0)
+        of_normal = wanted * triton.load(gamma.at[all_columns], mask=is_column, other=0)[None, :]
+        along = (of_normal * normal).sum(1)[:, None] / width
+        to_sum = (of_normal - of_normal.sum(1)[:, None] / width - normal * along) * scale
+        to_product = _dropped(jnp.where(is_inside, to_sum, 0), at.start, width, words, dropout)
+        triton.store(to_hidden.at[at, all_columns], to_sum.astype(to_hidden.dtype), mask=is_inside)
+        triton.store(to_change.at[at, all_columns], to_product.astype(to_change.dtype), mask=is_inside)
+        return bias_sum + to_product, gamma_sum + wanted * normal, beta_sum + wanted
+
+    _, _, all_columns, is_column = _tile(0, rows_at_once, rows, width)
+    nothing = jnp.zeros((rows_at_once, is_column.shape[0]), "float32")
+    carry = jax.lax.fori_loop(jnp.int32(0), jnp.int32(blocks), over_rows, (nothing,) * 3)
+    for ref, total in zip((to_bias, to_gamma, to_beta), carry, strict=True):
+        triton.store(ref.at[program, all_columns], total.sum(0), mask=is_column)
+
+
+def _tile(i: Any, rows_at_once: int, rows: int, width: int) -> tuple[Any, Any, Any, Any]:
+    """The i-th block of rows, and whole rows' columns, of which Triton wants a power of two."""
+    return (*places(i, rows_at_once, rows), *places(0, pl.next_power_of_2(width), width))
+
+
+def _dropped(values: Any, first_row: Any, width: int, words: Any, dropout: float) -> Any:
+    """The tile with what `Dropout` drops left out, and the rest grown."""
+    if not dropout:
+        return values
+    first, second = (triton.load(words.at[jnp.int32(i)]) for i in range(2))
+    row = first_row + jax.lax.broadcasted_iota("int32", values.shape, 0)
+    place = row * width + jax.lax.broadcasted_iota("int32", values.shape, 1)
+    draws = hash_of_places(place.astype("uint32"), first, second)
+    return jnp.where(draws >= jnp.uint32(round(dropout * 2**32)), values * (1 / (1 - dropout)), 0)
