@@ -28,18 +28,21 @@ DTYPES = {"float32": 1e-6, "float16": 1e-3} if INTERPRETED else {"float16": 1e-3
 def test_the_kernels_compute_attention_and_its_gradient(sizes, dtype):
     batch, length, heads, dim, is_masked, rate = sizes
     qkv, mask, gradient = case(batch, length, heads, dim, is_masked)
+    bias = np.random.default_rng(1).normal(size=(3, heads, dim)).astype("float32")
     array, gradient = jax.numpy.asarray(qkv, dtype), jax.numpy.asarray(gradient, dtype)
     key = jax.random.key(5)
     words = np.asarray(jax.random.bits(key, (batch * heads + 1, length), "uint32"))
 
-    def attend(array):
-        return jax_attention.attention(array, mask, rate, key, INTERPRETED)
+    def attend(array, bias):
+        return jax_attention.attention(array, mask, rate, key, bias, INTERPRETED)
 
-    outputs, backpropagate = jax.vjp(attend, array)
-    (gradients,) = backpropagate(gradient)
+    outputs, backpropagate = jax.vjp(attend, array, bias)
+    gradients, of_bias = backpropagate(gradient)
     kept = is_kept(words[:-1].reshape(batch, heads, length), words[-1], rate)
     found = numpy(outputs), numpy(gradients)
-    assert_attention(numpy(array), mask, kept, rate, numpy(gradient), *found, DTYPES[dtype])
+    assert_attention(numpy(array) + bias, mask, kept, rate, numpy(gradient), *found, DTYPES[dtype])
+    whole = numpy(gradients).astype("float64").sum((0, 1))
+    np.testing.assert_allclose(numpy(of_bias), whole, atol=DTYPES[dtype] * np.abs(whole).max())
 
 
 @pytest.fixture
@@ -69,8 +72,38 @@ def test_training_on_a_card_takes_them(options, kernels, wide, taken):
     assert text.count("__gpu$xla.gpu.triton") == kernels
 
 
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_layer_trains_with_them_as_without(lora, taken, monkeypatch):
+    def attention(qkv, mask, dropout, key, bias):
+        assert bias is not None
+        return kernels(qkv, mask, 0.0, key, bias, INTERPRETED)
+
+    kernels = jax_attention.attention
+    layer = SelfAttention(32, 2, dropout=0.1, dtype="float32" if INTERPRETED else "mixed_float16")
+    layer.build((2, 9, 32))
+    layer.qkv.bias.assign(np.random.default_rng(1).normal(size=96))
+    if lora:
+        layer.qkv.enable_lora(2)
+        layer.qkv.lora_kernel_b.assign(np.ones((2, 96)))
+    hidden, mask = np.random.default_rng(0).normal(size=(2, 9, 32)).astype("float32"), np.arange(9) < [[9], [5]]
+    weights = [weight.value for weight in layer.trainable_variables]
+    state = [variable.value for variable in layer.non_trainable_variables]
+
+    def loss(weights):
+        outputs, _ = layer.stateless_call(weights, state, hidden, mask, training=True)
+        return (outputs * jax.numpy.cos(jax.numpy.arange(outputs.size).reshape(outputs.shape))).sum()
+
+    monkeypatch.setattr(jax_attention, "attention", attention)
+    found = jax.grad(loss)(weights)
+    layer.dropout = layer.dropout_layer.rate = 0.0
+    monkeypatch.setattr("keras_bert_zoo.layers.attention.fused_attention_pays", lambda *_: False)
+    for one, other in zip(found, jax.grad(loss)(weights), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(np.asarray(other)).max())
+
+
 SHARES = """
 import jax, keras, numpy as np
+from functools import partial
 from keras_bert_zoo.layers import jax_attention, jax_kernels
 from tests.attention_oracle import assert_attention, case, is_kept
 
@@ -79,7 +112,8 @@ qkv, mask, gradient = case(batch, length, heads, dim, True)
 key = jax.random.key(5)
 with keras.distribution.DataParallel().scope():
     assert (jax_kernels.is_divided(8), jax_kernels.is_divided(6)) == (True, False)
-    step = jax.jit(lambda qkv, mask: jax.vjp(lambda qkv: jax_attention.attention(qkv, mask, rate, key, True), qkv))
+    attend = partial(jax_attention.attention, dropout=rate, key=key, interpret=True)
+    step = jax.jit(lambda qkv, mask: jax.vjp(lambda qkv: attend(qkv, mask), qkv))
     outputs, backpropagate = step(*map(keras.ops.convert_to_tensor, (qkv, mask)))
     (gradients,) = backpropagate(jax.numpy.asarray(gradient, outputs.dtype))
 assert len(outputs.sharding.device_set) == 4

@@ -9,7 +9,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.dropout import Dropout
-from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attention_pays
+from keras_bert_zoo.layers.fused_attention import adds_bias, fused_attention, fused_attention_pays
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
@@ -112,14 +112,18 @@ class SelfAttention(keras.layers.Layer):
     def _at_many(
         self, hidden: Any, mask: Any, output_positions: Any, training: bool | None, shows_scores: bool
     ) -> tuple[Any, Any]:
-        batch, length, _ = ops.shape(hidden)
-        qkv = call_part(self, self.qkv, to_rows(hidden))
-        qkv = reshape(qkv, (batch, length, 3, self.num_heads, self.head_dim))
+        shape = (*ops.shape(hidden)[:2], 3, self.num_heads, self.head_dim)
         dropout = self.dropout if training else 0.0
         explicit = shows_scores or output_positions is not None
+        bias = None
+        if not explicit and self._leaves_bias(hidden, shape, dropout):
+            qkv, bias = ops.matmul(hidden, self.qkv.kernel), ops.reshape(self.qkv.bias, shape[2:])
+        else:
+            qkv = call_part(self, self.qkv, to_rows(hidden))
+        qkv = reshape(qkv, shape)
         if not explicit and fused_attention_pays(qkv, self.causal, dropout, training):
             seeds = self.dropout_layer.seed_generator if dropout else None
-            context = fused_attention(qkv, mask, self.causal, dropout, seeds)
+            context = fused_attention(qkv, mask, self.causal, dropout, seeds, bias)
             return ops.cast(context, self.compute_dtype), None
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
         if output_positions is not None:
@@ -128,6 +132,11 @@ class SelfAttention(keras.layers.Layer):
         scores = self._softmax(scores, mask, output_positions, _dtype_of_sums(scores))
         context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores
+
+    def _leaves_bias(self, hidden: Any, shape: tuple[int, ...], dropout: float) -> bool:
+        if keras.backend.backend() != "jax" or not is_plain(self, self.qkv, hidden):
+            return False
+        return adds_bias(keras.KerasTensor(shape, hidden.dtype), self.causal, dropout)
 
     def _at_one(self, hidden: Any, mask: Any, position: int, training: bool | None) -> tuple[Any, Any]:
         """The same at one position of each text, for which no token needs a key and a value.

@@ -11,7 +11,9 @@ from keras_bert_zoo.on_cpu import on_cpu
 _HAS_TRITON = find_spec("triton") is not None
 
 
-def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0, seeds: Any = None) -> Any:
+def fused_attention(
+    qkv: Any, mask: Any, causal: bool, dropout: float = 0.0, seeds: Any = None, bias: Any = None
+) -> Any:
     """softmax(q k^T / sqrt(d)) v, the fastest way of the backend where nobody asks for the probabilities.
 
     Args:
@@ -20,14 +22,15 @@ def fused_attention(qkv: Any, mask: Any, causal: bool, dropout: float = 0.0, see
         causal: If True, a position sees itself and those before it only.
         dropout: Rate at which probabilities are dropped; only where `drops_out(qkv, causal)`.
         seeds: Keras' generator of seeds; of use with dropout on JAX.
+        bias: `[3, heads, head_dim]`, what is added to `qkv` first; only where `adds_bias(qkv, causal, dropout)`.
 
     Returns:
         `[batch, length, heads, head_dim]`.
     """
     backend = keras.backend.backend()
     if dropout and (kernels := _own_kernels(qkv, causal)):
-        seed = [seeds.next()] if backend == "jax" else []  # PyTorch has a state of its own.
-        return kernels.attention(qkv, None if mask is None else mask[:, 0, 0], dropout, *seed)
+        drawn_with = [seeds.next(), bias] if backend == "jax" else []  # PyTorch has a state of its own.
+        return kernels.attention(qkv, None if mask is None else mask[:, 0, 0], dropout, *drawn_with)
     if backend == "torch":
         query, key, value = qkv.unbind(2)  # Its gradient is one array, written once.
         return _in_torch(query, key, value, mask, causal, dropout)
@@ -47,6 +50,17 @@ def fused_attention_pays(qkv: Any, causal: bool, dropout: float, training: bool 
 def drops_out(qkv: Any, causal: bool) -> bool:
     """Whether the kernel drops probabilities out itself, and fast: PyTorch's on an accelerator, or our own."""
     return not on_cpu(qkv) and (keras.backend.backend() == "torch" or _own_kernels(qkv, causal) is not None)
+
+
+def adds_bias(qkv: Any, causal: bool, dropout: float) -> bool:
+    """Whether the kernel takes a product without its bias: XLA would read and write the whole to add it.
+
+    Args:
+        qkv: Something of the shape and dtype of the product.
+        causal: As in `fused_attention`.
+        dropout: As in `fused_attention`.
+    """
+    return bool(dropout) and keras.backend.backend() == "jax" and _own_kernels(qkv, causal) is not None
 
 
 def _own_kernels(qkv: Any, causal: bool) -> Any:

@@ -1,4 +1,4 @@
-"""A product, dropout, the sum with what went into the block and LayerNorm, the product's bias and all else in a kernel."""
+"""What ends both halves of a block, from the product's bias to LayerNorm, in a kernel where there is one."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.layers.parts import is_plain
-from keras_bert_zoo.layers.recomputed import is_recomputed
 from keras_bert_zoo.on_cpu import on_cpu
 
 
@@ -16,9 +15,7 @@ def fuses_sum_norm(owner: Any, parts: tuple[Any, ...], hidden: Any, training: bo
         return False
     from keras_bert_zoo.layers import jax_sum_norm
 
-    return jax_sum_norm.takes(hidden) and all(
-        is_plain(owner, part, hidden) and not is_recomputed(part) for part in parts
-    )
+    return jax_sum_norm.takes(hidden) and all(is_plain(owner, part, hidden) for part in parts)
 
 
 def fused_sum_norm(hidden: Any, inputs: Any, dense: Any, dropout: Any, norm: Any) -> Any:
@@ -26,6 +23,6 @@ def fused_sum_norm(hidden: Any, inputs: Any, dense: Any, dropout: Any, norm: Any
     from keras_bert_zoo.layers.jax_sum_norm import sum_norm
 
     product = ops.matmul(inputs, dense.kernel)
-    weights = (ops.convert_to_tensor(weight, "float32") for weight in (dense.bias, norm.gamma, norm.beta))
+    bias, gamma, beta = (ops.convert_to_tensor(weight, "float32") for weight in (dense.bias, norm.gamma, norm.beta))
     key = dropout.seed_generator.next() if dropout.rate else None
-    return sum_norm(hidden, product, *weights, norm.epsilon, dropout.rate, key)
+    return sum_norm(hidden, product, bias, gamma, beta, norm.epsilon, dropout.rate, key)

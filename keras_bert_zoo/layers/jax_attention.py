@@ -27,7 +27,9 @@ def takes(qkv: jax.Array) -> bool:
     return qkv.shape[-1] in (16, 32, 64) and is_for_card(qkv.dtype, qkv.shape[0])
 
 
-def attention(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bool = False) -> jax.Array:
+def attention(
+    qkv: jax.Array, mask: Any, dropout: float, key: Any, bias: Any = None, interpret: bool = False
+) -> jax.Array:
     """softmax(q k^T / sqrt(dim)) v, of whose probabilities some are dropped, the rest divided by what share stays.
 
     Args:
@@ -36,16 +38,19 @@ def attention(qkv: jax.Array, mask: Any, dropout: float, key: Any, interpret: bo
             text are the same.
         dropout: The share that is dropped, to 2^-32.
         key: What the random words are drawn with.
+        bias: `[3, heads, dim]`, what is added to `qkv`, or None. That of the keys adds the same to all scores of a
+            query, which softmax does not see, and is left out.
         interpret: Whether to compute what the kernels compute without a card.
 
     Returns:
         `[batch, length, heads, dim]`.
     """
     of_share = partial(_of_share, dropout=dropout, interpret=interpret)
-    return by_share(of_share, key, (qkv, mask))
+    bias = jnp.zeros(qkv.shape[2:], "float32") if bias is None else bias.astype("float32")
+    return by_share(of_share, key, (qkv, mask), (bias,))
 
 
-def _of_share(key: Any, qkv: jax.Array, mask: Any, dropout: float, interpret: bool) -> jax.Array:
+def _of_share(key: Any, qkv: jax.Array, mask: Any, bias: Any, dropout: float, interpret: bool) -> jax.Array:
     batch, length, _, heads, _ = qkv.shape
     factor = jnp.ones((batch, length), "float32")
     term = jnp.zeros((batch, length), "float32")
@@ -55,18 +60,18 @@ def _of_share(key: Any, qkv: jax.Array, mask: Any, dropout: float, interpret: bo
     words = jax.random.bits(key, (batch * heads + 1, length), "uint32")
     of_queries, of_keys = words[:-1].reshape(batch, heads, length), words[-1]
     rows = qkv.reshape(batch, length, 3 * heads, -1)
-    return _attention(rows, factor, term, of_queries, of_keys, dropout, interpret)
+    return _attention(rows, bias, factor, term, of_queries, of_keys, dropout, interpret)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7))
 def _attention(
-    qkv: jax.Array, factor: Any, term: Any, of_queries: Any, of_keys: Any, dropout: float, interpret: bool
+    qkv: Any, bias: Any, factor: Any, term: Any, of_queries: Any, of_keys: Any, dropout: float, interpret: bool
 ) -> jax.Array:
-    return _attend(qkv, factor, term, of_queries, of_keys, dropout, interpret)[0]
+    return _attend(qkv, bias, factor, term, of_queries, of_keys, dropout, interpret)[0]
 
 
 def _attend(
-    qkv: jax.Array, factor: Any, term: Any, of_queries: Any, of_keys: Any, dropout: float, interpret: bool
+    qkv: Any, bias: Any, factor: Any, term: Any, of_queries: Any, of_keys: Any, dropout: float, interpret: bool
 ) -> Any:
     (batch, heads, length), dim = of_queries.shape, qkv.shape[-1]
     blocks, block_m = pl.cdiv(length, _FORWARD["block_m"]), _FORWARD["block_m"]
@@ -80,12 +85,12 @@ def _attend(
         grid=(batch * heads * blocks,),
         **compiled(**_FORWARD, interpret=interpret),
         name="attention",
-    )(qkv, factor, term, of_queries, of_keys)
-    return outputs, (qkv, factor, term, of_queries, of_keys, outputs, log_sums)
+    )(qkv, bias, factor, term, of_queries, of_keys)
+    return outputs, (qkv, bias, factor, term, of_queries, of_keys, outputs, log_sums)
 
 
 def _gradient(dropout: float, interpret: bool, kept: Any, gradient: jax.Array) -> Any:
-    (batch, heads, length), dim = kept[3].shape, kept[0].shape[-1]
+    (batch, heads, length), dim = kept[4].shape, kept[0].shape[-1]
     block_m, block_n = _BACKWARD["block_m"], _BACKWARD["block_n"]
     is_single = length <= block_n
     kernel = partial(_backward, **_numbers(dim, dropout), is_single=is_single, block_m=block_m, block_n=block_n)
@@ -93,13 +98,14 @@ def _gradient(dropout: float, interpret: bool, kept: Any, gradient: jax.Array) -
     shapes = [jax.ShapeDtypeStruct(kept[0].shape, kept[0].dtype)]
     if not is_single:
         shapes += [
-            jax.ShapeDtypeStruct((batch, heads, length, dim), "float32"),
+            jax.ShapeDtypeStruct((batch, heads, dim, length), "float32"),
             jax.ShapeDtypeStruct((batch, heads, length), "float32"),
         ]
     gradients, *_ = pl.pallas_call(
         kernel, shapes, grid=(batch * heads,), **compiled(**_BACKWARD, interpret=interpret), name="attention_gradient"
     )(*kept, gradient)
-    return gradients, None, None, None, None
+    to_bias = gradients.astype("float32").sum((0, 1)).reshape(kept[1].shape)
+    return gradients, to_bias, None, None, None, None
 
 
 _attention.defvjp(_attend, _gradient)
@@ -131,7 +137,7 @@ def _product(one: Any, other: Any, contracted: tuple[int, int]) -> Any:
 
 
 def _forward(
-    qkv: Any, factor: Any, term: Any, of_queries: Any, of_keys: Any, outputs: Any, log_sums: Any,
+    qkv: Any, bias: Any, factor: Any, term: Any, of_queries: Any, of_keys: Any, outputs: Any, log_sums: Any,
     *, dropped: int, scale: float, growth: float, block_m: int, block_n: int,
 ) -> None:  # fmt: skip
     """A block of queries of one head of one text, over its blocks of keys."""
@@ -141,11 +147,11 @@ def _forward(
     sequence, block = _divided(pl.program_id(0), blocks)
     text, head = _divided(sequence, heads)
     at, is_query = places(block, block_m, length)
-    query = triton.load(qkv.at[text, at, head, :], mask=is_query[:, None], other=0)
+    query = _load_query(qkv, bias, text, at, is_query, head)
     query_words = triton.load(of_queries.at[text, head, at], mask=is_query, other=0)
 
     def over_keys(i: Any, carry: Any) -> Any:
-        largest, sums, context = carry
+        largest, sums, kept_sums, context = carry
         keys, is_key = places(i, block_n, length)
         key = triton.load(qkv.at[text, keys, heads + head, :], mask=is_key[:, None], other=0)
         value = triton.load(qkv.at[text, keys, 2 * heads + head, :], mask=is_key[:, None], other=0)
@@ -158,19 +164,23 @@ def _forward(
         sums = sums * shrunk + shares.sum(1)
         key_words = triton.load(of_keys.at[keys], mask=is_key, other=0)
         shares = jnp.where(_is_kept(query_words, key_words, dropped), shares, 0)
+        kept_sums = kept_sums * shrunk + shares.sum(1)
         context = context * shrunk[:, None] + _product(shares.astype(value.dtype), value, (1, 0))
-        return larger, sums, context
+        return larger, sums, kept_sums, context
 
-    start = jnp.full(block_m, -1e30, "float32"), jnp.zeros(block_m, "float32"), jnp.zeros((block_m, dim), "float32")
-    largest, sums, context = jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_n)), over_keys, start)
+    nothing = jnp.zeros(block_m, "float32")
+    start = jnp.full(block_m, -1e30, "float32"), nothing, nothing, jnp.zeros((block_m, dim), "float32")
+    blocks = jnp.int32(pl.cdiv(length, block_n))
+    largest, sums, kept_sums, context = jax.lax.fori_loop(jnp.int32(0), blocks, over_keys, start)
+    context += kept_sums[:, None] * triton.load(bias.at[jnp.int32(2), head, :])[None, :]  # Once, and not at each value.
     context = (context * (growth / sums)[:, None]).astype(query.dtype)
     triton.store(outputs.at[text, at, head, :], context, mask=is_query[:, None])
     triton.store(log_sums.at[text, head, at], largest + jnp.log2(sums), mask=is_query)
 
 
 def _backward(
-    qkv: Any, factor: Any, term: Any, of_queries: Any, of_keys: Any, outputs: Any, log_sums: Any, gradient: Any,
-    gradients: Any, *scratch: Any,
+    qkv: Any, bias: Any, factor: Any, term: Any, of_queries: Any, of_keys: Any, outputs: Any, log_sums: Any,
+    gradient: Any, gradients: Any, *scratch: Any,
     dropped: int, scale: float, growth: float, is_single: bool, block_m: int, block_n: int,
     meet: Callable[[], None],
 ) -> None:  # fmt: skip
@@ -183,6 +193,8 @@ def _backward(
     dim = qkv.shape[-1]
     sequence = pl.program_id(0)
     text, head = _divided(sequence, heads)
+
+    value_bias = triton.load(bias.at[jnp.int32(2), head, :])
 
     def delta_of(at: Any, is_query: Any) -> Any:
         output = triton.load(outputs.at[text, at, head, :], mask=is_query[:, None], other=0).astype("float32")
@@ -210,8 +222,9 @@ def _backward(
         def over_queries(j: Any, carry: Any) -> Any:
             to_key, to_value = carry
             at, is_query = places(j, block_m, length)
-            query = triton.load(qkv.at[text, at, head, :], mask=is_query[:, None], other=0)
+            query = _load_query(qkv, bias, text, at, is_query, head)
             wanted = triton.load(gradient.at[text, at, head, :], mask=is_query[:, None], other=0)
+            of_bias = (wanted.astype("float32") * value_bias[None, :]).sum(1)
             if is_single:
                 delta = delta_of(at, is_query)
             else:
@@ -222,17 +235,17 @@ def _backward(
             shares = jnp.exp2(scores - log_sum[None, :])
             is_kept = _is_kept(key_words, query_words, dropped)
             to_value += _product(jnp.where(is_kept, shares, 0).astype(query.dtype), wanted, (1, 0))
-            to_shares = jnp.where(is_kept, _product(value, wanted, (1, 1)), 0) * growth
+            to_shares = jnp.where(is_kept, _product(value, wanted, (1, 1)) + of_bias[None, :], 0) * growth
             to_scores = (shares * (to_shares - delta[None, :])).astype(query.dtype)
             to_key += _product(to_scores, query, (1, 0))
-            to_query = _product(to_scores, key, (0, 0))
+            to_query = _product(key, to_scores, (0, 0))  # [dim, queries], and not of scores that lie the other way.
             is_last = is_query
             if not is_single:
-                place = sums.at[text, head, at, :]
-                to_query += triton.load(place, mask=(is_query & (i > 0))[:, None], other=0)
+                place = sums.at[text, head, :, at]
+                to_query += triton.load(place, mask=(is_query & (i > 0))[None, :], other=0)
                 is_last = is_query & ((i + 1) * block_n >= length)
-                triton.store(place, to_query, mask=(is_query & ((i + 1) * block_n < length))[:, None])
-            to_query = (to_query * (scale * _LN_2)).astype(query.dtype)
+                triton.store(place, to_query, mask=(is_query & ((i + 1) * block_n < length))[None, :])
+            to_query = (to_query * (scale * _LN_2)).astype(query.dtype).T
             triton.store(gradients.at[text, at, head, :], to_query, mask=is_last[:, None])
             return to_key, to_value
 
@@ -245,3 +258,8 @@ def _backward(
             meet()  # What one thread has left in `sums`, another may take up.
 
     jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_n)), over_keys, None)
+
+
+def _load_query(qkv: Any, bias: Any, text: Any, at: Any, is_query: Any, head: Any) -> Any:
+    product = triton.load(qkv.at[text, at, head, :], mask=is_query[:, None], other=0)
+    return (product.astype("float32") + triton.load(bias.at[jnp.int32(0), head, :])[None, :]).astype(product.dtype)

@@ -78,7 +78,7 @@ def _normalise(
     hidden: Any, change: Any, bias: Any, gamma: Any, beta: Any, words: Any,
     epsilon: float, dropout: float, interpret: bool,
 ) -> Any:  # fmt: skip
-    rows, width = hidden.shape
+    rows = hidden.shape[0]
     rows_at_once = _FORWARD["rows_at_once"]
     of_row = jax.ShapeDtypeStruct((rows,), "float32")
     kernel = partial(_forward, rows_at_once=rows_at_once, dropout=dropout, epsilon=epsilon)

@@ -25,7 +25,7 @@ def call_part(owner: keras.layers.Layer, part: keras.layers.Layer, *inputs: Any,
     waits. What is called here is `part.call`, unless something is asked of `part` that only its own call does. The
     hooks that PyTorch runs for all modules see the owner only.
     """
-    is_direct = keras.backend.backend() == "torch" and is_plain(owner, part, inputs[0]) and not part._remat_mode
+    is_direct = keras.backend.backend() == "torch" and is_plain(owner, part, inputs[0])
     return (part.call if is_direct else part)(*inputs, **options)
 
 
@@ -37,10 +37,17 @@ def is_plain(owner: Any, part: Any, hidden: Any) -> bool:
         and not has_hooks(part)
         and part.quantization_mode is None
         and part.activity_regularizer is None
+        and not is_recomputed(part)
         and owner.autocast
         and part.variable_dtype == owner.variable_dtype
         and part.compute_dtype == owner.compute_dtype == keras.backend.standardize_dtype(hidden.dtype)
     )
+
+
+def is_recomputed(layer: Any) -> bool:
+    """Whether `keras.RematScope` has Keras compute the inside of this layer again for the gradient."""
+    mode = layer._remat_mode
+    return bool(mode and mode.mode and (mode.mode != "list_of_layers" or layer.name in mode.layer_names))
 
 
 def has_hooks(layer: Any) -> bool:

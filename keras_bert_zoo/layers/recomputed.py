@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_zoo.layers.parts import is_recomputed
+
 
 class RecomputedLayer(keras.layers.Layer):
     """A layer that trains within `keras.RematScope("list_of_layers", ...)`, with the same dropout again.
@@ -51,12 +53,6 @@ class RecomputedLayer(keras.layers.Layer):
             return outputs
 
         return call
-
-
-def is_recomputed(layer: keras.layers.Layer) -> bool:
-    """Whether a `keras.RematScope` with a list of layers names this one."""
-    mode = layer._remat_mode
-    return bool(mode and mode.mode and layer.name in mode.layer_names)
 
 
 def _read(variable: Any) -> Any:
