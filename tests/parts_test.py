@@ -196,6 +196,56 @@ def test_gradients_of_mixed_precision_are_summed_in_float32(dtype):
         np.testing.assert_allclose(mixed[f"embeddings/{table}/embeddings"], expected, atol=0.005 * largest)
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_the_gradient_of_a_bias_is_summed_in_float32(dtype):
+    inputs = np.random.default_rng(0).normal(size=(20_000, 4)).astype("float32")
+    tokens = keras.Input((4,))
+    model = keras.Model(tokens, Dense(2, dtype=dtype, name="dense")(tokens))
+    found = gradients(model, inputs, lambda x: keras.ops.sum(keras.ops.cast(x, "float32")))
+    np.testing.assert_allclose(found["dense/bias"], [20_000] * 2, rtol=0.002)
+    if dtype == "mixed_bfloat16":  # The other's losses are scaled.
+        model.compile(keras.optimizers.SGD(1.0), loss=lambda _, x: keras.ops.sum(keras.ops.cast(x, "float32")))
+        model.train_on_batch(inputs, np.zeros(20_000))
+        np.testing.assert_allclose(numpy(model.layers[-1].bias), [-20_000] * 2, rtol=0.002)
+
+
+@pytest.mark.parametrize("position", [0, None])
+def test_a_block_adds_up_the_gradients_of_its_biases_in_float32(position):
+    """Of two thousand texts of two tokens, each the same."""
+    layer = EncoderLayer(8, 2, 8, dropout=0.0, attention_dropout=0.0, dtype="mixed_bfloat16", name="block")
+    exact = EncoderLayer(8, 2, 8, dropout=0.0, attention_dropout=0.0, name="block")
+    inputs = np.random.default_rng(0).normal(size=(1, 2, 8)).astype("float32").repeat(2000, axis=0)
+    of_outputs = np.random.default_rng(1).normal(size=8).astype("float32")
+
+    def biases(layer):
+        symbol = keras.Input((2, 8))
+        model = keras.Model(symbol, layer(symbol, output_positions=position))
+        randomise(model)
+        of_x = keras.ops.convert_to_tensor(of_outputs)
+        found = gradients(model, inputs, lambda x: keras.ops.sum(keras.ops.cast(x, "float32") * of_x))
+        return {name: value for name, value in found.items() if name.endswith("bias")}
+
+    expected, found = biases(exact), biases(layer)
+    assert len(found) == 4
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], atol=0.02 * np.abs(expected[name]).max(), err_msg=name)
+
+
+def test_the_pooler_does_so_too():
+    tokens = np.tile([[2, 5, 3]], (2000, 1)).astype("int32")
+    inputs = {"token_ids": tokens, "segment_ids": tokens * 0, "padding_mask": tokens * 0 + 1}
+
+    def bias(dtype):
+        model = BertBackbone(**TINY, dtype=dtype)
+        randomise(model)
+        pooled = keras.Model(model.inputs, model.output["pooled_output"])
+        found = gradients(pooled, inputs, lambda x: keras.ops.sum(keras.ops.cast(x, "float32")))
+        return next(value for name, value in found.items() if name.endswith("pooler/bias"))
+
+    expected = bias("float32")
+    np.testing.assert_allclose(bias("mixed_bfloat16"), expected, atol=0.03 * np.abs(expected).max())
+
+
 def test_a_block_of_another_width_is_refused():
     layer = EncoderLayer(8, 2, 16, name="block")
     layer(HIDDEN)

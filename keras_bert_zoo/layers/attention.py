@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
-from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.dense import Dense, add_bias
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import adds_bias, fused_attention, fused_attention_pays
 from keras_bert_zoo.layers.initializer import Normal
@@ -146,7 +146,7 @@ class SelfAttention(keras.layers.Layer):
         """
         kernel, bias = self.qkv.cast_weights(hidden)
         (to_query, to_key, to_value), (query_bias, _, value_bias) = ops.split(kernel, 3, axis=1), ops.split(bias, 3)
-        query = self._by_heads(ops.matmul(at_positions(hidden, position)[:, 0], to_query) + query_bias)
+        query = self._by_heads(add_bias(ops.matmul(at_positions(hidden, position)[:, 0], to_query), query_bias))
         to_key = ops.transpose(reshape(to_key, (-1, self.num_heads, self.head_dim)), (1, 2, 0))
         scores = ops.matmul(hidden, ops.transpose(ops.matmul(query, to_key), (1, 2, 0)))
         scores = self._softmax(ops.transpose(scores, (0, 2, 1))[:, :, None], mask, position)
@@ -154,7 +154,8 @@ class SelfAttention(keras.layers.Layer):
         weights = ops.cast(weights, self.compute_dtype)
         context = ops.matmul(ops.transpose(ops.matmul(weights, hidden), (1, 0, 2)), self._by_heads(to_value))
         # Where dropout acts the weights do not sum to one.
-        context = context + ops.transpose(ops.sum(weights, -1))[..., None] * self._by_heads(value_bias[None])
+        sums = ops.transpose(ops.sum(ops.cast(weights, "float32"), -1))[..., None]
+        context = add_bias(context, sums * ops.cast(self._by_heads(value_bias[None]), "float32"))
         return ops.transpose(context, (1, 0, 2))[:, None], scores
 
     def _by_heads(self, rows: Any) -> Any:

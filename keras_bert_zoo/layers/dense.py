@@ -8,6 +8,7 @@ from keras import ops
 from keras_bert_zoo.layers.parts import plain_part
 from keras_bert_zoo.layers.passes import are_weights_kept, is_compiled, kept, makes_outputs_alone
 from keras_bert_zoo.layers.rows import from_rows, to_rows
+from keras_bert_zoo.on_cpu import on_cpu
 
 
 def _may_keep(inputs: Any) -> bool:
@@ -33,9 +34,18 @@ def _pack(dense: Any) -> tuple[Any, Any]:
     return pack(kernel), bias
 
 
+def add_bias(product: Any, bias: Any) -> Any:
+    """`product + bias`, rounded once, whose gradient for the bias adds up in float32.
+
+    In half precision JAX and TensorFlow's CPU add it up in that, over all tokens: in bfloat16 it stands still at 256.
+    """
+    wide = keras.backend.result_type(product.dtype, "float32")
+    return ops.cast(ops.cast(product, wide) + ops.cast(bias, wide), product.dtype)
+
+
 @plain_part
 class Dense(keras.layers.Dense):
-    """Keras' Dense, on PyTorch with the bias as part of the product, on TensorFlow with a faster gradient."""
+    """Keras' Dense, on PyTorch with the bias as part of the product, with a faster or an exacter gradient elsewhere."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         backend = keras.backend.backend()
@@ -48,6 +58,8 @@ class Dense(keras.layers.Dense):
                 return self.activation(product(inputs, kernel, bias))
         elif backend == "tensorflow" and (outputs := self._in_tensorflow(inputs)) is not None:
             return self.activation(outputs)
+        elif self._adds_up_in_half(inputs):
+            return self.activation(add_bias(ops.matmul(inputs, self.kernel), self.bias))
         return super().call(inputs, training=training)
 
     def _in_tensorflow(self, inputs: Any) -> Any:
@@ -61,6 +73,12 @@ class Dense(keras.layers.Dense):
         if self.quantization_mode or self.bias is None or not is_for(inputs, self.compute_dtype):
             return None
         return product(inputs, *_cast(self))
+
+    def _adds_up_in_half(self, inputs: Any) -> bool:
+        """Whether the gradient of Keras' sum would lose what `add_bias` keeps."""
+        backend = keras.backend.backend()
+        is_half = self.compute_dtype in ("float16", "bfloat16") and self.quantization_mode is None
+        return is_half and self.bias is not None and (backend == "jax" or (backend == "tensorflow" and on_cpu(inputs)))
 
     def _casts_for_outputs(self) -> bool:
         """Whether TensorFlow need not cast the weights at each batch; LoRA's factors Keras casts one by one."""

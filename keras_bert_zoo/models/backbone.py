@@ -10,6 +10,7 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
+from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.initializer import weights_are_loaded
 from keras_bert_zoo.layers.passes import WalksOnce, torch_compiles
 from keras_bert_zoo.layers.positions import count_of
@@ -131,9 +132,7 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
             for i in range(num_layers)
         ]
         initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
-        pooler_layer = keras.layers.Dense(
-            hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooler"
-        )
+        pooler_layer = Dense(hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooler")
 
         # --- Model
         inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in checks.INPUT_NAMES}
