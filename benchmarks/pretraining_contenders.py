@@ -74,13 +74,10 @@ def make_batch(size: int, length: int, predictions: int) -> dict[str, np.ndarray
     }
 
 
-def keras_bert_zoo(work: Work) -> Callable[[int], object]:
-    import keras
-
-    import keras_bert_zoo as kbz
-
+def data_of(work: Work) -> tuple[dict[str, np.ndarray], ...]:
+    """The inputs, targets and weights that `BertPretrainer` takes at each step."""
     batch = make_batch(work.batch // work.accumulation, work.length, work.predictions)
-    data = (
+    return (
         {
             "token_ids": batch["token_ids"],
             "segment_ids": batch["segment_ids"],
@@ -90,6 +87,28 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
         {"mlm": batch["labels"], "nsp": batch["nsp"]},
         {"mlm": np.ones(batch["labels"].shape, "float32"), "nsp": np.ones(len(batch["nsp"]), "float32")},
     )
+
+
+def backbone_of(work: Work) -> Any:
+    import keras_bert_zoo as kbz
+
+    return kbz.BertBackbone(
+        work.rows,
+        work.layers,
+        work.heads,
+        work.width,
+        4 * work.width,
+        attention_dropout=work.attention_dropout,
+        dtype="mixed_bfloat16" if work.dtype == "bfloat16" else work.dtype,
+    )
+
+
+def keras_bert_zoo(work: Work) -> Callable[[int], object]:
+    import keras
+
+    import keras_bert_zoo as kbz
+
+    data = data_of(work)
 
     class Same(keras.utils.PyDataset):
         def __init__(self, steps: int) -> None:
@@ -120,16 +139,7 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * work.replicas)
             scopes.enter_context(kbz.distribute("mirrored"))
         scopes.enter_context(keras.RematScope("list_of_layers", layer_names=blocks))
-        backbone = kbz.BertBackbone(
-            work.rows,
-            work.layers,
-            work.heads,
-            work.width,
-            4 * work.width,
-            attention_dropout=work.attention_dropout,
-            dtype="mixed_bfloat16" if work.dtype == "bfloat16" else work.dtype,
-        )
-        model = kbz.BertPretrainer(backbone)
+        model = kbz.BertPretrainer(backbone_of(work))
         parts = work.accumulation if work.accumulation > 1 else None
         model.compile(
             kbz.AdamW(1e-4, gradient_accumulation_steps=parts),

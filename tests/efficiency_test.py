@@ -291,7 +291,7 @@ def test_a_program_reads_copies_that_each_pass_makes_anew():
     assert np.abs(outputs[0] - outputs[1]).max() > 0.1
     operations = step.get_concrete_function(batch).graph.get_operations()
     casts = [op.name for op in operations if op.type == "Cast" and tuple(op.inputs[0].shape or ()) in kernels]
-    assert [name.split("/")[-3] for name in casts] == ["pooler_1"]  # Keras' own Dense, once a text.
+    assert not casts
     with pytest.raises(tf.errors.InvalidArgumentError):  # Not an answer of old weights.
         step(batch)
     np.testing.assert_allclose(program(batch), model(batch), atol=0.05)  # By itself a pass.

@@ -72,6 +72,25 @@ def test_training_on_a_card_takes_them(options, kernels, wide, taken):
     assert text.count("__gpu$xla.gpu.triton") == kernels
 
 
+def test_a_layer_in_half_precision_by_itself(taken, monkeypatch):
+    """Without Keras' `__call__`, which casts what layers are given, and with the kernels' own look at dtypes."""
+    layer = SelfAttention(32, 2, dropout=0.1, dtype="mixed_bfloat16")
+    layer.build((2, 9, 32))
+    layer.qkv.bias.assign(np.ones(96))
+    monkeypatch.setattr(jax_attention, "takes", lambda qkv: qkv.dtype == "bfloat16")
+    biases = []
+
+    def attention(qkv, mask, dropout, key, bias):
+        biases.append(numpy(bias.astype("float32")))
+        return qkv[:, :, 2]
+
+    monkeypatch.setattr(jax_attention, "attention", attention)
+    values = ([variable.value for variable in variables] for variables in
+              (layer.trainable_variables, layer.non_trainable_variables))  # fmt: skip
+    layer.stateless_call(*values, jax.numpy.ones((2, 9, 32), "bfloat16"), training=True)
+    np.testing.assert_array_equal(biases, np.ones((1, 3, 2, 16)))
+
+
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_layer_trains_with_them_as_without(lora, taken, monkeypatch):
     def attention(qkv, mask, dropout, key, bias):

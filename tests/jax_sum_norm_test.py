@@ -129,6 +129,39 @@ def test_a_block_trains_with_them_as_without(options, dropout, recomputed, reque
         np.testing.assert_allclose(one, other, atol=2e-5 * np.abs(other).max())
 
 
+@pytest.mark.parametrize("position", [None, 1])
+def test_a_block_in_half_precision_by_itself(position, monkeypatch, request):
+    """Without Keras' `__call__`, which casts what layers are given, and with the kernels' own look at dtypes."""
+    layer = EncoderLayer(64, 2, 64, dropout=0.0, attention_dropout=0.0, dtype="mixed_bfloat16")
+    layer.build((2, 5, 64))
+    for weight in layer.weights:
+        if weight.name == "bias":
+            weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    hidden = jax.numpy.asarray(case(2, 5, 64)[0], "bfloat16")
+    values = [weight.value for weight in layer.trainable_variables], []
+
+    def outputs():
+        found, _ = layer.stateless_call(*values, hidden, training=True, output_positions=position)
+        return numpy(found.astype("float32"))
+
+    expected = outputs()
+    takes = jax_sum_norm.takes
+    calls = request.getfixturevalue("interpreted")
+    monkeypatch.setattr(jax_sum_norm, "takes", takes)
+    monkeypatch.setattr(jax_sum_norm, "is_for_card", lambda dtype, batch: dtype == "bfloat16")
+    found = outputs()
+    assert len(calls) == 2
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
+def test_no_rows_at_all(interpreted):
+    layer = EncoderLayer(48, 3, 64)
+    layer.build((2, 5, 48))
+    nowhere = np.zeros((2, 0), "int32")
+    gradients = outputs_and_gradients(layer, jax.numpy.asarray(case(2, 5, 48)[0]), None, output_positions=nowhere)
+    assert not any(np.any(gradient) for gradient in gradients)
+
+
 def test_a_block_shows_its_probabilities_all_the_same(interpreted):
     layer = EncoderLayer(48, 3, 64)
     layer.build((2, 5, 48))
@@ -137,11 +170,11 @@ def test_a_block_shows_its_probabilities_all_the_same(interpreted):
     assert len(interpreted) == 2
 
 
-@pytest.mark.parametrize("case_", ["prediction", "int8", "activity_regularizer", "recomputed", "own_call"])
+@pytest.mark.parametrize("case_", ["prediction", "int8", "activity_regularizer", "recomputed", "own_call", "rate"])
 def test_what_asks_for_more_is_computed_without_them(case_, interpreted):
     names = ["output_norm"] if case_ == "recomputed" else []
     with keras.RematScope("list_of_layers", layer_names=names):
-        layer = EncoderLayer(48, 3, 64)
+        layer = EncoderLayer(48, 3, 64, dropout=1 - 1e-9 if case_ == "rate" else 0.1)
     layer.build((2, 5, 48))
     if case_ == "int8":
         layer.output_dense.quantize("int8")

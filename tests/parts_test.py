@@ -246,6 +246,16 @@ def test_the_pooler_does_so_too():
     np.testing.assert_allclose(bias("mixed_bfloat16"), expected, atol=0.03 * np.abs(expected).max())
 
 
+def test_what_is_cut_from_a_backbone_is_saved(tmp_path):
+    model = BertBackbone(**TINY)
+    pooled = keras.Model(model.inputs, model.output["pooled_output"])
+    pooled.save(tmp_path / "pooled.keras")
+    loaded = keras.saving.load_model(tmp_path / "pooled.keras")
+    tokens = np.array([[2, 5, 3]], "int32")
+    inputs = {"token_ids": tokens, "segment_ids": tokens * 0, "padding_mask": tokens * 0 + 1}
+    np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(pooled(inputs)))
+
+
 def test_a_block_of_another_width_is_refused():
     layer = EncoderLayer(8, 2, 16, name="block")
     layer(HIDDEN)

@@ -99,7 +99,11 @@ def test_its_gradients_have_gradients():
 
 @pytest.mark.parametrize(
     "dtype, trained, taken",
-    [("float32", True, 4 * TINY["num_layers"] + 1), ("float32", False, 0), ("mixed_bfloat16", True, 0)],
+    [
+        ("float32", True, 4 * TINY["num_layers"] + 1),
+        ("float32", False, 0),
+        ("mixed_bfloat16", True, 4 * TINY["num_layers"] + 1),
+    ],
 )
 def test_every_product_of_blocks_and_head_takes_it_in_training(dtype, trained, taken):
     """But the attention's own, and the choice of masked tokens: their batches have the texts' size, or rank four."""

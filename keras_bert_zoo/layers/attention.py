@@ -117,7 +117,8 @@ class SelfAttention(keras.layers.Layer):
         explicit = shows_scores or output_positions is not None
         bias = None
         if not explicit and self._leaves_bias(hidden, shape, dropout):
-            qkv, bias = ops.matmul(hidden, self.qkv.kernel), ops.reshape(self.qkv.bias, shape[2:])
+            kernel, bias = self.qkv.cast_weights(hidden)
+            qkv, bias = ops.matmul(hidden, kernel), ops.reshape(bias, shape[2:])
         else:
             qkv = call_part(self, self.qkv, to_rows(hidden))
         qkv = reshape(qkv, shape)
@@ -134,9 +135,9 @@ class SelfAttention(keras.layers.Layer):
         return ops.transpose(context, (0, 2, 1, 3)), scores
 
     def _leaves_bias(self, hidden: Any, shape: tuple[int, ...], dropout: float) -> bool:
-        if keras.backend.backend() != "jax" or not is_plain(self, self.qkv, hidden):
+        if not dropout or keras.backend.backend() != "jax" or not is_plain(self, self.qkv, hidden):
             return False
-        return adds_bias(keras.KerasTensor(shape, hidden.dtype), self.causal, dropout)
+        return adds_bias(keras.KerasTensor(shape, self.compute_dtype), self.causal)
 
     def _at_one(self, hidden: Any, mask: Any, position: int, training: bool | None) -> tuple[Any, Any]:
         """The same at one position of each text, for which no token needs a key and a value.

@@ -35,15 +35,16 @@ def _pack(dense: Any) -> tuple[Any, Any]:
 
 
 def add_bias(product: Any, bias: Any) -> Any:
-    """`product + bias`, rounded once, whose gradient for the bias adds up in float32.
+    """`product + bias`, whose gradient for the bias adds up in float32.
 
     In half precision JAX and TensorFlow's CPU add it up in that, over all tokens: in bfloat16 it stands still at 256.
     """
-    wide = keras.backend.result_type(product.dtype, "float32")
-    return ops.cast(ops.cast(product, wide) + ops.cast(bias, wide), product.dtype)
+    wide = ops.cast(bias, keras.backend.result_type(product.dtype, "float32"))
+    return product + ops.cast(ops.broadcast_to(wide, ops.shape(product)), product.dtype)
 
 
 @plain_part
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class Dense(keras.layers.Dense):
     """Keras' Dense, on PyTorch with the bias as part of the product, with a faster or an exacter gradient elsewhere."""
 

@@ -23,7 +23,7 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
         dropped = round(self.rate * _DRAWS)
-        if training and 0 < dropped < _DRAWS and self.seed is None and self.noise_shape is None:
+        if training and self.draws_cheaply:
             backend = keras.backend.backend()
             if backend == "jax":
                 return _in_jax(inputs, self.rate, self.seed_generator.next())
@@ -37,6 +37,11 @@ class Dropout(keras.layers.Dropout):
                 if not on_cpu(inputs) and is_traced():
                     return _in_program(inputs, self.rate)
         return super().call(inputs, training=training)
+
+    @property
+    def draws_cheaply(self) -> bool:
+        """Whether a draw is not left to Keras: there is something to drop, and nobody has said how."""
+        return 0 < round(self.rate * _DRAWS) < _DRAWS and self.seed is None and self.noise_shape is None
 
 
 def _in_jax(inputs: Any, rate: float, key: Any) -> Any:

@@ -132,7 +132,7 @@ class EncoderLayer(RecomputedLayer):
     def _is_fused(self, hidden: Any, training: bool | None) -> bool:
         attention = self.attention
         parts = attention, attention.output_dense, self.attention_norm, self.output_dense, self.output_norm
-        return fuses_sum_norm(self, (*parts, self.dropout_layer), hidden, training)
+        return fuses_sum_norm(self, parts, self.dropout_layer, hidden, training)
 
     def _fused(self, hidden: Any, padding_mask: Any, output_positions: Any, *options: Any) -> tuple[Any, Any]:
         """The same, with fewer passes over memory."""

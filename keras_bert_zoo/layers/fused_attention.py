@@ -22,7 +22,7 @@ def fused_attention(
         causal: If True, a position sees itself and those before it only.
         dropout: Rate at which probabilities are dropped; only where `drops_out(qkv, causal)`.
         seeds: Keras' generator of seeds; of use with dropout on JAX.
-        bias: `[3, heads, head_dim]`, what is added to `qkv` first; only where `adds_bias(qkv, causal, dropout)`.
+        bias: `[3, heads, head_dim]`, added to `qkv` first; only with dropout and where `adds_bias(qkv, causal)`.
 
     Returns:
         `[batch, length, heads, head_dim]`.
@@ -52,15 +52,12 @@ def drops_out(qkv: Any, causal: bool) -> bool:
     return not on_cpu(qkv) and (keras.backend.backend() == "torch" or _own_kernels(qkv, causal) is not None)
 
 
-def adds_bias(qkv: Any, causal: bool, dropout: float) -> bool:
-    """Whether the kernel takes a product without its bias: XLA would read and write the whole to add it.
+def adds_bias(qkv: Any, causal: bool) -> bool:
+    """Whether the kernel takes a product without its bias, of which `qkv` has shape and dtype.
 
-    Args:
-        qkv: Something of the shape and dtype of the product.
-        causal: As in `fused_attention`.
-        dropout: As in `fused_attention`.
+    XLA would read and write the whole to add it.
     """
-    return bool(dropout) and keras.backend.backend() == "jax" and _own_kernels(qkv, causal) is not None
+    return keras.backend.backend() == "jax" and _own_kernels(qkv, causal) is not None
 
 
 def _own_kernels(qkv: Any, causal: bool) -> Any:

@@ -20,7 +20,7 @@ def is_for_card(dtype: Any, batch: int) -> bool:
 
 
 def is_divided(batch: int) -> bool:
-    """Whether each device has a share of the batch, whole texts and heads."""
+    """Whether each device has a share of the batch, whole texts with all that is theirs."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return True

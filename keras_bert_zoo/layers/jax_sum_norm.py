@@ -42,17 +42,19 @@ def sum_norm(
     Args:
         hidden: `[batch, length, width]`.
         change: The same shape and dtype.
-        bias: float32 `[width]`.
+        bias: float32 `[width]`, as the other weights, within a model with values of its `compute_dtype`.
         gamma: float32 `[width]`.
         beta: float32 `[width]`.
         epsilon: Added to the variance.
         dropout: The share that is dropped, to 2^-32.
-        key: What the random words are drawn with: the values are dropped that `Dropout` drops.
+        key: What the random words are drawn with: the values are dropped that a `Dropout` which `draws_cheaply` drops.
         interpret: Whether to compute what the kernels compute without a card.
 
     Returns:
         `[batch, length, width]`.
     """
+    if not hidden.size:
+        return hidden
     of_share = partial(_of_share, epsilon=epsilon, dropout=dropout, interpret=interpret)
     key = jax.random.key(0) if key is None else key
     return by_share(of_share, key, (hidden, change), (bias, gamma, beta))
@@ -176,7 +178,7 @@ def _backward(
 
 def _tile(i: Any, rows_at_once: int, rows: int, width: int) -> tuple[Any, Any, Any, Any]:
     """The i-th block of rows, and whole rows' columns, of which Triton wants a power of two."""
-    return (*places(i, rows_at_once, rows), *places(0, pl.next_power_of_2(width), width))
+    return (*places(i, rows_at_once, rows), *places(jnp.int32(0), pl.next_power_of_2(width), width))
 
 
 def _dropped(values: Any, first_row: Any, width: int, words: Any, dropout: float) -> Any:

@@ -9,6 +9,7 @@ from keras_bert_zoo.layers.parts import plain_part
 
 
 @plain_part
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class AdaptableDense(Dense):
     """A Dense whose saved weights keep LoRA's two factors apart.
 
