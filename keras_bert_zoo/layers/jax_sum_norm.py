@@ -160,11 +160,11 @@ def _backward(
 
         mean, scale = (triton.load(ref.at[at], mask=is_row, other=0)[:, None] for ref in (means, scales))
         wanted = load(gradient)
-        normal = jnp.where(is_inside, (load(sums) - mean) * scale, 0)
+        normal = (load(sums) - mean) * scale
         of_normal = wanted * triton.load(gamma.at[all_columns], mask=is_column, other=0)[None, :]
         along = (of_normal * normal).sum(1)[:, None] / width
         to_sum = (of_normal - of_normal.sum(1)[:, None] / width - normal * along) * scale
-        to_product = _dropped(jnp.where(is_inside, to_sum, 0), at.start, width, words, dropout)
+        to_product = _dropped(to_sum, at.start, width, words, dropout)
         triton.store(to_hidden.at[at, all_columns], to_sum.astype(to_hidden.dtype), mask=is_inside)
         triton.store(to_change.at[at, all_columns], to_product.astype(to_change.dtype), mask=is_inside)
         return bias_sum + to_product, gamma_sum + wanted * normal, beta_sum + wanted

@@ -25,7 +25,7 @@ def call_part(owner: keras.layers.Layer, part: keras.layers.Layer, *inputs: Any,
     waits. What is called here is `part.call`, unless something is asked of `part` that only its own call does. The
     hooks that PyTorch runs for all modules see the owner only.
     """
-    is_direct = keras.backend.backend() == "torch" and is_plain(owner, part, inputs[0])
+    is_direct = keras.backend.backend() == "torch" and is_plain(owner, part, inputs[0]) and not part._remat_mode
     return (part.call if is_direct else part)(*inputs, **options)
 
 
