@@ -10,6 +10,7 @@ Needs jax[cuda12] or jax[cuda13], and no card.
 """
 
 import argparse
+import math
 import os
 import re
 from collections import Counter
@@ -82,13 +83,8 @@ def kernels(program: str) -> list[dict[str, Any]]:
 
 def _size(kind: str) -> int:
     """Bytes of an array's type, or of a tuple's."""
-    total = 0
-    for dtype, lengths in re.findall(r"(\w+)\[([\d,]*)\]", kind):
-        count = 1
-        for length in filter(None, lengths.split(",")):
-            count *= int(length)
-        total += BYTES.get(dtype, 4) * count
-    return total
+    arrays = re.findall(r"(\w+)\[([\d,]*)\]", kind)
+    return sum(BYTES.get(dtype, 4) * math.prod(map(int, re.findall(r"\d+", lengths))) for dtype, lengths in arrays)
 
 
 def _kind(name: str, operation: str, rest: str) -> str:

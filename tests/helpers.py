@@ -3,6 +3,9 @@
 import copy
 import importlib.util
 import inspect
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import keras
@@ -157,6 +160,12 @@ def gradients(model, inputs, loss):
         loss(model(inputs)).backward()
         grads = [w.value.grad for w in weights]
     return {w.path: numpy(grad) for w, grad in zip(weights, grads, strict=True)}
+
+
+def on_devices(script, count=4):
+    """Run it in a process of its own, in which JAX has so many devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "XLA_FLAGS": flags})
 
 
 def crossentropy(logits, labels):

@@ -1,16 +1,12 @@
 """JAX' kernels of attention with dropout, interpreted, and lowered for a card that is not there."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 
 from keras_bert_zoo.layers import SelfAttention
 from tests.attention_oracle import CASES, assert_attention, case, is_kept
-from tests.helpers import numpy
+from tests.helpers import numpy, on_devices
 
 if keras.backend.backend() != "jax":
     pytest.skip("JAX' own", allow_module_level=True)
@@ -143,8 +139,7 @@ assert_attention(qkv, mask, kept, rate, gradient, np.asarray(outputs), np.asarra
 
 
 def test_each_of_several_devices_has_a_share_and_draws_of_its_own():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    subprocess.run([sys.executable, "-c", SHARES], check=True, env={**os.environ, "XLA_FLAGS": flags})
+    on_devices(SHARES)
 
 
 def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):

@@ -1,8 +1,5 @@
 """JAX' kernels of a residual sum with dropout and LayerNorm, interpreted, and lowered for a card that is not there."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 
 import keras
@@ -11,7 +8,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import EncoderLayer
-from tests.helpers import numpy
+from tests.helpers import numpy, on_devices
 
 if keras.backend.backend() != "jax":
     pytest.skip("JAX' own", allow_module_level=True)
@@ -232,8 +229,7 @@ assert_all_close((outputs, *gradients), oracle(hidden, change, gradient, *weight
 
 
 def test_each_of_several_devices_has_a_share_and_draws_of_its_own():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    subprocess.run([sys.executable, "-c", SHARES], check=True, env={**os.environ, "XLA_FLAGS": flags})
+    on_devices(SHARES)
 
 
 def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):

@@ -94,19 +94,14 @@ class SelfAttention(keras.layers.Layer):
         return (output, scores) if return_attention_scores else output
 
     def attend(
-        self,
-        hidden: Any,
-        padding_mask: Any = None,
-        output_positions: Any = None,
-        training: bool | None = None,
-        return_attention_scores: bool = False,
+        self, hidden: Any, padding_mask: Any, output_positions: Any, training: bool | None, shows_scores: bool
     ) -> tuple[Any, Any]:
         """What the output's product is of, `[batch, n, hidden_dim]`, and the probabilities where they are asked for."""
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
         if isinstance(output_positions, int) and is_plain(self, self.qkv, hidden):
             context, scores = self._at_one(hidden, mask, output_positions, training)
         else:
-            context, scores = self._at_many(hidden, mask, output_positions, training, return_attention_scores)
+            context, scores = self._at_many(hidden, mask, output_positions, training, shows_scores)
         return reshape(context, (*ops.shape(context)[:2], self.hidden_dim)), scores
 
     def _at_many(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from keras_bert_zoo.layers.dropout import hash_of_places
+from keras_bert_zoo.layers.dropout import drop_out
 from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_card, places
 
 _FORWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
@@ -60,12 +60,12 @@ def sum_norm(
     return by_share(of_share, key, (hidden, change), (bias, gamma, beta))
 
 
-def _of_share(key: Any, hidden: Any, change: Any, *weights: Any, **options: Any) -> jax.Array:
-    rows = hidden.size // hidden.shape[-1], hidden.shape[-1]
+def _of_share(
+    key: Any, hidden: Any, change: Any, *weights: Any, epsilon: float, dropout: float, interpret: bool
+) -> jax.Array:
     words = jax.random.bits(key, (2,), "uint32")
-    return _sum_norm(hidden.reshape(rows), change.reshape(rows), *weights, words, *options.values()).reshape(
-        hidden.shape
-    )
+    rows = (array.reshape(-1, hidden.shape[-1]) for array in (hidden, change))
+    return _sum_norm(*rows, *weights, words, epsilon, dropout, interpret).reshape(hidden.shape)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
@@ -182,11 +182,10 @@ def _tile(i: Any, rows_at_once: int, rows: int, width: int) -> tuple[Any, Any, A
 
 
 def _dropped(values: Any, first_row: Any, width: int, words: Any, dropout: float) -> Any:
-    """The tile with what `Dropout` drops left out, and the rest grown."""
+    """The tile as `Dropout` leaves it, which counts places over all rows."""
     if not dropout:
         return values
     first, second = (triton.load(words.at[jnp.int32(i)]) for i in range(2))
     row = first_row + jax.lax.broadcasted_iota("int32", values.shape, 0)
     place = row * width + jax.lax.broadcasted_iota("int32", values.shape, 1)
-    draws = hash_of_places(place.astype("uint32"), first, second)
-    return jnp.where(draws >= jnp.uint32(round(dropout * 2**32)), values * (1 / (1 - dropout)), 0)
+    return drop_out(values, dropout, place.astype("uint32"), first, second)

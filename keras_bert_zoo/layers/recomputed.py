@@ -26,13 +26,8 @@ class RecomputedLayer(keras.layers.Layer):
                 f"Received: mode={self._remat_mode.mode!r}"
             )
 
-    @property
-    def is_recomputed(self) -> bool:
-        """Keras' own condition, known before a call: what a call gathers for it takes time at each batch on PyTorch."""
-        return is_recomputed(self)
-
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        if not self.is_recomputed:
+        if not is_recomputed(self):  # Keras asks later: what is gathered here takes time at each batch on PyTorch.
             return layer_call
         variables = self.variables
         weights = {id(weight) for weight in self.weights}  # A frozen one is not written: autocast reads it rounded.

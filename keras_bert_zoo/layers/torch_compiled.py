@@ -12,7 +12,7 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
-from keras_bert_zoo.layers.parts import has_hooks
+from keras_bert_zoo.layers.parts import has_hooks, is_recomputed
 from keras_bert_zoo.layers.passes import read_once
 from keras_bert_zoo.layers.recomputed import RecomputedLayer
 from keras_bert_zoo.layers.torch_product import is_traced
@@ -102,7 +102,7 @@ def _does_more(layer: Any) -> bool:
         or layer.activity_regularizer is not None
         or layer.quantization_mode == "float8"  # Keeps a history of what it has seen.
         or (layer.quantization_mode is not None and torch.is_grad_enabled())  # Has a gradient of its own.
-        or (isinstance(layer, RecomputedLayer) and layer.is_recomputed)
+        or (isinstance(layer, RecomputedLayer) and is_recomputed(layer))
     )
 
 
