@@ -7,8 +7,8 @@ onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax; the novels are fo
 corpus; `--original`, the folder of google-research/bert that `prepare_speed.py` describes, puts the original beside.
 Reports go to `WORK` and `results/`, and together to `results/README.md`. What `WORK` has of this machine, these
 versions and this code is not run again, so the command may be interrupted, and what fails is left for the next time;
-`WORK` also takes the scripts' logs and a model of BERT base's size with random weights. On a GPU:
-`gpu_pretraining.py`, and `finetune_speed.py --device gpu`.
+`--only base_8x128_float32,load_time` makes some. `WORK` also takes the scripts' logs and a model of BERT base's size
+with random weights. On a GPU: `gpu_pretraining.py`, and `finetune_speed.py --device gpu`.
 """
 
 import argparse
@@ -98,14 +98,16 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--original", type=Path)
     parser.add_argument("--rounds", type=int, help="of fine-tuning and pre-training, in place of their own number")
-    parser.add_argument("--only", nargs="+", metavar="REPORT", help="by default all are made")
+    # With commas, as words after it would take the novels, too.
+    some = {"type": lambda names: names.split(","), "metavar": "REPORT,…"}
+    parser.add_argument("--only", **some, help="by default all are made")
     arguments = parser.parse_args()
     work, base = arguments.work.resolve(), arguments.work.resolve() / "base"
     arguments.novels = [path.resolve() for path in arguments.novels]
     unfinished = work / "unfinished"  # Where scripts that can go on find what they have measured.
     wanted = reports(arguments, base, unfinished)
     if not set(arguments.only or ()) <= set(wanted):
-        parser.error(f"--only must name some of {', '.join(wanted)}. Received: {' '.join(arguments.only)}")
+        parser.error(f"--only must name some of {', '.join(wanted)}. Received: {', '.join(arguments.only)}")
     data_folder()
     if not (arguments.preset / "vocab.txt").is_file():
         parser.error(f"--preset must be a directory with a vocab.txt. Received: {arguments.preset}")
