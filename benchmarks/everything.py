@@ -99,15 +99,15 @@ def main() -> None:
     parser.add_argument("--original", type=Path)
     parser.add_argument("--rounds", type=int, help="of fine-tuning and pre-training, in place of their own number")
     # With commas, as words after it would take the novels, too.
-    some = {"type": lambda names: names.split(","), "metavar": "REPORT,…"}
-    parser.add_argument("--only", **some, help="by default all are made")
+    parser.add_argument("--only", metavar="REPORT,…", help="by default all are made")
     arguments = parser.parse_args()
     work, base = arguments.work.resolve(), arguments.work.resolve() / "base"
     arguments.novels = [path.resolve() for path in arguments.novels]
     unfinished = work / "unfinished"  # Where scripts that can go on find what they have measured.
     wanted = reports(arguments, base, unfinished)
-    if not set(arguments.only or ()) <= set(wanted):
-        parser.error(f"--only must name some of {', '.join(wanted)}. Received: {', '.join(arguments.only)}")
+    only = list(wanted) if arguments.only is None else arguments.only.split(",")
+    if not set(only) <= set(wanted):
+        parser.error(f"--only must name some of {', '.join(wanted)}. Received: {arguments.only}")
     data_folder()
     if not (arguments.preset / "vocab.txt").is_file():
         parser.error(f"--preset must be a directory with a vocab.txt. Received: {arguments.preset}")
@@ -124,7 +124,7 @@ def main() -> None:
     for name, (_, command) in wanted.items():
         report = work / f"{name}.md"
         done = is_current(report, arguments.peers_python) and is_whole(report)
-        if done or (arguments.only and name not in arguments.only):
+        if done or name not in only:
             continue
         print(f"== {name}", flush=True)
         with (work / f"{name}.log").open("w", encoding="utf-8") as log:

@@ -34,7 +34,7 @@ LABELS = [0, 1, 1, 2, 0, 1]
 
 def slow_on(*backends):
     """Marks a test as slow where its programs compile for long; the other backends run it each time."""
-    return pytest.mark.slow if keras.backend.backend() in backends else lambda test: test
+    return pytest.mark.slow if keras.backend.backend() in backends else pytest.mark.skipif(False, reason="is quick")
 
 
 def left_to_torch():

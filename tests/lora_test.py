@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise
+from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise, slow_on
 from tests.optimizer_oracles import DECAY, clip
 from tests.theirs import run_theirs
 
@@ -63,8 +63,7 @@ def test_one_step_by_hand(adapted):
         ("lora", "float32"),
         ("lora", "mixed_bfloat16"),
         ("int8", "float32"),
-        # JAX compiles each step of the quantization by itself.
-        pytest.param("int8", "mixed_bfloat16", marks=pytest.mark.slow if keras.backend.backend() == "jax" else ()),
+        pytest.param("int8", "mixed_bfloat16", marks=slow_on("jax")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each Dropout
