@@ -121,14 +121,16 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
         def __getitem__(self, index: int) -> Any:
             return data
 
-        def to_tf(self) -> Any:
-            """As `PretrainingBatches` has it: left to Keras, TensorFlow's tuning holds up the end of each `fit`."""
-            import tensorflow as tf
+    def same(steps: int) -> Any:
+        """Fed as `PretrainingBatches` are: by a data set of Keras' making, TensorFlow would hold up each `fit`'s end."""
+        if work.backend != "tensorflow":
+            return Same(steps)
+        import tensorflow as tf
 
-            from keras_bert_zoo.text.tf_dataset import tf_dataset
+        from keras_bert_zoo.text.tf_dataset import tf_dataset
 
-            signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), data)
-            return tf_dataset(lambda _: data, signature, self.steps)
+        signature = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), data)
+        return tf_dataset(lambda _: data, signature, steps)
 
     blocks = [f"encoder_layer_{i}" for i in range(work.layers)] if work.rematerialise else []
     with contextlib.ExitStack() as scopes:
@@ -146,7 +148,7 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
             steps_per_execution=work.steps_per_execution,
             jit_compile=True if work.compiled else "auto",
         )
-    return lambda steps: model.fit(Same(steps * work.accumulation), verbose=0)
+    return lambda steps: model.fit(same(steps * work.accumulation), verbose=0)
 
 
 def transformers(work: Work) -> Callable[[int], object]:
