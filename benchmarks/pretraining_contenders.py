@@ -122,7 +122,7 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
             return data
 
     def same(steps: int) -> Any:
-        """Fed as `PretrainingBatches` are: by a data set of Keras' making, TensorFlow would hold up each `fit`'s end."""
+        """Fed as `PretrainingBatches` are: a data set of Keras' making would hold up the end of each `fit`."""
         if work.backend != "tensorflow":
             return Same(steps)
         import tensorflow as tf
