@@ -175,11 +175,12 @@ def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterat
 
 
 def main() -> None:
+    known = [*sweeps(False, ""), "corpus"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="texts for the corpus, as prose")
     parser.add_argument("--vocab", type=Path)
     parser.add_argument("--backend", default="tensorflow")
-    parser.add_argument("--only", nargs="+", metavar="SWEEP", help=f"of {', '.join(sweeps(False, ''))}, corpus")
+    parser.add_argument("--only", nargs="+", choices=known, default=known, help="sweeps, after the files")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table", action="store_true", help="draw what is there; measure nothing")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -195,13 +196,13 @@ def main() -> None:
             measured.setdefault(row["sweep"], []).append((row["n"], row))
     else:
         for sweep, works in sweeps(options.quick, options.backend).items():
-            if not options.only or sweep in options.only:
+            if sweep in options.only:
                 measured[sweep] = [(n, once(results, work, sweep=sweep, n=n)) for n, work in works]
-        if options.files and (not options.only or "corpus" in options.only):
+        if options.files and "corpus" in options.only:
             measured["corpus"] = list(corpus(options.files, options.vocab, results, options.quick))
     rows = [row for found in measured.values() for _, row in found]
     if all("error" in row for row in rows):
-        sys.exit(f"Nothing could be measured: {rows[0]['error'] if rows else 'no sweep of that name'}")
+        sys.exit(f"Nothing could be measured: {rows[0]['error'] if rows else 'the corpus needs files'}")
     facts = about_rows("scaling.py", options, rows)
     laws = report(measured, options.out / f"{name}.svg")
     text = "\n".join(["# Cost, and the laws that fit it", "", *describe(facts), "", laws])
