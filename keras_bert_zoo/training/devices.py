@@ -43,7 +43,7 @@ class Device:
 # and 206 on a V100 (TensorFlow 2 with XLA); 844 on an H100 in MLPerf at up to 512, where half is padding that is
 # skipped (Krell et al. 2021). 81.4 hours of the paper's schedule at a batch of 512 on 16 chips of TPU v3 (You et al.
 # 2019, table 1). On two cores with AVX-512, whose matrix products reach 1.95e11 FLOP/s, our BERT base on PyTorch in
-# float32 trains 2.62 sequences/s at length 128 (benchmarks/results/pretraining_step.json); their memory's and their
+# float32 trains 2.35 sequences/s at length 128 (benchmarks/results/pretraining_step.json); their memory's and their
 # network's bandwidth, 10 Gb/s, are guesses.
 DEVICES = {
     "h200": Device(989e12, 141e9, 4.8e12, 450e9, 8, 50e9, 8, driver="H200"),
@@ -58,7 +58,7 @@ DEVICES = {
     "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5 lite"),
     "tpu_v5p": Device(459e12, 95e9, 2.765e12, 600e9, 8960, 6.25e9, 4, driver="TPU v5p"),
     "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 6.25e9, 8, driver="TPU v6 lite"),
-    "cpu": Device(1.95e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.94, precision=4),
+    "cpu": Device(1.95e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.84, precision=4),
 }
 
 # NVIDIA's data sheets of boards with the names of others, fewer cores or less power.
