@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -24,7 +25,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.progress import Speed
-from keras_bert_zoo.training.runs import SaveState, State
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN
 from tests.helpers import SHALLOW, WORDS, numpy, slow_on
 
 SENTENCES = [
@@ -386,6 +387,16 @@ def test_states_of_a_stream_are_whole_executions_apart():
     assert Run("data", steps=900, gradient_accumulation_steps=2, steps_per_execution=8).save_every == 450
     with pytest.raises(ValueError, match="Received: steps_per_execution=8, of 1802"):
         Run("*.tfrecord", steps=901, **records)
+
+
+def test_the_step_of_a_nan():
+    """Of six batches, two an update: the last execution of four has two of its own."""
+    callback = StopAtNaN(SimpleNamespace(epoch_steps=3, last=lambda: "no state"))
+    callback.set_params({"steps": 6})
+    for epoch, batch, step in ((1, 7, 6), (1, 3, 5), (0, 0, 1)):
+        callback.on_epoch_begin(epoch)
+        with pytest.raises(ValueError, match=f"after step {step}; no state"):
+            callback.on_train_batch_end(batch, {"loss": np.nan})
 
 
 def test_a_nan_stops_the_run(run, tmp_path):

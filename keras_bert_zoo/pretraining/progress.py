@@ -39,7 +39,8 @@ class Speed(keras.callbacks.Callback):
         self._start = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        rate = (batch + 1) / (time.perf_counter() - self._start)
+        # Keras counts the last execution of several steps as a whole one.
+        rate = min(batch + 1, self.params["steps"]) / (time.perf_counter() - self._start)
         self._logs = {name: step * rate for name, step in self._step.items()}
         if logs is not None:
             logs.update(self._logs)

@@ -193,9 +193,11 @@ class StopAtNaN(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = (logs or {}).get("loss")
         if loss is not None and not np.isfinite(loss):
-            epoch_steps = self._state.epoch_steps or self.params["steps"]
-            parts = self.params["steps"] // epoch_steps  # Where an update takes several batches.
-            step = self._epoch * epoch_steps + batch // parts + 1
+            batches = self.params["steps"]
+            epoch_steps = self._state.epoch_steps or batches
+            parts = batches // epoch_steps  # Where an update takes several batches.
+            last = min(batch, batches - 1)  # Keras counts the last execution of several steps as a whole one.
+            step = self._epoch * epoch_steps + last // parts + 1
             self._first = min(step, self._first or step)
             raise ValueError(
                 f"The loss must be finite. Received: {loss} after step {self._first}; {self._state.last()}"
