@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
+from keras_bert_zoo.files import write_json
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from tests.finetuning_test import SENTENCES, mrpc, write
@@ -224,6 +225,34 @@ def test_a_killed_sweep_goes_on(name, trainings, tmp_path):
     again = search(tuner_of(kind, tmp_path / "killed", options, **space))
     assert len(trainings.rows) == count
     assert kbz.tuning.table(again) == kbz.tuning.table(tuner)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_sweep_goes_on_between_two_of_its_files(name, trainings, tmp_path, monkeypatch):
+    """The disk had place for a trial's file, and none for that of all trials."""
+    from keras_bert_zoo.tuning import resuming
+    from keras_bert_zoo.tuning.sweep import _tuner_class
+
+    kind, options = _tuner_class(name), {**SEARCHES[name][1], "seed": 3}
+    space = {"learning_rate": [i / 1000 for i in range(1, 7)]} | ({"epochs": None} if name == "hyperband" else {})
+    search(tuner_of(kind, tmp_path / "whole", options, **space))
+    whole, trainings.rows = trainings.rows, []
+
+    def full(path, value):
+        if path.name == "oracle.json" and len(value["start_order"]) == 3:
+            raise OSError("No space left on device")
+        write_json(path, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(resuming, "write_json", full)
+        with pytest.raises(OSError, match="No space left"):
+            search(tuner_of(kind, tmp_path / "full", options, **space))
+    assert len(trainings.rows) == 2
+    tuner = search(tuner_of(kind, tmp_path / "full", options, **space))
+    assert {row["status"] for row in kbz.tuning.table(tuner)} == {"COMPLETED"}
+    more = name == "hyperband"  # Whose rounds do not know it.
+    assert len(trainings.rows) == len(whole) + more
+    assert len(set(trainings.rows)) == len(trainings.rows) or more
 
 
 @pytest.mark.parametrize("name", SEARCHES)

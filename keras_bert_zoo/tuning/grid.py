@@ -19,9 +19,6 @@ class GridSearch(Resuming, keras_tuner.GridSearch):
         oracle = self.oracle
         if not hasattr(oracle, "trials"):  # A worker's, which asks the chief.
             return
-        for trial_id in sorted(set(oracle.trials) - set(oracle.start_order)):  # Written just before the interruption.
-            oracle.start_order.append(trial_id)
-            oracle._retry_queue.append(trial_id)
 
         def compare(one: str, other: str) -> int:
             values = [oracle.trials[trial_id].hyperparameters.values for trial_id in (one, other)]

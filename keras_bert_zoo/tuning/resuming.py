@@ -49,7 +49,15 @@ class Resuming(keras_tuner.Tuner):
             read_json(path)  # Keras Tuner would not say which one is broken.
         super().reload()
         if not self._is_worker():
+            self._queue_unlisted()
             self._queue_failures()
+
+    def _queue_unlisted(self) -> None:
+        """Have those run whose files were written just before an interruption, and not yet their names."""
+        oracle = self.oracle
+        for trial_id in sorted(set(oracle.trials) - set(oracle.start_order)):
+            oracle.start_order.append(trial_id)
+            oracle._retry_queue.append(trial_id)
 
     def _queue_failures(self) -> None:
         """Have what failed tried again, in its order, after what was interrupted."""
