@@ -249,9 +249,30 @@ def test_losses_are_scaled_for_the_backbones_precision(backbone):
 def test_a_loss_is_of_logits(classifier):
     """By its name Keras' would take them for probabilities, and train on."""
     expected = classifier.evaluate(TEXTS, LABELS, verbose=0)
-    for name in ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"):
-        classifier.compile(loss=name)
+    losses = keras.losses
+    for loss in (
+        "sparse_categorical_crossentropy",
+        "SparseCategoricalCrossentropy",
+        losses.sparse_categorical_crossentropy,
+        losses.SparseCategoricalCrossentropy,
+    ):
+        classifier.compile(loss=loss)
         np.testing.assert_allclose(classifier.evaluate(TEXTS, LABELS, verbose=0), expected, rtol=1e-6)
+    for loss in ("bce", "BCE", losses.binary_crossentropy, "binary_focal_crossentropy", "CategoricalFocalCrossentropy"):
+        classifier.compile(loss=loss)
+        assert classifier.loss.get_config()["from_logits"]
+    for loss in ("crossentropy", "ce"):
+        with pytest.raises(ValueError) as error:
+            classifier.compile(loss=loss)
+        assert str(error.value) == (
+            f'`loss` must say which, such as "sparse_categorical_crossentropy". Received: loss={loss!r}'
+        )
+
+    def binary_crossentropy(y_true, y_pred):
+        """Called like Keras', and another."""
+
+    classifier.compile(loss=binary_crossentropy)
+    assert classifier.loss is binary_crossentropy
 
     class Own(keras.losses.CategoricalCrossentropy):
         """With a softmax of its own, perhaps."""
