@@ -132,6 +132,7 @@ def models():
     names = ["no", 'y"es', "mäßig"]
     return {
         "classifier": kbz.BertTextClassifier(backbone, class_names=names, dropout=0.3, preprocessor=preprocessor()),
+        "labels": kbz.BertTextClassifier(backbone, class_names=["LABEL_0", "LABEL_1"], preprocessor=preprocessor()),
         "unnamed": kbz.BertTextClassifier(backbone, 2, preprocessor=preprocessor(lowercase=False)),
         "spans": kbz.BertQuestionAnswerer(backbone, null_threshold=-1.5, preprocessor=squad),
         "pretrainer": kbz.BertPretrainer(backbone, preprocessor()),
@@ -139,7 +140,7 @@ def models():
     }
 
 
-@pytest.mark.parametrize("name", ["classifier", "unnamed", "spans", "pretrainer", "backbone"])
+@pytest.mark.parametrize("name", ["classifier", "labels", "unnamed", "spans", "pretrainer", "backbone"])
 def test_ours_to_tensorflow1_and_back_is_the_same_in_every_byte(name, tmp_path):
     randomise(models()[name]).save_to_preset(tmp_path / "ours")
     kbz.convert_preset(tmp_path / "ours", tmp_path / "tf1", to="tensorflow1")

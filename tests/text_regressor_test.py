@@ -65,6 +65,15 @@ def test_one_label_is_a_regressor(tmp_path):
     assert kbz.BertTextRegressor.from_preset(tmp_path).load_report.fresh == ()
 
 
+def test_several_numbers_are_no_head_of_ours(tmp_path):
+    transformers_model(tmp_path / "theirs", num_labels=3, problem_type="regression")
+    assert kbz.BertTextRegressor.from_preset(tmp_path / "theirs").load_report.unused == (
+        "classifier.bias", "classifier.weight",
+    )  # fmt: skip
+    report = kbz.convert_preset(tmp_path / "theirs", tmp_path / "ours")
+    assert (report.class_name, report.unused) == ("BertBackbone", ("classifier.bias", "classifier.weight"))
+
+
 @slow_on("jax")
 def test_predictions_come_in_the_order_given(regressor):
     expected = np.array([numpy(regressor(regressor.preprocessor([text])))[0, 0] for text in TEXTS])
@@ -122,7 +131,7 @@ def test_heads_of_another_kind_are_not_taken(regressor, classifier, tmp_path):
         kbz.BertTextClassifier.from_preset(tmp_path / "regressor")
     fresh = kbz.BertTextClassifier.from_preset(tmp_path / "regressor", num_classes=2)
     assert fresh.load_report.unused == ("regressor/kernel", "regressor/bias")
-    # Several numbers at once are no head of ours; one label of several is a classifier's.
+    # One label of several is a classifier's.
     path = tmp_path / "regressor" / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))

@@ -70,8 +70,8 @@ def write_backbone(backbone: dict[str, Any]) -> dict[str, Any]:
     return {theirs: backbone[ours] for theirs, (ours, _) in _BACKBONE_FIELDS.items()}
 
 
-def read_classes(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """`num_classes`, and `class_names` where somebody named them."""
+def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) -> dict[str, Any]:
+    """`num_classes`, and `class_names` where somebody named them, for certain or as they look."""
     names = typed(path, config, "id2label", dict, {})
     class_names = [names.get(str(i)) for i in range(len(names))]
     if not all(isinstance(name, str) for name in class_names):
@@ -79,10 +79,10 @@ def read_classes(path: Path, config: dict[str, Any]) -> dict[str, Any]:
             f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
         )
     # `LABEL_0` and so on is what transformers writes where nobody named the classes.
-    named = class_names != [f"LABEL_{i}" for i in range(len(names))]
+    are_named = are_named or class_names != [f"LABEL_{i}" for i in range(len(names))]
     return {
         "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
-        "class_names": class_names if named else None,
+        "class_names": class_names if are_named and names else None,
     }
 
 

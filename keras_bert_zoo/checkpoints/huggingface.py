@@ -86,7 +86,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     return Checkpoint(
         class_name=class_name,
         backbone=backbone,
-        head=_read_head(path, config, class_name),
+        head=_read_head(path, config, class_name, typed(directory / PRESET, preset, "named_classes", bool, False)),
         arrays=arrays,
         unknown=unknown,
         vocabulary=vocabulary,
@@ -109,17 +109,18 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any])
         name = preset["class"]
     else:  # Files of before 2020 do not say; labels are what tells a classifier then.
         name = "BertTextClassifier" if config.get("id2label") or config.get("problem_type") else "BertBackbone"
-    return "BertTextRegressor" if name == "BertTextClassifier" and _is_regression(path, config) else name
+    return _by_loss(path, config) if name == "BertTextClassifier" else name
 
 
-def _is_regression(path: Path, config: dict[str, Any]) -> bool:
-    """One class that drives the same head by another loss; without a word, it is what one label means."""
-    names = typed(path, config, "id2label", dict, {})
-    labels = len(names) or typed(path, config, "num_labels", int, 2)
-    return config.get("problem_type") == "regression" or (labels == 1 and not config.get("problem_type"))
+def _by_loss(path: Path, config: dict[str, Any]) -> str:
+    """What `BertForSequenceClassification` is: without a word, one label means regression, of which ours has one."""
+    labels = read_classes(path, config)["num_classes"]
+    if config.get("problem_type") == "regression":
+        return "BertTextRegressor" if labels == 1 else "BertBackbone"
+    return "BertTextRegressor" if labels == 1 and not config.get("problem_type") else "BertTextClassifier"
 
 
-def _read_head(path: Path, config: dict[str, Any], class_name: str) -> dict[str, Any]:
+def _read_head(path: Path, config: dict[str, Any], class_name: str, are_named: bool) -> dict[str, Any]:
     """The arguments of the head, empty where we know none."""
     if class_name not in (*_WITH_CLASSES, "BertTextRegressor", "BertMultipleChoice"):
         return {}
@@ -127,7 +128,7 @@ def _read_head(path: Path, config: dict[str, Any], class_name: str) -> dict[str,
     dropout = typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout
     head = {"dropout": dropout}
     if class_name in _WITH_CLASSES:
-        head |= read_classes(path, config)
+        head |= read_classes(path, config, are_named)
     if class_name == "BertTextClassifier":
         head["multi_label"] = config.get("problem_type") == "multi_label_classification"
     return head
@@ -175,6 +176,8 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
             "class": checkpoint.class_name,
             "pooler": backbone["pooler"],
             "sequence_length": checkpoint.sequence_length,
+            # Names may be such as transformers writes where there are none.
+            **({"named_classes": True} if checkpoint.head.get("class_names") else {}),
             **({"settings": checkpoint.settings} if checkpoint.settings else {}),
         },
     )

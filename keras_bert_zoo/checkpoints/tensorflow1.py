@@ -109,7 +109,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         if class_name == "BertTextClassifier":
             classes = {"num_labels": arrays.shapes()["classifier/kernel"][-1], **config}
             dropout = typed(path, config, "classifier_dropout", float, _HEAD_DROPOUT)
-            head = {**read_classes(path, classes), "multi_label": False, "dropout": dropout}
+            head = {**read_classes(path, classes, are_named=True), "multi_label": False, "dropout": dropout}
     vocabulary, tokenizer, length = read_tokenizer(directory, lowercase=_is_uncased(directory))
     return Checkpoint(
         class_name=class_name,
@@ -134,7 +134,8 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
     backbone = checkpoint.backbone
     config = {name: value for name, value in write_backbone(backbone).items() if name not in _WITHOUT}
     if checkpoint.head:
-        config |= write_classes(checkpoint.head) | {"classifier_dropout": checkpoint.head["dropout"]}
+        classes = write_classes(checkpoint.head) if checkpoint.head["class_names"] else {}
+        config |= {**classes, "classifier_dropout": checkpoint.head["dropout"]}
     if checkpoint.settings:
         config["settings"] = checkpoint.settings
     tensors = split_arrays(checkpoint.arrays, [*map(_renamed, BACKBONE), *_TEMPLATES], "google-research/bert")
