@@ -338,8 +338,9 @@ def test_files_without_labels(start, tmp_path):
         run = Run(task, str(tmp_path / preset))
         for name, file in (("full", full), ("bare", tmp_path / bare_file)):
             predict(run, tmp_path / task / f"{name}{ending}", file)
-    with pytest.raises(ValueError, match=r"`out` must be a directory for a file of SQuAD. Received: out="):
-        predict(run, tmp_path / "out.tsv", questions)
+    for name in ("out.tsv", "out.jsonl"):
+        with pytest.raises(ValueError, match=r"`out` must be a directory for a file of SQuAD. Received: out="):
+            predict(run, tmp_path / name, questions)
     predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "text.jsonl", tmp_path / "test.txt")
     assert lines_of(tmp_path / "conll" / "full.jsonl") == lines_of(tmp_path / "conll" / "text.jsonl")
     assert lines_of(tmp_path / "conll" / "full.jsonl") == lines_of(tmp_path / "conll" / "bare.jsonl")

@@ -228,6 +228,24 @@ def test_bad_poolings(backbone, tmp_path, tokenizer):
         assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "task, options",
+    [
+        (kbz.BertTextRegressor, {}),
+        (kbz.BertMultipleChoice, {}),
+        (kbz.BertPretrainer, {}),
+        (kbz.BertTextEmbedder, {"pooling": "cls"}),
+    ],
+)
+def test_the_first_token_of_a_causal_backbone_tells_nothing(task, options):
+    with pytest.raises(ValueError) as error:
+        task(kbz.BertBackbone(**SHALLOW, causal=True), **options)
+    assert str(error.value) == (
+        "`backbone` must not be causal, as its [CLS] sees nothing but itself. Received: one with causal=True"
+    )
+    kbz.BertTextEmbedder(kbz.BertBackbone(**SHALLOW, causal=True))  # The mean of all tokens does.
+
+
 def test_a_left_to_right_preset_is_fine_tuned(tmp_path, tokenizer):
     left = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW, causal=True, pooler=False), kbz.BertPreprocessor(tokenizer, 16))
     left.save_to_preset(tmp_path / "left")

@@ -410,6 +410,20 @@ def test_other_class_names_are_another_head(backbone, tmp_path):
     assert other.load_report.fresh == other.load_report.unused == ("classifier/kernel", "classifier/bias")
 
 
+def test_what_is_left_out_the_preset_says(backbone, tmp_path):
+    """None is the constructor's default, as a wrapper hands it on."""
+    kbz.BertTextClassifier(backbone, class_names=["a", "b", "c"]).save_to_preset(tmp_path / "preset")
+    for options in ({"class_names": None}, {"num_classes": None}, {"num_classes": None, "class_names": None}):
+        classifier = kbz.BertTextClassifier.from_preset(tmp_path / "preset", **options)
+        assert (classifier.class_names, classifier.load_report.fresh) == (["a", "b", "c"], ())
+
+
+@pytest.mark.parametrize("names", [["LABEL_0", "LABEL_1"], None])
+def test_names_such_as_nobody_gives(names, backbone, tmp_path):
+    kbz.BertTextClassifier(backbone, 2, class_names=names).save_to_preset(tmp_path / "preset")
+    assert kbz.BertTextClassifier.from_preset(tmp_path / "preset").class_names == names
+
+
 def test_a_missing_vocabulary_is_said(backbone, tmp_path, caplog):
     backbone.save_to_preset(tmp_path / "preset")
     caplog.set_level(logging.WARNING, "keras_bert_zoo")

@@ -177,8 +177,11 @@ def test_bad_input(tokenizer):
     model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW, pooler=False), kbz.BertPreprocessor(tokenizer, 16))
     randomise(model)
     before = numpy(model(inputs)["mlm"])
+    batch = inputs, {"mlm": positions}, {"mlm": np.ones(positions.shape, "float32")}
     for run, words in (
         (lambda: model.fit(["a film"], [0]), "`x` must be PretrainingBatches"),
+        (lambda: model.fit((each for each in [batch]), validation_data=batch),
+         "`validation_data` must be PretrainingBatches, or a data set of such batches. Received: "),
         (lambda: model({**inputs, "mask_positions": positions + 9}), "`mask_positions` must be in [0, 9)"),
         (lambda: model({**inputs, "mask_positions": positions[:2]}), "must have the shape [batch, n]"),
         (lambda: model(random_inputs()), "Inputs must have `mask_positions`"),

@@ -52,7 +52,9 @@ def predict(
     if target.is_file() if folder else target.is_dir():
         expected, found = ("directory", "file") if folder else ("file", "directory")
         raise ValueError(f"`out` must be a {expected}. Received: out={str(out)!r}, a {found}")
-    if not submission and (target.suffix == ".tsv" if folder else target.suffix.lower() != ".jsonl"):
+    if not submission and (
+        target.suffix.lower() in (".tsv", ".jsonl") if folder else target.suffix.lower() != ".jsonl"
+    ):
         kinds = "a directory for a file of SQuAD" if folder else "a .jsonl"
         kinds += f", or for a file of GLUE one of its submissions, {names} for {run.task}" if names else ""
         raise ValueError(f"`out` must be {kinds}. Received: out={str(out)!r}")

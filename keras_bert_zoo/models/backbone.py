@@ -321,3 +321,11 @@ def check_pooler(backbone: BertBackbone) -> None:
     """For a head that stands on the pooled output."""
     if "pooled_output" not in backbone.output:
         raise ValueError("`backbone` must have a pooler. Received: one with pooler=False")
+
+
+def check_sees_text(backbone: BertBackbone) -> None:
+    """For a head that stands on the vector of `[CLS]`, which is the first token of each text."""
+    if backbone.architecture["causal"]:
+        raise ValueError(
+            "`backbone` must not be causal, as its [CLS] sees nothing but itself. Received: one with causal=True"
+        )

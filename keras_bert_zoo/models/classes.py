@@ -83,6 +83,9 @@ class HasClasses:
 
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
+        # None, the constructor's default, is for the preset to say.
+        unsaid = {name for name in ("num_classes", "class_names") if arguments.get(name) is None}
+        arguments = {name: value for name, value in arguments.items() if name not in unsaid}
         names = arguments.get("class_names")
         asked = arguments.get("num_classes") or (0 if names is None else len(names))
         saved = dict(checkpoint.head) if cls.is_own(checkpoint) else {}

@@ -101,6 +101,14 @@ class BertMaskedLM(Task):
             )
         return False
 
+    def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
+        if isinstance(data, (tuple, list, dict)):
+            raise ValueError(
+                "`validation_data` must be PretrainingBatches, or a data set of such batches. "
+                f"Received: validation_data of type {type(data).__name__}"
+            )
+        return super()._validation(data, batch_size, steps)
+
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if y is not None or sample_weight is not None:
             raise ValueError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.choices import NO_CHOICE, FoldChoices, UnfoldChoices
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, refuse_unknown
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
 from keras_bert_zoo.models.inputs import INPUT_NAMES, as_array, check_structure, check_values, is_numpy
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
@@ -23,7 +23,7 @@ class BertMultipleChoice(Task):
     Questions may differ in the number of their choices.
 
     Args:
-        backbone: The encoder; it must have a pooler and two segment types.
+        backbone: The encoder; it must have a pooler and two segment types, and not be causal.
         dropout: Dropout rate of the pooled output.
         preprocessor: What turns contexts and choices into arrays; None takes ready arrays only.
 
@@ -61,6 +61,7 @@ class BertMultipleChoice(Task):
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         check_rate(dropout=dropout)
         check_pooler(backbone)
+        check_sees_text(backbone)
         inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in INPUT_NAMES}
         rows = FoldChoices(name="fold_choices")(**inputs)
         pooled = backbone(rows, output_positions=0)["pooled_output"]

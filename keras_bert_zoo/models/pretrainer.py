@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS, BertMaskedLM, masked_lm_logits
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 
@@ -17,7 +17,7 @@ class BertPretrainer(BertMaskedLM):
     The loss is the sum of both (google-research/bert, run_pretraining.py).
 
     Args:
-        backbone: The encoder; it must have a pooler.
+        backbone: The encoder; it must have a pooler, and not be causal.
         preprocessor: What turns raw text into arrays, for `fill_mask`.
 
     Returns:
@@ -49,6 +49,7 @@ class BertPretrainer(BertMaskedLM):
 
     def build_heads(self, backbone: BertBackbone, inputs: dict[str, Any]) -> dict[str, Any]:
         check_pooler(backbone)
+        check_sees_text(backbone)
         mask_positions = inputs[MASK_POSITIONS]
         first = ops.zeros_like(inputs["token_ids"][:, :1])  # For the pooler.
         outputs = backbone(backbone.input, output_positions=ops.concatenate([first, mask_positions], axis=1))

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.layers.pooling import TokenPooling
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_sees_text, refuse_unknown
 from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -24,7 +24,7 @@ class BertTextEmbedder(Task):
     encoder that was not trained for it are poor ones.
 
     Args:
-        backbone: The encoder.
+        backbone: The encoder; with `"cls"` it must not be causal.
         pooling: `"mean"`, `"cls"` (the first token's vector, not the pooler's output) or `"max"`.
         normalize: Whether vectors have the length 1, so that their product is the cosine.
         preprocessor: What turns raw text into arrays; None takes ready arrays only.
@@ -57,6 +57,8 @@ class BertTextEmbedder(Task):
         **kwargs: Any,
     ) -> None:
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        if pooling == "cls":
+            check_sees_text(backbone)
         hidden = backbone(backbone.input, output_positions=0 if pooling == "cls" else None)["sequence_output"]
         pooled = TokenPooling(pooling, dtype="float32", name="pooling")(hidden, backbone.input["padding_mask"])
         if normalize:

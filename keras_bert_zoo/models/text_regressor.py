@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_rate
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, refuse_unknown
 from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -17,7 +17,7 @@ class BertTextRegressor(Task):
     """BERT with one linear output on the pooled output.
 
     Args:
-        backbone: The encoder; it must have a pooler.
+        backbone: The encoder; it must have a pooler, and not be causal.
         dropout: Dropout rate of the pooled output.
         preprocessor: What turns raw text into arrays; None takes ready arrays only.
 
@@ -47,6 +47,7 @@ class BertTextRegressor(Task):
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         check_rate(dropout=dropout)
         check_pooler(backbone)
+        check_sees_text(backbone)
         initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
         pooled = backbone(backbone.input, output_positions=0)["pooled_output"]
         dropped = keras.layers.Dropout(dropout, name="regressor_dropout")(pooled)
