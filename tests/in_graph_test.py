@@ -1,5 +1,7 @@
 """The TensorFlow engine of the tokenizer against the other one."""
 
+import ast
+import os
 import subprocess
 import sys
 
@@ -75,6 +77,25 @@ def test_options(lowercase, strip_accents, split_chinese):
     tokenizer, graph = engines(words, **options)
     texts = ["Bad bad", "Bád bád", "中文 bad", "Bád中"]
     assert graph.encode_batch(texts).to_list() == ids_of(tokenizer, texts)
+
+
+@pytest.mark.parametrize("locale", ["tr_TR.UTF-8", "lt_LT.UTF-8"])
+def test_a_locale_changes_no_letter(locale):
+    """TensorFlow's operation looks at the process' own, once."""
+    texts = ["— IT JIĮ İ ÌÍĨ", "I\u0307 I\u0300 J\u0300 Į\u0300 ΟΔΟΣ"]
+    program = f"""
+import keras_bert_zoo as kbz
+for strip_accents in (True, False):
+    graph = kbz.BertTokenizer({WORDS!r}, strip_accents=strip_accents).in_graph()
+    print([[word.decode() for word in words] for words in graph.words({texts!r}).to_list()])
+"""
+    environment = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, check=True)
+    for strip_accents, line in zip((True, False), done.stdout.decode().splitlines(), strict=True):
+        engine = kbz.BertTokenizer(WORDS, strip_accents=strip_accents)._engine
+        normalized = [engine.normalizer.normalize_str(text) for text in texts]
+        expected = [[word for word, _ in engine.pre_tokenizer.pre_tokenize_str(text)] for text in normalized]
+        assert ast.literal_eval(line) == expected
 
 
 def test_differences_from_the_original_are_the_same():

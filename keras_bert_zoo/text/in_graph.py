@@ -17,6 +17,13 @@ _LONGEST_WORD = 100
 # What may take the short way: printable ASCII and its white space, without the bracket that begins a special token.
 _PLAIN = r"[\t\n\r -Z\\-~]*"
 
+# Capitals of which `tf.strings.lower` makes something else by its surroundings, a sigma that ends a word, or by the
+# process' locale, Turkish or Lithuanian; with what `tokenizers` makes of them everywhere.
+_SMALL = {
+    "\u03a3": "\u03c3", "I": "i", "\u0130": "i\u0307",
+    "J": "j", "\u012e": "\u012f", "\u00cc": "\u00ec", "\u00cd": "\u00ed", "\u0128": "\u0129",
+}  # fmt: skip
+
 
 class InGraphTokenizer(tf.Module):
     """What `BertTokenizer` does, in a graph. `BertTokenizer.in_graph` makes one.
@@ -93,8 +100,9 @@ class InGraphTokenizer(tf.Module):
         if self._strip_accents:
             texts = replace(tensorflow_text.normalize_utf8(texts, "NFD"), pattern(MARKS), "")
         if self._lowercase:
-            # The operation would make a capital sigma at the end of a word a final one; `tokenizers` does not look.
-            texts = tf.strings.lower(replace(texts, "\u03a3", "\u03c3"), "utf-8")
+            for capital, small in _SMALL.items():
+                texts = replace(texts, capital, small)
+            texts = tf.strings.lower(texts, "utf-8")
         words = tf.strings.split(replace(texts, f"({pattern(PUNCTUATION)})", r" \1 "))
         long = tf.strings.length(words.flat_values, "UTF8_CHAR") > _LONGEST_WORD
         return words.with_flat_values(tf.where(long, self._codes["[UNK]"], words.flat_values))
