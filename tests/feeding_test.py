@@ -38,6 +38,31 @@ class Counted(keras.utils.PyDataset):
         return BATCH
 
 
+@pytest.mark.parametrize("kind", [kbz.AdamW, keras.optimizers.AdamW, kbz.Lamb])
+def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
+    """Corrected by the number of the second's updates, those of the first would be a third of what they are."""
+    backbone = {**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}
+
+    def fresh():
+        preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+        model = kbz.BertTextClassifier(kbz.BertBackbone(**backbone), 3, dropout=0.0, preprocessor=preprocessor)
+        options = {"bias_correction": True} if kind is kbz.AdamW else {}
+        model.compile(kind(kbz.WarmupPolynomialDecay(1e-2), **options))
+        return model
+
+    def fit(model):
+        keras.utils.set_random_seed(1)
+        model.fit(TEXTS, LABELS, batch_size=2, epochs=2, verbose=0)
+
+    first, second = randomise(fresh()), fresh()
+    fit(first)
+    second.set_weights(first.get_weights())
+    fit(first)
+    fit(second)
+    for one, other in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_a_users_data_set_is_not_taken_for_ours(classifier):
     data = Named(BATCH, BATCH)
     assert len(classifier.fit(data, epochs=2, steps_per_epoch=1, validation_data=data, verbose=0).epoch) == 2

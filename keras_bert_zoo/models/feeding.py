@@ -297,6 +297,8 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
         # callback is about to restore them.
         # `_iterations` counts gradients, and so do schedules in Keras' optimizers; in ours they count updates.
+        if not initial_epoch:
+            _forget_corrected(optimizer)
         optimizer._iterations.assign(initial_epoch * steps_per_epoch)
         total_steps = steps_per_epoch * epochs
         if isinstance(optimizer, BertOptimizer):
@@ -306,6 +308,14 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         if self._steps_laid != total_steps:
             self._steps_laid = total_steps
             self.train_function = None
+
+
+def _forget_corrected(optimizer: Any) -> None:
+    """Moments that are corrected by the number of updates: of more than that they would come out too small."""
+    is_corrected = isinstance(optimizer, (keras.optimizers.Adam, keras.optimizers.Lamb))
+    if optimizer.built and is_corrected and getattr(optimizer, "bias_correction", True):
+        for moment in (*optimizer._momentums, *optimizer._velocities, *getattr(optimizer, "_velocity_hats", ())):
+            moment.assign(keras.ops.zeros(moment.shape, moment.dtype))
 
 
 class _FollowEpochs(keras.callbacks.Callback):
