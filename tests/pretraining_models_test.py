@@ -200,6 +200,18 @@ def test_bad_input(tokenizer):
     np.testing.assert_array_equal(numpy(model(inputs)["mlm"]), before)
 
 
+@pytest.mark.parametrize("metrics", [{"mlm": ["accuracy"]}, ["accuracy"]])
+def test_metrics_are_of_predictions_alone(metrics):
+    model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW)))
+    inputs = with_positions(random_inputs(), 3)
+    targets = numpy(model(inputs)["mlm"]).argmax(-1)
+    targets[:, 1] = (targets[:, 1] + 1) % 40  # Wrong.
+    weights = np.array([[1.0, 1.0, 0.0]] * 3, "float32")
+    targets[:, 2] = 0  # None.
+    model.compile(metrics=metrics)
+    assert model.test_on_batch(inputs, {"mlm": targets}, {"mlm": weights}, return_dict=True)["accuracy"] == 0.5
+
+
 def test_ready_arrays_are_predicted_as_they_come():
     model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW)))
     inputs = with_positions(random_inputs(), 2)

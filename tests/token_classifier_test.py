@@ -128,6 +128,23 @@ def test_loss_is_the_mean_over_words(tagger):
         assert history["loss"][0] == pytest.approx(np.mean(losses * np.array([1, 3, 0.5])[labels]), abs=1e-5)
 
 
+def test_metrics_are_of_words_alone(tagger):
+    """A callback finds out which way is up."""
+    expected = tagger.evaluate(SENTENCES, TAGS, batch_size=2, verbose=0, return_dict=True)
+    tagger.compile(metrics=["accuracy", "sparse_categorical_crossentropy"])
+    scores = tagger.evaluate(SENTENCES, TAGS, batch_size=6, verbose=0, return_dict=True)
+    assert scores["accuracy"] == pytest.approx(expected["accuracy"])
+    assert scores["sparse_categorical_crossentropy"] == pytest.approx(expected["loss"], rel=1e-5)
+    with pytest.raises(
+        ValueError, match="`metrics` and `weighted_metrics` exclude each other in a BertTokenClassifier"
+    ):
+        tagger.compile(metrics=["accuracy"], weighted_metrics=["accuracy"])
+    tagger.compile()
+    stop = keras.callbacks.EarlyStopping("val_accuracy", restore_best_weights=True)
+    tagger.fit(SENTENCES, TAGS, validation_data=(SENTENCES, TAGS), callbacks=[stop], verbose=0)
+    assert stop.best > 0
+
+
 def test_copies_that_fill_a_batch_do_not_count(tagger):
     """Three windows in batches of two on two devices: the last is filled with a copy."""
     examples = tagger.preprocessor.pack(SENTENCES[:3])

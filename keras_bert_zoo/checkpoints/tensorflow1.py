@@ -28,6 +28,7 @@ from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arr
 from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
+_NAMED = "named_classes"  # Names may be such as transformers writes where there are none.
 
 # The head of run_classifier.py; its dropout is written there, not in the config.
 _CLASSIFIER = [
@@ -95,7 +96,9 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     path = directory / CONFIG
     config = read_json(path)
     settings = typed(path, config, "settings", dict, {})
-    backbone = read_backbone(path, {name: value for name, value in config.items() if name != "settings"})
+    are_named = typed(path, config, _NAMED, bool, False)
+    theirs = {name: value for name, value in config.items() if name not in ("settings", _NAMED)}
+    backbone = read_backbone(path, theirs)
     arrays: Mapping[str, np.ndarray] = {}
     head: dict[str, Any] = {}
     unknown: tuple[str, ...] = ()
@@ -109,7 +112,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         if class_name == "BertTextClassifier":
             classes = {"num_labels": arrays.shapes()["classifier/kernel"][-1], **config}
             dropout = typed(path, config, "classifier_dropout", float, _HEAD_DROPOUT)
-            head = {**read_classes(path, classes, are_named=True), "multi_label": False, "dropout": dropout}
+            head = {**read_classes(path, classes, are_named), "multi_label": False, "dropout": dropout}
     vocabulary, tokenizer, length = read_tokenizer(directory, lowercase=_is_uncased(directory))
     return Checkpoint(
         class_name=class_name,
@@ -134,8 +137,8 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
     backbone = checkpoint.backbone
     config = {name: value for name, value in write_backbone(backbone).items() if name not in _WITHOUT}
     if checkpoint.head:
-        classes = write_classes(checkpoint.head) if checkpoint.head["class_names"] else {}
-        config |= {**classes, "classifier_dropout": checkpoint.head["dropout"]}
+        config |= write_classes(checkpoint.head) | {"classifier_dropout": checkpoint.head["dropout"]}
+        config |= {_NAMED: True} if checkpoint.head["class_names"] else {}
     if checkpoint.settings:
         config["settings"] = checkpoint.settings
     tensors = split_arrays(checkpoint.arrays, [*map(_renamed, BACKBONE), *_TEMPLATES], "google-research/bert")

@@ -315,7 +315,8 @@ def _forget_corrected(optimizer: Any) -> None:
     is_corrected = isinstance(optimizer, (keras.optimizers.Adam, keras.optimizers.Lamb))
     if optimizer.built and is_corrected and getattr(optimizer, "bias_correction", True):
         for moment in (*optimizer._momentums, *optimizer._velocities, *getattr(optimizer, "_velocity_hats", ())):
-            moment.assign(keras.ops.zeros(moment.shape, moment.dtype))
+            if moment is not None:  # As of the scales of float8.
+                moment.assign(keras.ops.zeros(moment.shape, moment.dtype))
 
 
 class _FollowEpochs(keras.callbacks.Callback):

@@ -52,6 +52,7 @@ class BertMaskedLM(Task):
     preprocessor_class = BertPreprocessor
     head_layers: ClassVar[tuple[str, ...]] = ("mlm_head", "mlm_bias")
     needs_pooler = False
+    weighs_places = True
     peak, warmup = 1e-4, 0.01
 
     def __init__(
@@ -71,20 +72,25 @@ class BertMaskedLM(Task):
         return {"mlm": masked_lm_logits(backbone, outputs["sequence_output"])}
 
     def compile(
-        self, optimizer: Any = "auto", loss: Any = "auto", weighted_metrics: Any = "auto", **kwargs: Any
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = None,
+        weighted_metrics: Any = "auto",
+        **kwargs: Any,
     ) -> None:
         """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.2).
 
         That is AdamW with a peak of 1e-4, warm-up over 1 % of the steps and linear decay to zero over the run of `fit`,
-        cross-entropy, and accuracy.
+        cross-entropy, and accuracy. Places without a prediction are of token 0 and weight 0, and `metrics` are
+        `weighted_metrics`.
         """
         if loss == "auto":  # The batches' weights make it a mean over predictions; the parts are added up.
             loss = {output: TokenCrossentropy() for output in self.output}
         if weighted_metrics == "auto":
-            weighted_metrics = {
-                output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output
-            }
-        super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
+            accuracies = {output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output}
+            weighted_metrics = accuracies if metrics is None else None
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, weighted_metrics=weighted_metrics, **kwargs)
 
     def check_inputs(self, inputs: Any) -> None:
         if not isinstance(inputs, dict) or MASK_POSITIONS not in inputs:

@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import keras
@@ -18,7 +19,7 @@ from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
 from keras_bert_zoo.presets import load_preset, save_preset
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.training import AdamW, LossScaleOptimizer, WarmupPolynomialDecay
-from keras_bert_zoo.training.crossentropy import loss_of_logits
+from keras_bert_zoo.training.logits import loss_of_logits, metric_of_logits
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -38,6 +39,10 @@ class Task(Exports, FedModel):
     """Of the learning rate, where `compile` is not told another; the paper's (Devlin et al. 2019, A.3)."""
     warmup: ClassVar[float] = 0.1
     """The share of a run's updates until then."""
+    weighs_places: ClassVar[bool] = False
+    """Whether weights say which places of the targets are any."""
+    activation: str | None = "softmax"
+    """What makes probabilities of the outputs, or `"sigmoid"`, or None where they are numbers."""
 
     def __init__(
         self, backbone: BertBackbone, preprocessor: Any, inputs: Any, outputs: Any, name: str, **kwargs: Any
@@ -61,6 +66,17 @@ class Task(Exports, FedModel):
         if half_precision and auto_scale_loss and not is_scaled:
             optimizer = LossScaleOptimizer(keras.optimizers.get(optimizer))
         loss = keras.tree.map_structure(loss_of_logits, loss)
+        if self.weighs_places and kwargs.get("metrics"):
+            if kwargs.get("weighted_metrics"):
+                raise ValueError(
+                    f"`metrics` and `weighted_metrics` exclude each other in a {type(self).__name__}, where places "
+                    "without a target have weight 0. Received: both"
+                )
+            kwargs["weighted_metrics"] = kwargs.pop("metrics")
+        for name in ("metrics", "weighted_metrics"):
+            if self.activation and kwargs.get(name):
+                of_logits = partial(metric_of_logits, activation=self.activation)
+                kwargs[name] = keras.tree.map_structure(of_logits, kwargs[name])
         super().compile(optimizer=optimizer, loss=loss, auto_scale_loss=False, **kwargs)
 
     # --- What a subclass states

@@ -86,7 +86,7 @@ class BertTextClassifier(HasClasses, Task):
         """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
 
         That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
-        and accuracy. Outputs are logits: a loss that Keras knows by name is made one of logits. With
+        and accuracy. Outputs are logits: losses and metrics that Keras knows by name are made of logits. With
         `keras.losses.CategoricalCrossentropy(from_logits=True)` targets may be shares of classes, `[examples,
         num_classes]`.
         """
@@ -99,7 +99,11 @@ class BertTextClassifier(HasClasses, Task):
             metrics = None
             # Weighted, so that the copies which fill a batch under a distribution do not count.
             kwargs.setdefault("weighted_metrics", [_default_metric(self.multi_label)])
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+        self.activation = "sigmoid" if self.multi_label else "softmax"
+        given = {"metrics": metrics, "weighted_metrics": kwargs.pop("weighted_metrics", None)}
+        if self.multi_label:
+            given = keras.tree.map_structure(_accuracy_of_several, given)
+        super().compile(optimizer=optimizer, loss=loss, **given, **kwargs)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
         """The classes of each text and their probabilities, most probable first.
@@ -189,6 +193,12 @@ def _checked_shares(targets: np.ndarray) -> np.ndarray:
 
 
 def _default_metric(multi_label: bool) -> Any:
-    if multi_label:  # A logit of 0 is a probability of one half.
-        return keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
-    return "accuracy"  # Of labels or of shares of classes, as the targets are.
+    accuracy = "accuracy"  # Of labels or of shares of classes, as the targets are.
+    return _accuracy_of_several(accuracy) if multi_label else accuracy
+
+
+def _accuracy_of_several(metric: Any) -> Any:
+    """Where classes are there at once: by this name Keras looks for the one that is the most probable."""
+    if not isinstance(metric, str) or metric.lower() not in ("accuracy", "acc"):
+        return metric
+    return keras.metrics.BinaryAccuracy(threshold=0.0, name=metric)  # A logit of 0 is a probability of one half.

@@ -46,6 +46,7 @@ class BertTextEmbedder(Task):
     head_layers = ()
     peak = 2e-5
     needs_pooler = False
+    activation = None
 
     def __init__(
         self,

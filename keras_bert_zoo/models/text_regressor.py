@@ -35,6 +35,7 @@ class BertTextRegressor(Task):
 
     preprocessor_class = BertPreprocessor
     head_layers = ("regressor",)
+    activation = None
 
     def __init__(
         self,

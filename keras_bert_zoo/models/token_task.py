@@ -19,6 +19,7 @@ class LabelledAccuracy(keras.metrics.Mean):
 
     def __init__(self, name: str = "accuracy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
+        self._direction = "up"  # For callbacks such as Keras' EarlyStopping.
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
@@ -32,6 +33,7 @@ class TokenTask(Task):
 
     batches_class = TokenBatches
     label_dimensions = 2
+    weighs_places = True
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if not is_tf_dataset(x):

@@ -25,6 +25,7 @@ class PretrainingBatches(PartedBatches):
 
     The order is drawn anew for each pass from the seed, and so are the masks where the data set does not fix them;
     batch `i` of epoch `e` is the same however the run got there. The last, incomplete batch of a pass is left out.
+    The `fit` of a task says which epoch it is; who goes through the batches otherwise sets their `epoch`.
 
     Args:
         path: A data set that `prepare` made.

@@ -5,38 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-_TAKE_LOGITS = tuple(
-    getattr(keras.losses, name)
-    for name in (
-        "BinaryCrossentropy",
-        "BinaryFocalCrossentropy",
-        "CategoricalCrossentropy",
-        "CategoricalFocalCrossentropy",
-        "SparseCategoricalCrossentropy",
-    )
-)
-_BY_NAME = {"bce": keras.losses.BinaryCrossentropy, **{each.__name__.lower(): each for each in _TAKE_LOGITS}}
-
-
-def loss_of_logits(loss: Any) -> Any:
-    """A loss given by Keras' name as one of logits, which all outputs of classes are; one of probabilities is refused.
-
-    Of logits it would train, and to something else. Keras' own function or class is as good as its name.
-    """
-    is_known = isinstance(loss, str) or getattr(loss, "__module__", "").startswith("keras.")
-    name = loss if isinstance(loss, str) else getattr(loss, "__name__", "")
-    name = name.lower().replace("_", "")
-    if is_known and name in _BY_NAME:
-        return _BY_NAME[name](from_logits=True)
-    if is_known and name in ("crossentropy", "ce"):  # Of which Keras chooses one, and of probabilities.
-        raise ValueError(f'`loss` must say which, such as "sparse_categorical_crossentropy". Received: loss={loss!r}')
-    is_keras = isinstance(loss, keras.losses.Loss) and type(loss).__module__.startswith("keras.")
-    if is_keras and loss.get_config().get("from_logits") is False:  # What a loss of the user's own takes is theirs.
-        raise ValueError(
-            f"`loss` must be of logits, {type(loss).__name__}(from_logits=True). Received: one with from_logits=False"
-        )
-    return loss
-
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class TokenCrossentropy(keras.losses.Loss):

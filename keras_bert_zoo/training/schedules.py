@@ -20,7 +20,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: The peak.
         warmup: Share of the steps spent warming up, in [0, 1).
         total_steps: Number of steps to zero. None leaves it to the `fit` of a keras_bert_zoo task: each run of it
-            begins the schedule anew, and the moments of an optimizer that corrects their bias.
+            begins the schedule anew, and the moments of Adam, AdamW and LAMB where they correct their bias.
         power: 1 is BERT's and LAMB's linear decay; NVIDIA pre-trains with LAMB and 0.5 (DeepLearningExamples,
             schedulers.py).
 

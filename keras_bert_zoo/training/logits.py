@@ -1,0 +1,134 @@
+"""Losses and metrics of probabilities, as those of logits, which all outputs of classes are."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+import keras
+
+_LOSSES = {
+    name.lower(): partial(getattr(keras.losses, name), from_logits=True)
+    for name in (
+        "BinaryCrossentropy",
+        "BinaryFocalCrossentropy",
+        "CategoricalCrossentropy",
+        "CategoricalFocalCrossentropy",
+        "SparseCategoricalCrossentropy",
+    )
+}
+# Which no argument makes ones of logits.
+_LOSSES_OF_PROBABILITIES = {"kldivergence", "categoricalgeneralizedcrossentropy", "dice", "tversky"}
+_COUNTS = {
+    each.__name__.lower(): partial(each, thresholds=0.0)
+    for each in (
+        keras.metrics.Precision,
+        keras.metrics.Recall,
+        keras.metrics.TruePositives,
+        keras.metrics.TrueNegatives,
+        keras.metrics.FalsePositives,
+        keras.metrics.FalseNegatives,
+    )
+}
+# Of a sigmoid, whose logit of 0 is a probability of one half; a softmax looks at all logits of an example.
+_METRICS_OF_EACH = {
+    **_COUNTS,
+    "auc": partial(keras.metrics.AUC, from_logits=True),
+    "binaryaccuracy": partial(keras.metrics.BinaryAccuracy, threshold=0.0),
+    "binarycrossentropy": partial(keras.metrics.BinaryCrossentropy, from_logits=True),
+}
+_METRICS = {
+    **_METRICS_OF_EACH,
+    "categoricalcrossentropy": partial(keras.metrics.CategoricalCrossentropy, from_logits=True),
+    "sparsecategoricalcrossentropy": partial(keras.metrics.SparseCategoricalCrossentropy, from_logits=True),
+}
+_METRICS_OF_PROBABILITIES = {
+    "binaryfocalcrossentropy",
+    "binaryiou",
+    "categoricalfocalcrossentropy",
+    "kldivergence",
+    "precisionatrecall",
+    "recallatprecision",
+    "sensitivityatspecificity",
+    "specificityatsensitivity",
+}
+_ALIASES = {"bce": "binarycrossentropy", "kld": "kldivergence"}
+
+
+def loss_of_logits(loss: Any) -> Any:
+    """A loss by Keras' name as one of logits, and its function or class, too; one of probabilities is refused.
+
+    Of logits it would train, and to something else. What a loss of the user's own takes is theirs.
+    """
+    name = _keras_name(loss)
+    if name in _LOSSES and not _is_object(loss):
+        return _LOSSES[name]()
+    if name in _LOSSES_OF_PROBABILITIES:
+        raise ValueError(
+            "`loss` must be of logits, such as CategoricalCrossentropy(from_logits=True) for shares of classes. "
+            f"Received: {_shown(loss)}, which is of probabilities"
+        )
+    _refuse(loss, name, "loss")
+    return loss
+
+
+def metric_of_logits(metric: Any, activation: str) -> Any:
+    """The same of a metric, where `activation`, `"softmax"` or `"sigmoid"`, would make probabilities of the logits."""
+    name = _keras_name(metric)
+    if name in _METRICS_OF_PROBABILITIES:
+        raise ValueError(f"`metrics` must be of logits. Received: {_shown(metric)}, which is of probabilities")
+    is_of_most = _is_object(metric) and name in _COUNTS and metric.get_config().get("top_k") is not None
+    if name in _METRICS_OF_EACH and activation == "softmax" and not is_of_most:
+        raise ValueError(
+            "`metrics` must be of all logits of an example, one class of several, such as accuracy. "
+            f"Received: {_shown(metric)}, which looks at each"
+        )
+    if name in _METRICS and not _is_object(metric):
+        return _METRICS[name](**({"name": metric} if isinstance(metric, str) else {}))
+    _refuse(metric, name, "metrics")
+    if name in ("binaryaccuracy", *_COUNTS) and not is_of_most:
+        option = "threshold" if name == "binaryaccuracy" else "thresholds"
+        value = metric.get_config()[option]
+        if value in (None, 0.5, [0.5]):
+            raise ValueError(
+                f"`metrics` must be of logits, {type(metric).__name__}({option}=0.0) for a probability of one half. "
+                f"Received: one with {option}={value}"
+            )
+    if name in ("f1score", "fbetascore") and _is_object(metric) and metric.threshold is not None:
+        raise ValueError(
+            "`metrics` must be of logits; ValidationScores has the scores of labels. "
+            f"Received: {type(metric).__name__}(threshold={metric.threshold}), which is of probabilities"
+        )
+    return metric
+
+
+def _refuse(value: Any, name: str, argument: str) -> None:
+    if name in ("crossentropy", "ce"):  # Of which Keras chooses one, and of probabilities.
+        raise ValueError(
+            f'`{argument}` must say which, such as "sparse_categorical_crossentropy". Received: {argument}={value!r}'
+        )
+    # Others' configs may have what cannot be serialised, such as a function.
+    is_known = name in (_LOSSES if argument == "loss" else _METRICS)
+    if is_known and _is_object(value) and value.get_config().get("from_logits") is False:
+        raise ValueError(
+            f"`{argument}` must be of logits, {type(value).__name__}(from_logits=True). "
+            "Received: one with from_logits=False"
+        )
+
+
+def _keras_name(value: Any) -> str:
+    """What Keras calls a loss or metric of its own, without capitals and underscores; nothing for others."""
+    if isinstance(value, str):
+        name = value
+    else:
+        kind = value if inspect.isclass(value) or inspect.isfunction(value) else type(value)
+        name = kind.__name__ if kind.__module__.startswith("keras.") else ""
+    name = name.lower().replace("_", "")
+    return _ALIASES.get(name, name)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, (keras.losses.Loss, keras.metrics.Metric))
+
+
+def _shown(value: Any) -> str:
+    return type(value).__name__ if _is_object(value) else getattr(value, "__name__", repr(value))

@@ -1,0 +1,130 @@
+"""Metrics and losses that Keras computes of probabilities: of logits, or refused."""
+
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import LABELS, SHALLOW, TEXTS, randomise
+
+ONES = np.random.default_rng(0).integers(0, 2, (len(TEXTS), 3))
+METRICS = keras.metrics
+
+
+@pytest.fixture
+def several(tokenizer):
+    """Answers with any of three classes, near a probability of one half and far from it."""
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    return randomise(
+        kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 3, multi_label=True, preprocessor=preprocessor)
+    )
+
+
+def probabilities(model):
+    return 1 / (1 + np.exp(-model.predict(TEXTS, verbose=0).astype("float64")))
+
+
+@pytest.mark.parametrize(
+    "metric, of_probabilities",
+    [
+        ("accuracy", METRICS.BinaryAccuracy),
+        ("Accuracy", METRICS.BinaryAccuracy),
+        ("binary_accuracy", METRICS.BinaryAccuracy),
+        (METRICS.binary_accuracy, METRICS.BinaryAccuracy),
+        ("Precision", METRICS.Precision),
+        (METRICS.Recall, METRICS.Recall),
+        ("FalsePositives", METRICS.FalsePositives),
+        ("auc", METRICS.AUC),
+        ("bce", METRICS.BinaryCrossentropy),
+        (METRICS.AUC(from_logits=True, multi_label=True, num_labels=3), lambda: METRICS.AUC(multi_label=True)),
+        (METRICS.Precision(thresholds=0.0, class_id=1), lambda: METRICS.Precision(class_id=1)),
+    ],
+)
+@pytest.mark.parametrize("argument", ["metrics", "weighted_metrics"])
+def test_metrics_are_of_logits(metric, of_probabilities, argument, several):
+    several.compile(**{"metrics": None, argument: [metric]})
+    found = several.evaluate(TEXTS, ONES, verbose=0)[1]
+    expected = of_probabilities()
+    expected.update_state(ONES, probabilities(several).astype("float32"))
+    assert found == pytest.approx(float(expected.result()), rel=1e-5)
+
+
+def test_one_class_of_several(classifier):
+    randomise(classifier).compile(metrics=["sparse_categorical_crossentropy", "accuracy"])
+    scores = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
+    assert scores["sparse_categorical_crossentropy"] == pytest.approx(scores["loss"], rel=1e-5)
+    best = classifier.predict(TEXTS, verbose=0).argmax(-1)
+    assert scores["accuracy"] == pytest.approx(np.mean(best == LABELS))
+
+
+@pytest.mark.parametrize(
+    "metric, words",
+    [
+        (METRICS.AUC(), "AUC(from_logits=True). Received: one with from_logits=False"),
+        (METRICS.BinaryCrossentropy(), "BinaryCrossentropy(from_logits=True). Received: one with from_logits=False"),
+        (METRICS.BinaryAccuracy(), "BinaryAccuracy(threshold=0.0) for a probability of one half. Received: one with"),
+        (METRICS.Precision(), "Precision(thresholds=0.0) for a probability of one half. Received: one with"),
+        (METRICS.Recall(thresholds=0.5), "Recall(thresholds=0.0) for a probability of one half. Received: one with"),
+        (METRICS.TruePositives(thresholds=[0.5]), "TruePositives(thresholds=0.0) for a probability of one half. "),
+        (METRICS.F1Score(threshold=0.5), "ValidationScores has the scores of labels. Received: F1Score(threshold=0.5)"),
+        (METRICS.PrecisionAtRecall(0.5), "of logits. Received: PrecisionAtRecall, which is of probabilities"),
+        ("kld", "of logits. Received: 'kld', which is of probabilities"),
+        ("crossentropy", "must say which, such as \"sparse_categorical_crossentropy\". Received: metrics="),
+    ],
+)  # fmt: skip
+def test_metrics_of_probabilities_are_refused(metric, words, several):
+    with pytest.raises(ValueError) as error:
+        several.compile(metrics=[metric])
+    assert str(error.value).startswith("`metrics` must")
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "loss, name",
+    [
+        ("kl_divergence", "'kl_divergence'"),
+        (keras.losses.kl_divergence, "kl_divergence"),
+        (keras.losses.KLDivergence(), "KLDivergence"),
+        (keras.losses.Dice, "Dice"),
+    ],
+)
+def test_losses_of_probabilities_are_refused(loss, name, classifier):
+    with pytest.raises(ValueError) as error:
+        classifier.compile(loss=loss)
+    assert str(error.value) == (
+        "`loss` must be of logits, such as CategoricalCrossentropy(from_logits=True) for shares of classes. "
+        f"Received: {name}, which is of probabilities"
+    )
+
+
+@pytest.mark.parametrize("metric", ["auc", METRICS.AUC(from_logits=True), METRICS.Precision(thresholds=0.0), "bce"])
+def test_of_one_class_of_several_no_logit_is_looked_at_alone(metric, classifier):
+    with pytest.raises(ValueError, match="`metrics` must be of all logits of an example, one class of several"):
+        classifier.compile(metrics=[metric])
+    classifier.compile(loss="categorical_crossentropy", metrics=[METRICS.Precision(top_k=1), METRICS.F1Score()])
+    ones = np.eye(3)[LABELS]
+    best = classifier.predict(TEXTS, verbose=0).argmax(-1)
+    assert classifier.evaluate(TEXTS, ones, verbose=0)[1] == pytest.approx(np.mean(best == LABELS))
+
+
+def test_what_is_a_users_own_is_theirs(several):
+    class Own(METRICS.AUC):
+        """With a sigmoid of its own, perhaps."""
+
+    def share(y_true, y_pred):
+        return keras.ops.mean(y_pred, axis=-1)
+
+    wrapped = METRICS.MeanMetricWrapper(partial(share), name="share")
+    several.compile(metrics=[Own(), share, wrapped, METRICS.F1Score(), METRICS.TopKCategoricalAccuracy(2)])
+    assert np.isfinite(several.evaluate(TEXTS, ONES, verbose=0)[1]).all()
+
+
+def test_metrics_of_numbers_stay(tokenizer):
+    regressor = kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW), preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    regressor.compile(metrics=["mae", METRICS.BinaryAccuracy(threshold=0.5)])
+    numbers = regressor.predict(TEXTS, verbose=0)
+    _, error, share = regressor.evaluate(TEXTS, np.array(LABELS, "float32"), verbose=0)
+    assert error == pytest.approx(np.abs(numbers - LABELS).mean(), rel=1e-5)
+    assert share == pytest.approx(np.mean((numbers > 0.5) == LABELS))
