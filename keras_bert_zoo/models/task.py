@@ -42,7 +42,7 @@ class Task(Exports, FedModel):
     weighs_places: ClassVar[bool] = False
     """Whether weights say which places of the targets are any."""
     activation: str | None = "softmax"
-    """What makes probabilities of the outputs, or `"sigmoid"`, or None where they are numbers."""
+    """What would make probabilities of the outputs, `"softmax"` or `"sigmoid"`; None where they are numbers."""
 
     def __init__(
         self, backbone: BertBackbone, preprocessor: Any, inputs: Any, outputs: Any, name: str, **kwargs: Any
