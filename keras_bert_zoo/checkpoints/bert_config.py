@@ -70,6 +70,10 @@ def write_backbone(backbone: dict[str, Any]) -> dict[str, Any]:
     return {theirs: backbone[ours] for theirs, (ours, _) in _BACKBONE_FIELDS.items()}
 
 
+NAMED = "named_classes"
+"""A field of ours for certainty: names may be such as transformers writes where there are none."""
+
+
 def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) -> dict[str, Any]:
     """`num_classes`, and `class_names` where somebody named them, for certain or as they look."""
     names = typed(path, config, "id2label", dict, {})

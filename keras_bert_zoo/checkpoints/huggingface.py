@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints import sentence_transformers
-from keras_bert_zoo.checkpoints.bert_config import read_backbone, read_classes, write_backbone, write_classes
+from keras_bert_zoo.checkpoints.bert_config import NAMED, read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, read_tensors, split_tensors
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
@@ -86,7 +86,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     return Checkpoint(
         class_name=class_name,
         backbone=backbone,
-        head=_read_head(path, config, class_name, typed(directory / PRESET, preset, "named_classes", bool, False)),
+        head=_read_head(path, config, class_name, typed(directory / PRESET, preset, NAMED, bool, False)),
         arrays=arrays,
         unknown=unknown,
         vocabulary=vocabulary,
@@ -115,9 +115,10 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any])
 def _by_loss(path: Path, config: dict[str, Any]) -> str:
     """What `BertForSequenceClassification` is: without a word, one label means regression, of which ours has one."""
     labels = read_classes(path, config)["num_classes"]
-    if config.get("problem_type") == "regression":
-        return "BertTextRegressor" if labels == 1 else "BertBackbone"
-    return "BertTextRegressor" if labels == 1 and not config.get("problem_type") else "BertTextClassifier"
+    problem = config.get("problem_type") or ("regression" if labels == 1 else "classification")
+    if problem != "regression":
+        return "BertTextClassifier"
+    return "BertTextRegressor" if labels == 1 else "BertBackbone"
 
 
 def _read_head(path: Path, config: dict[str, Any], class_name: str, are_named: bool) -> dict[str, Any]:
@@ -176,8 +177,7 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
             "class": checkpoint.class_name,
             "pooler": backbone["pooler"],
             "sequence_length": checkpoint.sequence_length,
-            # Names may be such as transformers writes where there are none.
-            **({"named_classes": True} if checkpoint.head.get("class_names") else {}),
+            **({NAMED: True} if checkpoint.head.get("class_names") else {}),
             **({"settings": checkpoint.settings} if checkpoint.settings else {}),
         },
     )

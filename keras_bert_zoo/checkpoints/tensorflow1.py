@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints import bundle, bundle_writer
-from keras_bert_zoo.checkpoints.bert_config import read_backbone, read_classes, write_backbone, write_classes
+from keras_bert_zoo.checkpoints.bert_config import NAMED, read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays, Tensor
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
@@ -28,7 +28,6 @@ from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arr
 from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
-_NAMED = "named_classes"  # Names may be such as transformers writes where there are none.
 
 # The head of run_classifier.py; its dropout is written there, not in the config.
 _CLASSIFIER = [
@@ -96,8 +95,8 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     path = directory / CONFIG
     config = read_json(path)
     settings = typed(path, config, "settings", dict, {})
-    are_named = typed(path, config, _NAMED, bool, False)
-    theirs = {name: value for name, value in config.items() if name not in ("settings", _NAMED)}
+    are_named = typed(path, config, NAMED, bool, False)
+    theirs = {name: value for name, value in config.items() if name not in ("settings", NAMED)}
     backbone = read_backbone(path, theirs)
     arrays: Mapping[str, np.ndarray] = {}
     head: dict[str, Any] = {}
@@ -138,7 +137,7 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
     config = {name: value for name, value in write_backbone(backbone).items() if name not in _WITHOUT}
     if checkpoint.head:
         config |= write_classes(checkpoint.head) | {"classifier_dropout": checkpoint.head["dropout"]}
-        config |= {_NAMED: True} if checkpoint.head["class_names"] else {}
+        config |= {NAMED: True} if checkpoint.head["class_names"] else {}
     if checkpoint.settings:
         config["settings"] = checkpoint.settings
     tensors = split_arrays(checkpoint.arrays, [*map(_renamed, BACKBONE), *_TEMPLATES], "google-research/bert")

@@ -41,7 +41,7 @@ class Task(Exports, FedModel):
     """The share of a run's updates until then."""
     weighs_places: ClassVar[bool] = False
     """Whether weights say which places of the targets are any."""
-    activation: str | None = "softmax"
+    activation: ClassVar[Any] = "softmax"
     """What would make probabilities of the outputs, `"softmax"` or `"sigmoid"`; None where they are numbers."""
 
     def __init__(
@@ -73,10 +73,10 @@ class Task(Exports, FedModel):
                     "without a target have weight 0. Received: both"
                 )
             kwargs["weighted_metrics"] = kwargs.pop("metrics")
-        for name in ("metrics", "weighted_metrics"):
-            if self.activation and kwargs.get(name):
-                of_logits = partial(metric_of_logits, activation=self.activation)
-                kwargs[name] = keras.tree.map_structure(of_logits, kwargs[name])
+        if self.activation is not None:
+            of_logits = partial(metric_of_logits, activation=self.activation)
+            given = {name: kwargs[name] for name in ("metrics", "weighted_metrics") if kwargs.get(name)}
+            kwargs |= keras.tree.map_structure(of_logits, given)
         super().compile(optimizer=optimizer, loss=loss, auto_scale_loss=False, **kwargs)
 
     # --- What a subclass states

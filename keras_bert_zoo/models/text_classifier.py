@@ -76,6 +76,10 @@ class BertTextClassifier(HasClasses, Task):
         self.pooling = pooling
         super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
 
+    @property
+    def activation(self) -> str:
+        return "sigmoid" if self.multi_label else "softmax"
+
     def compile(
         self,
         optimizer: Any = "auto",
@@ -98,12 +102,8 @@ class BertTextClassifier(HasClasses, Task):
         if metrics == "auto":
             metrics = None
             # Weighted, so that the copies which fill a batch under a distribution do not count.
-            kwargs.setdefault("weighted_metrics", [_default_metric(self.multi_label)])
-        self.activation = "sigmoid" if self.multi_label else "softmax"
-        given = {"metrics": metrics, "weighted_metrics": kwargs.pop("weighted_metrics", None)}
-        if self.multi_label:
-            given = keras.tree.map_structure(_accuracy_of_several, given)
-        super().compile(optimizer=optimizer, loss=loss, **given, **kwargs)
+            kwargs.setdefault("weighted_metrics", ["accuracy"])  # Of labels or of shares, as the targets are.
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
         """The classes of each text and their probabilities, most probable first.
@@ -190,15 +190,3 @@ def _checked_shares(targets: np.ndarray) -> np.ndarray:
     if targets.dtype.kind not in "iufb" or not np.isfinite(targets).all():
         raise ValueError(f"`y` must hold finite numbers, shares of classes. Received: y.dtype={targets.dtype}")
     return targets.astype("float32")
-
-
-def _default_metric(multi_label: bool) -> Any:
-    accuracy = "accuracy"  # Of labels or of shares of classes, as the targets are.
-    return _accuracy_of_several(accuracy) if multi_label else accuracy
-
-
-def _accuracy_of_several(metric: Any) -> Any:
-    """Where classes are there at once: by this name Keras looks for the one that is the most probable."""
-    if not isinstance(metric, str) or metric.lower() not in ("accuracy", "acc"):
-        return metric
-    return keras.metrics.BinaryAccuracy(threshold=0.0, name=metric)  # A logit of 0 is a probability of one half.

@@ -10,6 +10,7 @@ import keras
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.training.distribution import device_count
+from keras_bert_zoo.training.runs import batches_done
 from keras_bert_zoo.training.speed import peak_flops, training_flops
 
 
@@ -39,8 +40,7 @@ class Speed(keras.callbacks.Callback):
         self._start = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # Keras counts the last execution of several steps as a whole one.
-        rate = min(batch + 1, self.params["steps"]) / (time.perf_counter() - self._start)
+        rate = batches_done(self, batch) / (time.perf_counter() - self._start)
         self._logs = {name: step * rate for name, step in self._step.items()}
         if logs is not None:
             logs.update(self._logs)

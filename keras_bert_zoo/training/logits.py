@@ -74,6 +74,8 @@ def loss_of_logits(loss: Any) -> Any:
 def metric_of_logits(metric: Any, activation: str) -> Any:
     """The same of a metric, where `activation`, `"softmax"` or `"sigmoid"`, would make probabilities of the logits."""
     name = _keras_name(metric)
+    if isinstance(metric, str) and name in ("accuracy", "acc") and activation == "sigmoid":
+        return _METRICS["binaryaccuracy"](name=metric)  # By this name Keras looks for the most probable class.
     if name in _METRICS_OF_PROBABILITIES:
         raise ValueError(f"`metrics` must be of logits. Received: {_shown(metric)}, which is of probabilities")
     is_of_most = _is_object(metric) and name in _COUNTS and metric.get_config().get("top_k") is not None

@@ -171,6 +171,11 @@ class SaveState(keras.callbacks.Callback):
         self._state.save(epoch + 1)
 
 
+def batches_done(callback: keras.callbacks.Callback, batch: int) -> int:
+    """Of an epoch, at `on_train_batch_end`: Keras counts the last execution of several steps as a whole one."""
+    return min(batch + 1, callback.params["steps"])
+
+
 class StopAtNaN(keras.callbacks.Callback):
     """Ends a run whose loss is no number.
 
@@ -193,11 +198,9 @@ class StopAtNaN(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = (logs or {}).get("loss")
         if loss is not None and not np.isfinite(loss):
-            batches = self.params["steps"]
-            epoch_steps = self._state.epoch_steps or batches
-            parts = batches // epoch_steps  # Where an update takes several batches.
-            last = min(batch, batches - 1)  # Keras counts the last execution of several steps as a whole one.
-            step = self._epoch * epoch_steps + last // parts + 1
+            epoch_steps = self._state.epoch_steps or self.params["steps"]
+            parts = self.params["steps"] // epoch_steps  # Where an update takes several batches.
+            step = self._epoch * epoch_steps + (batches_done(self, batch) - 1) // parts + 1
             self._first = min(step, self._first or step)
             raise ValueError(
                 f"The loss must be finite. Received: {loss} after step {self._first}; {self._state.last()}"
