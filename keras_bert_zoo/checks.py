@@ -43,11 +43,11 @@ def check_position(length: Any, **arguments: Any) -> None:
 
 
 def check_trainable(dtype: str) -> None:
-    """Weights must not be bfloat16."""
-    if dtype == "bfloat16":
+    """Weights must not be in half precision."""
+    if dtype in ("bfloat16", "float16"):
         raise ValueError(
-            '`dtype` must be "mixed_bfloat16" to train: weights of three digits lose small updates. '
-            'Received: dtype="bfloat16"'
+            f'`dtype` must be "mixed_{dtype}" to train: weights of three digits lose small updates. '
+            f'Received: dtype="{dtype}"'
         )
 
 

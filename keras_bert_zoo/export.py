@@ -6,14 +6,14 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
 
 from keras_bert_zoo.files import replacing, write_directory
-from keras_bert_zoo.layers.activations import gelu_spelled_out
+from keras_bert_zoo.layers.activations import gelu_of_erfc, gelu_of_products, gelu_spelled
 
 
 class Format(NamedTuple):
@@ -199,7 +199,9 @@ def _write_saved_model(
         jax2tf = {"with_gradient": False, "polymorphic_shapes": [shapes], "polymorphic_constraints": lengths}
         options = {"jax2tf_kwargs": jax2tf, **options}
     # The first one would be the default, were no other called so.
-    run = archive.track_and_add_endpoint("serve" if texts is None else "serve_tokens", model, _specs(axes), **options)
+    name = "serve" if texts is None else "serve_tokens"
+    with gelu_spelled(gelu_of_erfc) if keras.backend.backend() == "jax" else nullcontext():
+        run = archive.track_and_add_endpoint(name, model, _specs(axes), **options)
     if texts is not None:
         signature = [tf.TensorSpec([None], tf.string, name=column) for column in texts.columns]
         serve = tf.function(lambda *x: run(texts.pack(*x)), input_signature=signature, autograph=False)
@@ -212,7 +214,7 @@ def _write_saved_model(
 
 def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> None:
     # A graph's outputs are called as the model's; one that has no name as in Keras' SavedModels.
-    with gelu_spelled_out():
+    with gelu_spelled(gelu_of_products):
         if keras.backend.backend() == "tensorflow":
             outputs = model.output if isinstance(model.output, dict) else {"output_0": model.output}
             _export(keras.Model(model.input, outputs), path, "onnx", axes, options)
@@ -268,7 +270,7 @@ def _write_openvino(
 
 
 def _write_litert(model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> None:
-    with gelu_spelled_out():
+    with gelu_spelled(gelu_of_products):
         _export(model, path, "litert", axes, options)
 
 

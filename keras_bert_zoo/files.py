@@ -39,7 +39,7 @@ def read_json(path: Path, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
 def parse_json(place: object, text: bytes, expected: str) -> Any:
     """What JSON text says; what is wrong with it is a `ValueError` that begins with `place`."""
     try:
-        return json.loads(text.decode("utf-8"))
+        return json.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{place} must be UTF-8 text. Received: {error.reason} at byte {error.start}") from None
     except ValueError as error:  # Python refuses integers of thousands of digits, too.
@@ -125,7 +125,10 @@ def write_directory(
             return
         for kept in target.iterdir():
             if kept.name not in owned and not (new / kept.name).exists():
-                (shutil.copytree if kept.is_dir() else shutil.copy2)(kept, new / kept.name)
+                if kept.is_dir() and not kept.is_symlink():
+                    shutil.copytree(kept, new / kept.name, symlinks=True)
+                else:
+                    shutil.copy2(kept, new / kept.name, follow_symlinks=False)
         target.rename(old)
         try:
             new.rename(target)

@@ -255,3 +255,26 @@ def test_tokens_that_were_added_are_refused_by_name(theirs, tmp_path):
     with pytest.raises(ValueError, match=r"added_tokens.json: `added_tokens` must be among .* Received: '<ent>'"):
         load(config, {"<ent>": len(WORDS)})
     assert load(config, {WORDS[4]: 4}) == WORDS
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        for field, token in (
+            ("additional_special_tokens", [{"content": "film"}]),
+            ("extra_special_tokens", {"a": "film"}),
+        ):
+            specials = {"cls_token": "[CLS]", field: token}
+            (tmp_path / "special_tokens_map.json").write_text(json.dumps(specials if "map" in name else {}))
+            with pytest.raises(ValueError, match=rf"{name}: `{field}` must be among .* Received: 'film'"):
+                load(config | ({} if "map" in name else specials))
+
+
+def test_tokens_that_transformers_5_adds_are_refused_by_name(theirs, tmp_path):
+    """It writes them to `tokenizer.json` alone, and leaves an older `vocab.txt` where it is."""
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    tokenizer = transformers.BertTokenizer.from_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert kbz.BertTextClassifier.from_preset(tmp_path).preprocessor.tokenizer.vocabulary == WORDS
+    tokenizer.add_tokens(["<ent>"])
+    tokenizer.save_pretrained(tmp_path)
+    assert (tmp_path / "vocab.txt").is_file()
+    with pytest.raises(ValueError, match=r"tokenizer.json: `added_tokens` must be among .* Received: '<ent>'"):
+        kbz.BertTextClassifier.from_preset(tmp_path)

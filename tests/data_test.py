@@ -402,6 +402,11 @@ def squad(**question):
     return {"version": "1.1", "data": [{"title": "Normans", "paragraphs": [{"context": "Was Rollo.", "qas": [asked]}]}]}
 
 
+def test_squad_with_a_byte_order_mark(tmp_path):
+    marked, plain = (written(tmp_path, f"{len(mark)}.json", mark + json.dumps(squad())) for mark in ("\ufeff", ""))
+    assert readers.read_squad(marked) == readers.read_squad(plain)
+
+
 def test_squad_from_hugging_face():
     data = {
         "id": ["1", "2"], "title": ["T", "T"], "context": ["Was Rollo.", "None."], "question": ["Who?", "Why?"],

@@ -119,10 +119,13 @@ def test_saving(tmp_path):
     assert together.count_params() == sum(one.count_params() for one in together.members)
 
 
-def test_members_keep_their_precision():
+def test_members_keep_their_precision(tmp_path):
     together = kbz.ensemble([member("regressor", 0), member("regressor", 1, {"dtype": "mixed_bfloat16"})])
     assert together.output.dtype == "float32"
     assert [one.backbone.embeddings.compute_dtype for one in together.members] == ["float32", "bfloat16"]
+    pytest.importorskip({"tensorflow": "tf2onnx", "jax": "jax2onnx", "torch": "onnxscript"}[keras.backend.backend()])
+    with pytest.raises(ValueError, match=r"needs a float32 model\. Received: one of mixed_bfloat16"):
+        together.export(tmp_path / "mixed.onnx", "onnx")
 
 
 OTHER = [*WORDS[:-1], "quick"]

@@ -15,7 +15,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.export import _NO_LOOPS, FORMATS
-from keras_bert_zoo.layers.activations import gelu_spelled_out, get_activation
+from keras_bert_zoo.layers.activations import gelu_of_erfc, gelu_of_products, gelu_spelled, get_activation
 from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
 
 BACKEND = keras.backend.backend()
@@ -310,13 +310,14 @@ def test_strings_in_a_process_without_us(tmp_path):
         np.testing.assert_allclose(output, model.predict(x, verbose=0), atol=1e-5)
 
 
-def test_spelled_out_gelu():
+@pytest.mark.parametrize("spelling", [gelu_of_products, gelu_of_erfc])
+def test_spelled_gelu(spelling):
     x = np.linspace(-6, 6, 101, dtype="float32")
     expected = [0.5 * value * (1 + math.erf(value / math.sqrt(2))) for value in x.tolist()]
-    with gelu_spelled_out():
+    with gelu_spelled(spelling):
         spelled = numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))
     np.testing.assert_allclose(spelled, expected, atol=1e-6)
-    if BACKEND != "jax":  # Which takes erf everywhere.
+    if (spelling is gelu_of_erfc) == (BACKEND == "jax"):  # The other is what the backend has everywhere.
         assert (spelled != numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))).any()  # As ever outside.
 
 

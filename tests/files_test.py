@@ -103,6 +103,17 @@ def test_a_link_to_a_directory_stays_one(tmp_path):
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["target"]
 
 
+def test_links_beside_the_files_stay_links(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    save(tmp_path / "preset", "marker")
+    for name, target in (("gone", "nowhere"), ("folder", "../elsewhere")):
+        (tmp_path / "preset" / name).symlink_to(target)
+    save(tmp_path / "preset", "marker", "a")
+    links = {path.name: os.readlink(path) for path in (tmp_path / "preset").iterdir() if path.is_symlink()}
+    assert links == {"gone": "nowhere", "folder": "../elsewhere"}
+    assert (tmp_path / "preset" / "a").read_text() == "new"
+
+
 def test_convert_to_here(backbone, tmp_path, monkeypatch):
     backbone.save_to_preset(tmp_path / "preset")
     (tmp_path / "here").mkdir()

@@ -258,11 +258,13 @@ def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
     assert finetune(run, tmp_path / "killed") == killed
     assert (tmp_path / "killed" / "log.csv").stat().st_mtime_ns == before
     (tmp_path / "killed" / "results.json").unlink()  # As if it were not done, and its data were others since.
-    path = tmp_path / "MRPC" / "train.tsv"
-    *rows, _ = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(rows))
-    with pytest.raises(ValueError, match="killed must be those it began with"):
-        finetune(run, tmp_path / "killed", verbose=0)
+    for part in ("train", "dev"):
+        path = tmp_path / "MRPC" / f"{part}.tsv"
+        text = path.read_text()
+        path.write_text("".join(text.splitlines(keepends=True)[:-1]))
+        with pytest.raises(ValueError, match="killed must be those it began with"):
+            finetune(run, tmp_path / "killed", verbose=0)
+        path.write_text(text)
 
 
 def tilted(model, head, values):
@@ -403,6 +405,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("train", ("a", "b")),
         ("dev", ("a", "c")),
         ("fractions", ("0.5", "1")),
+        ("alike", ("a", "a")),
         ("third", ("3.5", "2", "x")),
         ("large", ("1e999", "2")),
         ("lined", ("1_000", "2")),
@@ -443,6 +446,11 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
             "texts",
             data | {"train": str(tmp_path / "fractions.csv")},
             "line 2: a label must be one of 0.5, 1. Received:",
+        ),
+        (
+            "texts",
+            data | {"train": str(tmp_path / "alike.csv")},
+            "alike.csv must have labels of two classes at least. Received: a",
         ),
         ("texts", data | {"text": "text"}, "`text` must be of the type list[str] | None. Received: text='text'"),
         ("texts", data | {"text": [["a"]]}, "`text` must be a list of one column or two. Received: text=[['a']]"),
@@ -564,6 +572,13 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     assert run("evaluate", "--run", str(tmp_path / "texts")) == 0
     assert run("finetune", "--config", "../texts/run.json", "--limit", "4", "--out", "../texts") == 0
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "others").mkdir()
+    write(tmp_path / "others" / "dev.csv", "message,queue", "good,0", "bad,7", "fine,0")
+    evaluation = ("evaluate", "--run", "texts", "--data", "others", "--out")
+    for more, examples in (((), 3), (("--dev", "dev.csv"), 8)):  # Whose files come before those of the run.
+        assert run(*evaluation, "scores", *more) == 0
+        assert json.loads(Path("scores/scores.json").read_text())["examples"] == {"dev": examples}
+    capsys.readouterr()
     assert json.loads(Path("texts/evaluation/scores.json").read_text())["scores"] == pytest.approx(results["scores"])
     table = ("--preset", "texts/preset", "--text", "message", "--input", "dev.csv")
     assert run("predict", "texts", *table, "--out", "own.jsonl") == 0
@@ -575,6 +590,10 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
         (("finetune", "texts", *common, "--out", "run2"), "--preset must be given"),
         (("finetune", "--config", "texts/run.json", "--seed", "2", "--out", "texts"), "seed=2, before 12345"),
         (("evaluate", "texts", "--preset", "texts/preset"), "--out must be given"),
+        (
+            ("predict", "sst2", "--preset", "texts/preset", "--input", "dev.csv", "--out", "own.jsonl"),
+            "`source` must be a file of the task sst2, .tsv, or lines of text; the task texts reads",
+        ),
         (("evaluate", "--run", "gone"), "--run must be the directory of a run. Received: gone"),
     ):
         assert run(*arguments) == 2
@@ -660,6 +679,11 @@ def test_the_curve_is_drawn(tmp_path, monkeypatch):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     drawn = {axes.get_ylabel(): [line.get_xydata().tolist() for line in axes.lines] for axes in figures[0].axes}
     assert drawn == {"loss in training": [[[1, 0.5], [2, 0.25]]], "f1 on the dev set": [[[1, 0.8], [2, 0.9]]]}
+    write(tmp_path / "long.csv", "epoch,loss,seconds,val_f1", *(f"{epoch},0.5,1,0.8" for epoch in range(40)))
+    curve.draw_curve(tmp_path / "long.csv", tmp_path / "curve.png", "f1")
+    for axes in (axes for figure in figures for axes in figure.axes):
+        assert all(tick == round(tick) for tick in axes.get_xticks())
+        assert len(axes.get_xticks()) < 12
     with pytest.raises(KeyError, match="val_accuracy"):
         curve.draw_curve(tmp_path / "log.csv", tmp_path / "curve.png", "accuracy")
 

@@ -105,6 +105,13 @@ def test_shards_and_tokenizer(hub, backbone, backbone_folder):
     }  # fmt: skip
 
 
+def test_tokens_that_were_added_are_refused_there_too(hub, backbone_folder):
+    (backbone_folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    (backbone_folder / "added_tokens.json").write_text('{"<ent>": 5}')
+    refused(["added_tokens.json: `added_tokens` must be among", "Received: '<ent>'"])
+    (backbone_folder / "added_tokens.json").unlink()
+
+
 def test_pytorch_only_where_there_is_nothing_better(hub, backbone, backbone_folder):
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file

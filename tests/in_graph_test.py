@@ -142,6 +142,15 @@ def test_packs_as_numpy_does(tokenizer, sequence_length):
                 assert batch[name].dtype == "int32"
 
 
+def test_no_text_is_no_row(tokenizer):
+    import tensorflow as tf
+
+    for columns in ([TEXTS[:0]], [TEXTS[:0]] * 2):
+        strings = (tf.constant(column, tf.string) for column in columns)
+        batch = tokenizer.in_graph().pack(*strings, sequence_length=8)
+        assert {tuple(array.shape) for array in batch.values()} == {(0, 2)}
+
+
 def test_in_tf_data_and_in_an_exported_graph(tmp_path):
     import tensorflow as tf
 

@@ -140,6 +140,24 @@ def test_preset_holds_the_sums(adapted, tmp_path):
     np.testing.assert_allclose(numpy(backbone(inputs)["pooled_output"]), pooled, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_a_preset_of_half_precision_has_the_sums_of_float32(dtype, tmp_path):
+    """The products are in half precision, the weights are not."""
+    backbone = randomise(kbz.BertBackbone(**SHALLOW, dtype=dtype))
+    kernel = backbone.get_layer("encoder_layer_0").attention.qkv
+    before, table = numpy(kernel.kernel), numpy(backbone.embeddings.token_embedding.embeddings)
+    backbone.enable_lora(2)
+    backbone.embeddings.token_embedding.enable_lora(2)
+    kernel.lora_kernel_b.assign(np.full((2, before.shape[1]), 0.01, "float32"))
+    backbone.save_to_preset(tmp_path)
+    saved = kbz.BertBackbone.from_preset(tmp_path)
+    np.testing.assert_array_equal(numpy(saved.embeddings.token_embedding.embeddings), table)
+    expected = before + numpy(kernel.lora_kernel_a) @ numpy(kernel.lora_kernel_b)  # alpha is the rank.
+    np.testing.assert_allclose(
+        numpy(saved.get_layer("encoder_layer_0").attention.qkv.kernel), expected, rtol=1e-6, atol=1e-8
+    )
+
+
 def test_a_frozen_backbone_stays_frozen(classifier, tmp_path):
     classifier.backbone.trainable = False
     before = values(classifier.backbone)

@@ -187,6 +187,24 @@ def test_fit_skips_the_batch_that_overflows():
     assert float(numpy(optimizer.dynamic_scale)) == 4.0
 
 
+@pytest.mark.parametrize("kind", [kbz.AdamW, kbz.Lamb])
+def test_a_stateless_step_leaves_the_next_ones_alone(kind):
+    """On PyTorch AdamW keeps a list of tensors, which are not the variables' own then."""
+    if keras.backend.backend() == "tensorflow":
+        pytest.skip("Keras has no stateless step there.")
+    values, gradients, variables = start()
+    optimizer = kind(0.1)
+    optimizer.build(list(variables.values()))
+    targets = [keras.ops.copy(variable.value) for variable in variables.values()]
+    state = [keras.ops.copy(variable.value) for variable in optimizer.variables]
+    grads = [keras.ops.convert_to_tensor(gradients[0][path].astype("float32")) for path in variables]
+    optimizer.stateless_apply(state, grads, targets)
+    assert_same(variables, values, atol=1e-6)
+    apply(optimizer, gradients[0], variables)
+    for path, variable in variables.items():
+        assert np.abs(numpy(variable) - values[path]).max() > 1e-3, path
+
+
 def test_clips_by_the_summed_gradient_of_a_table():
     """An id that occurs twice: its row's gradient is the sum, and so is the norm."""
     table = keras.layers.Embedding(5, 2, embeddings_initializer="zeros")

@@ -47,10 +47,13 @@ def test_records_are_the_originals(data, tmp_path):
         "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
     }
     (path,) = (tmp_path / "records").iterdir()
-    count = 0
-    for count, record in enumerate(tf.data.TFRecordDataset(str(path)), 1):
-        parsed = {name: tensor.numpy() for name, tensor in tf.io.parse_single_example(record, spec).items()}
-        inputs, targets, weights = batches.take(np.array([count - 1]))
+    written = [tf.io.parse_single_example(record, spec) for record in tf.data.TFRecordDataset(str(path))]
+    rows = [batches.take(np.array([row])) for row in range(batches.examples)]
+    order = np.random.default_rng(records._SEED).permutation(batches.examples)
+    assert np.abs(np.diff(order)).mean() > batches.examples / 4  # As readers shuffle no more than neighbours.
+    for row, record in zip(order, written, strict=True):
+        parsed = {name: tensor.numpy() for name, tensor in record.items()}
+        inputs, targets, weights = rows[row]
         np.testing.assert_array_equal(parsed["input_ids"], inputs["token_ids"][0])
         np.testing.assert_array_equal(parsed["input_mask"], inputs["padding_mask"][0])
         np.testing.assert_array_equal(parsed["segment_ids"], inputs["segment_ids"][0])
@@ -58,7 +61,6 @@ def test_records_are_the_originals(data, tmp_path):
         np.testing.assert_array_equal(parsed["masked_lm_ids"], targets["mlm"][0])
         np.testing.assert_array_equal(parsed["masked_lm_weights"], weights["mlm"][0] > 0)
         assert parsed["next_sentence_labels"] == targets["nsp"]
-    assert count == batches.examples
 
 
 def garden(path, renamed):
@@ -76,7 +78,8 @@ def test_reading(data, tmp_path):
     write_records(data, tmp_path / "records")
     path = tmp_path / "records" / "shard-00000-of-00001.tfrecord"
     garden(path, tmp_path / "garden.tfrecord")
-    expected = PretrainingBatches(data, 8).take(np.arange(8, 16))
+    batches = PretrainingBatches(data, 8)
+    expected = batches.take(np.random.default_rng(records._SEED).permutation(batches.examples)[8:16])
     for paths in (str(tmp_path / "records" / "*.tfrecord"), [tmp_path / "garden.tfrecord"]):
         batch = list(read_records(paths, 8).as_numpy_iterator())[1]
         for part, values in zip(batch, expected, strict=True):
@@ -100,6 +103,33 @@ def test_training_from_records(data, tmp_path):
     history = model.fit(trained, epochs=2, steps_per_epoch=steps, verbose=0).history
     np.testing.assert_allclose(history["loss"], losses, rtol=1e-5)
     assert int(model.optimizer.iterations) == 2 * steps
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, of each such pass.
+def test_a_pass_of_unknown_length_is_what_a_known_one_is(data, tmp_path):
+    """TensorFlow finds its end by a step without a batch, in which nothing must count."""
+    write_records(data, tmp_path / "records", verbose=False)
+    count = PretrainingBatches(data, 1).examples // 8
+    ends = []
+    for known in (False, True):
+        records = read_records(str(tmp_path / "records" / "*"), 8)
+        assert records.cardinality() == tf.data.UNKNOWN_CARDINALITY
+        records = records.apply(tf.data.experimental.assert_cardinality(count)) if known else records
+        model = randomise(kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)))
+        model.compile(kbz.AdamW(1e-3, weight_decay=10.0))
+        history = model.fit(records, validation_data=records, epochs=2, verbose=0).history
+        assert int(model.optimizer.iterations) == 2 * count
+        ends.append([*history["loss"], *history["val_loss"], model.evaluate(records, verbose=0)[0]])
+        ends[-1] += [float(np.abs(numpy(weight)).sum()) for weight in model.weights]
+    np.testing.assert_allclose(*ends, rtol=1e-5)
+
+
+def test_a_pass_has_a_batch(data, tmp_path):
+    write_records(data, tmp_path / "records", verbose=False)
+    pattern, count = str(tmp_path / "records" / "*"), PretrainingBatches(data, 1).examples
+    assert len(list(read_records(pattern, count))) == 1
+    with pytest.raises(ValueError, match="`batch_size` must be at most the number of examples"):
+        read_records(pattern, count + 1)
 
 
 def test_workers_share_the_batches(data, tmp_path, monkeypatch):

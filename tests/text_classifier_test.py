@@ -216,7 +216,7 @@ def test_same_seed_same_weights(tokenizer):
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_gives_float32_logits(policy, tokenizer):
+def test_half_precision_gives_float32_logits(policy, tokenizer, tmp_path):
     backbone = kbz.BertBackbone(**SHALLOW, dtype=policy)
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     classifier = kbz.BertTextClassifier(backbone, num_classes=3, preprocessor=preprocessor)
@@ -224,6 +224,8 @@ def test_half_precision_gives_float32_logits(policy, tokenizer):
     assert scaled == (policy == "mixed_float16")
     classifier.compile(keras.optimizers.SGD(0.1), auto_scale_loss=False)
     assert isinstance(classifier.optimizer, keras.optimizers.SGD)
+    classifier.save(tmp_path / "unscaled.keras")
+    assert isinstance(keras.models.load_model(tmp_path / "unscaled.keras").optimizer, keras.optimizers.SGD)
     classifier.compile(optimizer=None)
     assert np.isfinite(classifier.evaluate(TEXTS, LABELS, verbose=0)[0])
     classifier.compile()
@@ -244,6 +246,26 @@ def test_losses_are_scaled_for_the_backbones_precision(backbone):
         keras.config.set_dtype_policy(policy)
     assert type(exact.optimizer) is kbz.AdamW
     assert type(half.optimizer) is kbz.LossScaleOptimizer
+    by_part = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_float16")
+    mapped = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW, dtype=by_part), 3)
+    assert type(mapped.optimizer) is kbz.LossScaleOptimizer
+
+
+def test_double_precision_trains_beside_a_head_in_single(tokenizer):
+    """Gradients of two dtypes have one norm: both sides are scaled alike, so that a step is that of float32."""
+    if keras.backend.backend() == "jax":
+        pytest.skip("JAX has float64 where it is configured before it starts.")
+    steps = []
+    for dtype in ("float32", "float64"):
+        backbone = kbz.BertBackbone(**{**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}, dtype=dtype)
+        model = randomise(kbz.BertTextClassifier(backbone, 3, dropout=0.0))
+        model.compile(kbz.AdamW(0.01, global_clipnorm=0.01, weight_decay=0.0, epsilon=0.01))
+        before = model.get_weights()
+        model.fit(random_inputs(), [0, 1, 2], verbose=0)
+        steps.append([after - value for after, value in zip(model.get_weights(), before, strict=True)])
+    assert max(np.abs(step).max() for step in steps[0]) > 1e-4
+    for one, other in zip(*steps, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-7)
 
 
 def test_a_loss_is_of_logits(classifier):
@@ -487,11 +509,12 @@ def test_what_else_keras_takes_has_ready_batches(classifier):
     assert next(drawn, None) is None  # None is lost, and each is drawn once.
 
 
-def test_weights_in_bfloat16_predict_and_are_not_trained():
-    """One minus Adam's 0.999 is no number of three digits: nothing would be learned."""
-    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW, dtype="bfloat16"), num_classes=3)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_in_half_precision_predict_and_are_not_trained(dtype):
+    """One minus Adam's 0.999 is no number of three digits: little would be learned, and in float16 squares vanish."""
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW, dtype=dtype), num_classes=3)
     assert np.isfinite(classifier.predict(random_inputs(), verbose=0)).all()
-    with pytest.raises(ValueError, match='`dtype` must be "mixed_bfloat16" to train'):
+    with pytest.raises(ValueError, match=f'`dtype` must be "mixed_{dtype}" to train'):
         classifier.fit(random_inputs(), [0, 1, 2], verbose=0)
 
 
@@ -564,6 +587,19 @@ def test_batches_to_train_on_are_ready_arrays(still):
     assert loss == pytest.approx(losses.mean(), abs=1e-5)
 
 
+def test_a_callback_predicts_by_the_model_it_was_made_for(classifier):
+    """On JAX `fit` has taken the weights of it, and Keras gives them back to `callback.model` alone."""
+    seen = []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(classifier.predict(TEXTS, verbose=0))
+    )
+    classifier.compile(keras.optimizers.SGD(0.1))
+    classifier.fit(TEXTS, LABELS, batch_size=3, verbose=0, callbacks=[callback])
+    assert len(seen) == 2
+    assert (seen[0] != seen[1]).any()
+    np.testing.assert_allclose(seen[1], classifier.predict(TEXTS, verbose=0), atol=1e-6)
+
+
 def test_a_batch_needs_a_rate_of_its_own(classifier):
     """The schedule of a `fit` that is over has come to a rate of 0, and would train nothing."""
     classifier.fit(TEXTS, LABELS, verbose=0)
@@ -576,6 +612,8 @@ def test_a_batch_needs_a_rate_of_its_own(classifier):
     "inputs, y, words",
     [
         (random_inputs(), [0, 1, -1], "`y` must be in [0, 3). Received: y with -1"),
+        (random_inputs(), [[0], [1], [3]], "`y` must be in [0, 3). Received: y with 3"),
+        (random_inputs(), [0.5, 1.5, 2.0], "`y` must hold integers or class names. Received: y.dtype=float"),
         (random_inputs(vocabulary_size=400), [0, 1, 2], "`token_ids` must be in [0, 40). Received: token_ids with "),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import SHALLOW, TEXTS, check_saving, gradients, numpy, random_inputs, randomise, slow_on
+from tests.helpers import SHALLOW, TEXTS, check_saving, gradients, numpy, random_inputs, randomise, slow_on, streams
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 SCORES = [5.0, 0.0, 2.5, 4.2, 3.0, 1.25]
@@ -154,6 +154,18 @@ def test_bad_targets(regressor, y, words):
     with pytest.raises(ValueError) as error:
         regressor.fit(TEXTS, y, verbose=0)
     assert words in str(error.value)
+
+
+def test_numbers_stream_as_they_are_at_hand(regressor):
+    inputs = random_inputs()
+    expected = regressor.evaluate(inputs, [0.5, 1.0, -2.0], verbose=0)
+    for y in ([0.5, 1.0, -2.0], np.array([0.5, 1.0, -2.0]), np.array([[0.5], [1.0], [-2.0]])):
+        for data in streams((inputs, y)):
+            assert regressor.evaluate(data, steps=1, verbose=0) == pytest.approx(expected, rel=1e-5)
+    for y, words in (([0.5, np.nan, 1.0], "finite"), (np.ones((3, 2)), r"shape \(3,\)"), (["a", "b", "c"], "numbers")):
+        for data in streams((inputs, y)):
+            with pytest.raises(ValueError, match=f"`y` must .*{words}"):
+                regressor.fit(data, verbose=0)
 
 
 def test_batches_are_evaluated_as_what_they_are_made_of(regressor):

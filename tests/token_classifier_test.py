@@ -276,6 +276,17 @@ def test_a_batch_that_streams_weighs_its_labelled_tokens(tagger):
 
 
 @slow_on("tensorflow", "jax")
+def test_labels_that_stream_are_integers(tagger):
+    """Floats had no weights, and what has no label counted."""
+    inputs = tagger.preprocessor(SENTENCES)
+    for data in streams((inputs, np.full(inputs["token_ids"].shape, -100.0))):
+        tagger.compile(keras.optimizers.SGD(0.1))
+        assert tagger.evaluate(data, steps=1, verbose=0)[0] == 0  # None is labelled.
+    for data in streams((inputs, np.full(inputs["token_ids"].shape, 1.0))):
+        with pytest.raises(ValueError, match=r"`y` must hold integers or class names\. Received: y\.dtype=float64"):
+            tagger.evaluate(data, steps=1, verbose=0)
+
+
 def test_ready_arrays_and_streams(tagger):
     tf = pytest.importorskip("tensorflow")
     arrays, windows = tagger.preprocessor(SENTENCES), tagger.preprocessor.pack(SENTENCES)

@@ -54,6 +54,16 @@ def test_the_product_and_its_gradients_are_numpys(library, transposed):
     np.testing.assert_allclose(bias.grad, WANTED.sum((0, 1)), atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [(0, 3), (2, 0)])
+def test_of_no_rows_the_gradients_are_zeros(library, rows):
+    torch = library.torch
+    x, kernel, bias = tensors(torch, np.zeros((*rows, X.shape[-1])), KERNEL, BIAS)
+    library.product(x, kernel, bias).sum().backward()
+    assert x.grad.shape == x.shape
+    assert not kernel.grad.any()
+    assert not bias.grad.any()
+
+
 def test_its_gradients_have_gradients(library):
     """For |d/dx (x k)·w|² = |w kᵀ|² over all rows the gradient of k is 2 Σ wᵀ (w kᵀ), transposed."""
     torch = library.torch

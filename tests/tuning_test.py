@@ -196,6 +196,13 @@ def test_the_sweep_is_drawn(trainings, tmp_path, monkeypatch):
         assert ring.get_xydata().tolist() == [[values.index(best[number]), pytest.approx(np.mean(scores[best]))]]
 
 
+def test_of_paths_a_picture_has_what_tells_them_apart():
+    from keras_bert_zoo.tuning import results
+
+    assert results._labels(["hf://google/bert", "runs/small/", 3e-5]) == ["bert", "small", "3e-05"]
+    assert results._labels(["one/preset", "two/preset"]) == ["one/preset", "two/preset"]
+
+
 SEARCHES = {
     "grid": (lambda: kbz.tuning.GridSearch, {}),
     "random": (lambda: keras_tuner.RandomSearch, {"max_trials": 5}),
@@ -539,6 +546,10 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         ({"grid": "large"}, "`grid` must be one of ('paper', 'small'). Received: grid='large'"),
         ({"search": "all"}, "`search` must be one of ('grid', 'random', "),
         ({"search": "hyperband", "trials": 3}, "`trials` must be None for hyperband"),
+        (
+            {"search": "hyperband", "batch_size": 8, "learning_rate": [i / 1000 for i in range(1, 5)]},
+            "fewer than 5 points, with 4 epochs. Received: 4 points",
+        ),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
         ({"epochs": None}, "`epochs` must be a value or a list of them. Received: epochs=None"),
         ({"lr": 3}, "A choice must be one of ('learning_rate', 'batch_size', "),
@@ -810,7 +821,7 @@ def test_other_searches_train(options, start, tmp_path):
         rows = (f"{text}\t{i % 2}" for i, text in enumerate(SENTENCES))
         write(tmp_path / f"{name}.tsv", "text\tlabel", *rows)
     run = Run("texts", start, data=str(tmp_path), sequence_length=16)
-    rates = [i / 1000 for i in range(1, 21)] if options["search"] == "hyperband" else [1e-2, 1e-3]
+    rates = [i / 1000 for i in range(1, 7)] if options["search"] == "hyperband" else [1e-2, 1e-3]
     grid = {"learning_rate": rates, "batch_size": 8, "epochs": [1, 3]}
     results = tune(run, tmp_path / "sweep", verbose=0, **options, **grid)
     assert all(row["status"] == "COMPLETED" for row in results["rows"])

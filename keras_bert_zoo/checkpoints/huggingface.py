@@ -12,24 +12,19 @@ from keras_bert_zoo.checkpoints import sentence_transformers
 from keras_bert_zoo.checkpoints.bert_config import NAMED, read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, read_tensors, split_tensors
-from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
-    TOKENIZER_CONFIG,
-    TOKENIZER_JSON,
-    VOCABULARY,
-    read_tokenizer,
-    write_tokenizer,
-)
+from keras_bert_zoo.checkpoints.huggingface_tokenizer import FILES as TOKENIZER_FILES
+from keras_bert_zoo.checkpoints.huggingface_tokenizer import TOKENIZER_CONFIG, read_tokenizer, write_tokenizer
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
 from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PRESET = "config.json", "preset.json"
-OPTIONAL = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, *sentence_transformers.OPTIONAL)
+OPTIONAL = (*TOKENIZER_FILES, *sentence_transformers.OPTIONAL)
 _FORMAT = 1
 
 # What `read` asks for, so that nothing else need be fetched: fnmatch patterns, single files first.
-SETTINGS = (CONFIG, VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, PRESET, *sentence_transformers.SETTINGS)
+SETTINGS = (CONFIG, *TOKENIZER_FILES, PRESET, *sentence_transformers.SETTINGS)
 _NUMBER = "[0-9]" * 5
 SAFETENSORS_FILES = (SAFETENSORS, SAFETENSORS + INDEX, f"model-{_NUMBER}-of-{_NUMBER}.safetensors")
 PYTORCH_FILES = (PYTORCH, PYTORCH + INDEX, f"pytorch_model-{_NUMBER}-of-{_NUMBER}.bin")

@@ -9,7 +9,12 @@ from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
 
 VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
-_ADDED = "added_tokens.json"  # Of transformers before 4.34; since then the config has them.
+# Of transformers before 4.34; since then the config has what was added, and since 5 tokenizer.json.
+ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
+FILES = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, ADDED, SPECIAL)
+
+# Fields of tokenizer_config.json and special_tokens_map.json with more tokens that are never cut.
+_MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
 
 # Fields of tokenizer_config.json that would change the tokens, with the only values we honour. The last two classes
 # are transformers' names for "what tokenizer.json says", which is checked below.
@@ -40,7 +45,7 @@ _SPECIAL = {"single_word": (False,), "lstrip": (False,), "rstrip": (False,)}
 def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] | None, dict[str, Any], int | None]:
     """The vocabulary, `BertTokenizer`'s other arguments, and the longest input; None for what the files do not say.
 
-    `vocab.txt` and `tokenizer_config.json` come first; `tokenizer.json` says what they leave open.
+    `vocab.txt` and `tokenizer_config.json` come first; `tokenizer.json` says what one of them would that is missing.
 
     Args:
         directory: Where the files are.
@@ -50,18 +55,24 @@ def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] |
     config = read_json(path) if path.is_file() else None
     vocabulary = read_tokens(directory)
     options: dict[str, Any] = {}
-    if (vocabulary is None or config is None) and (directory / TOKENIZER_JSON).is_file():
-        words, options = _read_tokenizer_json(directory / TOKENIZER_JSON)
+    whole = directory / TOKENIZER_JSON
+    if (vocabulary is None or config is None) and whole.is_file():
+        words, options = _read_tokenizer_json(whole)
         vocabulary = words if vocabulary is None else vocabulary
+    elif vocabulary is not None and whole.is_file():
+        _check_added(whole, typed(whole, read_json(whole, TEXT_BYTES), "added_tokens", list, []), vocabulary)
     config = config or {}
     _check(path, config, _REFUSED_FIELDS)
+    _check_more_special(path, config)
+    if (directory / SPECIAL).is_file():
+        _check_more_special(directory / SPECIAL, read_json(directory / SPECIAL))
     if vocabulary is not None:
         decoder = typed(path, config, "added_tokens_decoder", dict, {})
         _check_added(path, [_entry(token, number) for number, token in decoder.items()], vocabulary)
-        if (directory / _ADDED).is_file():
-            added = read_json(directory / _ADDED)
+        if (directory / ADDED).is_file():
+            added = read_json(directory / ADDED)
             entries = [_entry({"content": token}, number) for token, number in added.items()]
-            _check_added(directory / _ADDED, entries, vocabulary)
+            _check_added(directory / ADDED, entries, vocabulary)
     for theirs, _, ours, default in _OPTIONS:
         default = options.get(ours, lowercase if ours == "lowercase" else default)
         options[ours] = typed(path, config, theirs, bool, default)
@@ -128,6 +139,15 @@ def _check_added(path: Path, added: list[Any], vocabulary: list[str]) -> None:
         _check(path, token, _SPECIAL)
         if not isinstance(number, int) or not 0 <= number < len(vocabulary) or vocabulary[number] != name:
             raise ValueError(f"{path}: `added_tokens` must be in the vocabulary. Received: {name!r} as {number!r}")
+
+
+def _check_more_special(path: Path, config: dict[str, Any]) -> None:
+    for field in _MORE_SPECIAL:
+        value = config.get(field) or []
+        for token in value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
+            name = token.get("content") if isinstance(token, dict) else token
+            if name not in SPECIAL_TOKENS:
+                raise ValueError(f"{path}: `{field}` must be among {SPECIAL_TOKENS}. Received: {reprlib.repr(name)}")
 
 
 def _entry(token: Any, number: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.tuning import tune
 from keras_bert_zoo.tuning.sweep import GRIDS, SEARCHES
 
-_PATHS = ("data", "train", "dev", "preset")
+_FILES = ("train", "dev")
+_PATHS = ("data", *_FILES, "preset")
 # What `tune` takes several values of.
 _SWEPT = (
     ("preset", str, "what to start from"),
@@ -239,6 +240,8 @@ def _run(options: argparse.Namespace) -> Run:
 
 def _config(options: argparse.Namespace) -> dict[str, Any]:
     config = configured(Run, options)
+    if getattr(options, "data", None) is not None:  # It takes the place of the files that another run names.
+        config = {name: value for name, value in config.items() if name not in _FILES or getattr(options, name, None)}
     for name in ("task", "preset"):
         if name not in config:
             raise ValueError(f"{'TASK' if name == 'task' else '--preset'} must be given. Received: none")

@@ -20,7 +20,9 @@ def read_texts(
     """Read texts, or pairs, and their labels from a table.
 
     Labels of a TSV or CSV file are integers where every one looks like one, else floats where every one looks like
-    one, else names. JSON says of itself what is what; a list of names a line is for `multi_label`.
+    one, else names. Where another file of the same labels may be typed otherwise, as `3+` is in one of them alone, ask
+    for `numbers=False` of both: a 1 would be the second class, whatever its name. JSON says of itself what is what; a
+    list of names a line is for `multi_label`.
 
     Args:
         source: A `.tsv` (no quoting), `.csv` (as in RFC 4180) or `.jsonl` file, the first two with a header, or a
@@ -38,7 +40,7 @@ def read_texts(
     Example:
 
     ```python
-    train = read_texts("tickets.csv", text="message", label="queue")
+    train = read_texts("tickets.csv", text="message", label="queue", numbers=False)
     classifier.fit(train.x, train.y)
     ```
     """

@@ -28,6 +28,7 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
     if not can_draw("the learning curve"):
         return
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     rows = read_log(log)
     epochs = [int(row["epoch"]) + 1 for row in rows]
@@ -36,7 +37,8 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
         figure.subplots(1, 2), (("loss", "loss in training"), (f"val_{score}", f"{score} on the dev set")), strict=True
     ):
         axes.plot(epochs, [row[name] for row in rows], marker="o")
-        axes.set(xlabel="epochs", ylabel=title, xticks=epochs)
+        axes.set(xlabel="epochs", ylabel=title)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
     write_figure(figure, path)
 

@@ -44,7 +44,7 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
 
     Raises:
         ValueError: Something in a file is not as expected, with the file and the line; `out` holds another run, or an
-            unfinished one that began with other training data; or the loss became NaN, with the step and the last
+            unfinished one that began with other data; or the loss became NaN, with the step and the last
             state.
 
     Example:
@@ -67,7 +67,7 @@ def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
     keras.utils.set_random_seed(run.seed)
     model = run.build(head)
     model.optimizer.build(model.trainable_variables)
-    state = State(model, folder / STATE, train.digest())
+    state = State(model, folder / STATE, f"{train.digest()} {dev.digest()}")
     done = state.restore()
     score = Score(run, dev)
     if done < run.epochs:  # type: ignore[operator]

@@ -20,6 +20,8 @@ from keras_bert_zoo.text.files import read_lines
 
 # Lines that are in memory together.
 _BLOCK = 10_000
+# Endings of what is never a text a line.
+_NO_LINES = (".csv", ".json", ".jsonl")
 
 
 def predict(
@@ -46,6 +48,11 @@ def predict(
     """
     recipe, target = run.recipe, Path(out)
     own = source is not None and _is_own(Path(source), recipe)
+    if source is not None and not own and Path(source).suffix.lower() in _NO_LINES:
+        raise ValueError(
+            f"`source` must be a file of the task {run.task}, {' or '.join(recipe.suffixes)}, or lines of text; the "
+            f"task texts reads tables of one's own. Received: source={os.fspath(source)!r}"
+        )
     names = [f"{name}.tsv" for name, task in SUBMISSIONS.items() if task == run.task]
     submission = own and target.name in names
     folder = own and isinstance(recipe.kind, Answers)

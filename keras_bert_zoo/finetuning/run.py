@@ -100,7 +100,12 @@ class Run:
         """
         kind, train = self.recipe.kind, self.read("train")
         head = kind.head(train)
-        names = None if train.class_names is not None else head.get("class_names")
+        known = head.get("class_names")
+        if known is not None and len(known) < 2:
+            raise ValueError(
+                f"{self.path('train')} must have labels of two classes at least. Received: {listed(known)}"
+            )
+        names = None if train.class_names is not None else known
         dev = self.read("dev", **({} if names is None else {"class_names": names}))
         return train if self.limit is None else kind.first(train, self.limit), dev, head
 

@@ -10,7 +10,7 @@ import keras
 
 from keras_bert_zoo.on_cpu import on_cpu
 
-_spelled_out = ContextVar("spelled_out", default=False)
+_spelling: ContextVar[Callable[[Any], Any] | None] = ContextVar("spelling", default=None)
 
 
 def _gelu_tanh(x: Any) -> Any:
@@ -18,14 +18,14 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 def _gelu_erf(x: Any) -> Any:
-    if _spelled_out.get():
-        return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
+    if spelling := _spelling.get():
+        return spelling(x)
     return _of_erf(x) if keras.backend.backend() == "jax" else keras.ops.gelu(x, approximate=False)
 
 
 def _gelu_erf_in_training(x: Any) -> Any:
     # Without a gradient TensorFlow fuses its own with the product before it.
-    takes_erf = keras.backend.backend() == "tensorflow" and on_cpu(x) and not _spelled_out.get()
+    takes_erf = keras.backend.backend() == "tensorflow" and on_cpu(x) and not _spelling.get()
     return _of_erf(x) if takes_erf else _gelu_erf(x)
 
 
@@ -34,8 +34,22 @@ def _of_erf(x: Any) -> Any:
 
     TensorFlow's has half the digits in half precision besides.
     """
-    wide = keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    wide = _wide(x)
     return keras.ops.cast(wide * (0.5 * keras.ops.erf(wide * math.sqrt(0.5)) + 0.5), x.dtype)
+
+
+def gelu_of_products(x: Any) -> Any:
+    """The exact GELU in operations that ONNX and LiteRT have; the backends' own use erfc."""
+    return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
+
+
+def gelu_of_erfc(x: Any) -> Any:
+    """The same in what TensorFlow reads of JAX (0.10): of erf, which it writes whole, TensorFlow 2.21 knows nothing."""
+    return keras.ops.cast(keras.ops.gelu(_wide(x), approximate=False), x.dtype)
+
+
+def _wide(x: Any) -> Any:
+    return keras.ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
 
 
 # "gelu" is the exact (erf) form, as in every Hugging Face config; the tanh form has two names there.
@@ -62,10 +76,10 @@ def get_activation(name: str, training: bool | None = False) -> Callable[[Any], 
 
 
 @contextmanager
-def gelu_spelled_out() -> Iterator[None]:
-    """What is traced within has the exact GELU in operations that ONNX and LiteRT have; the backends' use erfc."""
-    token = _spelled_out.set(True)
+def gelu_spelled(spelling: Callable[[Any], Any]) -> Iterator[None]:
+    """What is traced within has the exact GELU in this spelling."""
+    token = _spelling.set(spelling)
     try:
         yield
     finally:
-        _spelled_out.reset(token)
+        _spelling.reset(token)

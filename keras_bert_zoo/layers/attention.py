@@ -157,8 +157,10 @@ class SelfAttention(keras.layers.Layer):
     def _by_heads(self, rows: Any) -> Any:
         return ops.transpose(reshape(rows, (-1, self.num_heads, self.head_dim)), (1, 0, 2))
 
-    def _softmax(self, scores: Any, mask: Any, output_positions: Any, dtype: Any = "float32") -> Any:
+    def _softmax(self, scores: Any, mask: Any, output_positions: Any, dtype: Any = None) -> Any:
         # Half-precision scores lose digits at each step, and their largest finite number is small.
+        wide = keras.backend.result_type(self.compute_dtype, "float32")
+        dtype = wide if dtype is None else dtype
         scores = ops.cast(scores, dtype) * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
             # From 0, as jax2onnx (0.17) has no stop alone.
@@ -169,7 +171,7 @@ class SelfAttention(keras.layers.Layer):
         if mask is not None:
             # A sum's gradient costs nothing, and no constant has to go to the device.
             scores = scores + (ops.cast(mask, dtype) - 1.0) * 1e30
-        return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), self.compute_dtype)
+        return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), self.compute_dtype)
 
     def compute_output_spec(
         self,
@@ -197,8 +199,8 @@ class SelfAttention(keras.layers.Layer):
         }
 
 
-def _dtype_of_sums(scores: Any) -> str:
-    """What scale and mask are in: bfloat16 where TensorFlow's graph rewriter makes them part of the product.
+def _dtype_of_sums(scores: Any) -> str | None:
+    """What scale and mask are in: bfloat16 where TensorFlow's graph rewriter makes them part of the product, else None.
 
     With oneDNN it does so where nothing is trained, if no cast is between, and the float32 sums are rounded once, after
     them. A TensorFlow without oneDNN rounds once more.
@@ -208,4 +210,4 @@ def _dtype_of_sums(scores: Any) -> str:
 
         if tf.inside_function() and scores.dtype == tf.bfloat16:
             return "bfloat16"
-    return "float32"
+    return None

@@ -52,6 +52,7 @@ def _is_for_onednn(inputs: Any) -> bool:
         and not torch._C._are_functorch_transforms_active()  # `torch.func`, to which oneDNN's operation is unknown.
         and torch.backends.mkldnn.enabled
         and not (is_traced() or torch.is_autocast_enabled("cpu"))
+        and inputs.numel() > 0  # It has no product over no rows, as the gradient for the kernel is then.
     )
 
 

@@ -13,7 +13,10 @@ from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.texts import is_texts
+from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, replicas, sum_over_workers
+
+_OF_LABELS = (keras.losses.SparseCategoricalCrossentropy, TokenCrossentropy)
 
 
 class MakesBatches(ChecksInputs):
@@ -98,7 +101,7 @@ class MakesBatches(ChecksInputs):
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         """A batch that streams, `(inputs, targets, weights)` or less of it, checked as arrays at hand are.
 
-        Targets of another form than the task's are for a loss of the user's own, and stay as they are.
+        Targets of another form than the task's stay as they are where the loss is one of the user's own.
         """
         arrays, y, weights = self._checked_parts(batch)
         if y is None:  # To predict.
@@ -122,9 +125,14 @@ class MakesBatches(ChecksInputs):
         return arrays, y, [weight for weight in weights if weight is not None]
 
     def are_labels(self, y: Any) -> bool:
-        """Whether targets have the form of the task's own, for a task whose targets are integers or names."""
-        if isinstance(y, (list, tuple)):
-            return self.label_dimensions is not None
+        """Whether targets are, or should be, the task's own, for a task whose targets are integers or names.
+
+        A loss over these takes no others, whatever their form.
+        """
+        if self.label_dimensions is None:
+            return False
+        if isinstance(y, (list, tuple)) or isinstance(getattr(self, "loss", None), _OF_LABELS):
+            return True
         return bool(y.ndim == self.label_dimensions and y.dtype.kind in "iuOSU")
 
     def are_foreign(self, y: np.ndarray) -> bool:

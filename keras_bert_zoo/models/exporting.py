@@ -46,8 +46,9 @@ class Exports:
         All other inputs are int32 arrays under the names of the model's own. A BiLSTM goes into a SavedModel and, from
         TensorFlow, into ONNX only.
 
-        Outputs are what `predict` gives, within rounding: under their names, or as `output_0` where there is one only.
-        OpenVINO computes in bfloat16 where the processor can, unless `INFERENCE_PRECISION_HINT` is `"f32"`.
+        Outputs are what the model gives for such arrays, within rounding: under their names, or as `output_0` where
+        there is one only. OpenVINO computes in bfloat16 where the processor can, unless `INFERENCE_PRECISION_HINT` is
+        `"f32"`.
 
         Args:
             filepath: Where to; a directory may hold a SavedModel, which is replaced.
@@ -75,11 +76,11 @@ class Exports:
         if "input_signature" in options:
             raise ValueError("`input_signature` is the model's own; sequence_length fixes the length. Received: one")
         backbone: Any = getattr(self, "backbone", self)
-        half = backbone.embeddings.compute_dtype != "float32"
-        if half and format not in _HALF_PRECISION:
-            raise ValueError(
-                f'`format="{format}"` needs a float32 model. Received: one of {backbone.embeddings.dtype_policy.name}'
-            )
+        backbones = [member.backbone for member in getattr(self, "members", ())] or [backbone]
+        policies = [each.embeddings.dtype_policy for each in backbones]
+        other = next((policy for policy in policies if policy.compute_dtype != "float32"), None)
+        if other is not None and format not in _HALF_PRECISION:
+            raise ValueError(f'`format="{format}"` needs a float32 model. Received: one of {other.name}')
         if format == "litert" and quantized_layers(self):
             raise ValueError(
                 '`format="litert"` needs a model before quantize(): the converter has `optimizations` of its own. '

@@ -214,6 +214,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         if keras.backend.backend() != "jax":
             yield
             return
+        self.jax_state_sync()  # In a callback of `fit`, which has them.
         before = [(variable, variable.value) for variable in self.variables]
         try:
             yield

@@ -58,6 +58,12 @@ def as_array(name: str, values: Any) -> np.ndarray:
         raise ValueError(f"`{name}` must have rows of one length. Received: rows of different lengths") from None
 
 
+def as_row(name: str, values: Any, count: int) -> np.ndarray:
+    """An array, where it is a column of `count` as a row of them."""
+    array = as_array(name, values)
+    return array[:, 0] if array.shape == (count, 1) else array
+
+
 def check_range(name: str, array: np.ndarray, stop: int) -> None:
     """Every number must be in [0, stop)."""
     if array.size and not (array.min() >= 0 and array.max() < stop):  # Not a number is outside, too.

@@ -83,11 +83,16 @@ def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:
         )
     adapted = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
     factors = [weight for layer in adapted for weight in layer.weights if weight.name.startswith("lora_")]
-    # Keras' `layer.kernel` and `layer.embeddings` are the sums.
-    sums = {weight.path: getattr(layer, weight.name) for layer in adapted for weight in layer.weights
+    sums = {weight.path: _with_lora(layer, weight) for layer in adapted for weight in layer.weights
             if weight.name in ("kernel", "embeddings")}  # fmt: skip
     return {
         weight.path: keras.ops.convert_to_numpy(sums.get(weight.path, weight))
         for weight in model.weights
         if not any(weight is factor for factor in factors)
     }
+
+
+def _with_lora(layer: keras.Layer, weight: keras.Variable) -> np.ndarray:
+    """The sum, as `layer.kernel` or `layer.embeddings`, which Keras rounds to the precision of the products."""
+    sum_, a, b = map(keras.ops.convert_to_numpy, (weight, *(getattr(layer, f"lora_{weight.name}_{x}") for x in "ab")))
+    return sum_ + (layer.lora_alpha / layer.lora_rank * (a @ b)).astype(sum_.dtype)

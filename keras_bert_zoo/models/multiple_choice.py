@@ -9,7 +9,7 @@ from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.choices import NO_CHOICE, FoldChoices, UnfoldChoices
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, refuse_unknown
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
-from keras_bert_zoo.models.inputs import INPUT_NAMES, as_array, check_structure, check_values, is_numpy
+from keras_bert_zoo.models.inputs import INPUT_NAMES, as_row, check_structure, check_values, is_numpy
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.choices import PackedChoices
@@ -108,7 +108,7 @@ class BertMultipleChoice(Task):
             check_values(inputs, architecture["vocabulary_size"], architecture["num_segments"])
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        numbers = as_array("y", y)
+        numbers = as_row("y", y, count)
         if numbers.shape != (count,):
             raise ValueError(
                 f"`y` must have the shape ({count},), one choice a question. Received: y.shape={numbers.shape}"

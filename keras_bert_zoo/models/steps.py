@@ -1,6 +1,7 @@
 """Steps that are run where they are drawn."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -14,11 +15,11 @@ class RunsItsSteps(WalksOnce):
     jit_compile: Any
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
-        with step_of_this_process("training", self.jit_compile):
+        with step_of_this_process("training", self.jit_compile), _once_there(args):
             return super().train_step(*args, **kwargs)  # type: ignore[misc]
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        with step_of_this_process("outputs", self.jit_compile):
+        with step_of_this_process("outputs", self.jit_compile), _once_there(args):
             return super().test_step(*args, **kwargs)  # type: ignore[misc]
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -55,3 +56,16 @@ class RunsItsSteps(WalksOnce):
             program.reads = reads  # type: ignore[attr-defined]
             setattr(self, name, program)
         return getattr(self, name)
+
+
+def _once_there(data: Any) -> AbstractContextManager[Any]:
+    """Within, TensorFlow computes nothing before the batch is there.
+
+    A stream of unknown length ends with a step whose batch is not. What takes nothing of it would run all the same: the
+    count of updates, decay, the number of rows where that is fixed.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return nullcontext()
+    import tensorflow as tf
+
+    return tf.control_dependencies([part for part in tf.nest.flatten(data) if part is not None])

@@ -61,7 +61,8 @@ class Task(Exports, FedModel):
         if optimizer == "auto":
             optimizer = AdamW(WarmupPolynomialDecay(self.peak, self.warmup))
         # Keras scales losses where the model's own policy is mixed_float16; ours stands in the backbone.
-        half_precision = self.backbone.embeddings.dtype_policy.name == "mixed_float16"
+        layers = self.backbone._flatten_layers()  # Each may have a policy of its own.
+        half_precision = any(layer.compute_dtype == "float16" != layer.variable_dtype for layer in layers)
         is_scaled = optimizer is None or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         if half_precision and auto_scale_loss and not is_scaled:
             optimizer = LossScaleOptimizer(keras.optimizers.get(optimizer))
@@ -217,7 +218,8 @@ class Task(Exports, FedModel):
         return {**config, "optimizer": {**optimizer, "built": self.optimizer.built}}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        # A scaled one is of that class already.
+        self.compile(**keras.saving.deserialize_keras_object(config), auto_scale_loss=False)
         if self.optimizer is not None and config["optimizer"]["built"]:  # Makes room for the state that the file holds.
             self.optimizer.build(self.trainable_variables)
 

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
-from keras_bert_zoo.models.inputs import as_array
+from keras_bert_zoo.models.inputs import as_array, as_row
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -120,7 +120,7 @@ class BertTextClassifier(HasClasses, Task):
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         if self.multi_label:
             return self._encode_label_sets(y, count)
-        labels = as_array("y", y)
+        labels = as_row("y", y, count)
         if labels.shape != (count,):
             hint = ""
             if labels.shape == (count, self.num_classes):
@@ -130,10 +130,10 @@ class BertTextClassifier(HasClasses, Task):
             raise ValueError(
                 f"`y` must have the shape ({count},), one label an example{hint}. Received: y.shape={labels.shape}"
             )
-        return self.number_classes(y, learn)
+        return self.number_classes(y if np.ndim(y) == 1 else labels, learn)
 
-    def are_foreign(self, y: np.ndarray) -> bool:
-        return not self.multi_label and super().are_foreign(y)
+    def are_labels(self, y: Any) -> bool:
+        return self.multi_label or super().are_labels(y)
 
     def _encode_label_sets(self, y: Any, count: int) -> np.ndarray:
         rows = list(y) if isinstance(y, (list, tuple)) or getattr(y, "dtype", None) == np.dtype("O") else []

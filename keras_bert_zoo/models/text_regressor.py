@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, refuse_unknown
-from keras_bert_zoo.models.inputs import as_array
+from keras_bert_zoo.models.inputs import as_row
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 
@@ -72,9 +72,7 @@ class BertTextRegressor(Task):
         return super().predict(*args, **kwargs)[:, 0]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        numbers = as_array("y", y)
-        if numbers.shape == (count, 1):  # As `batches` gives them.
-            numbers = numbers[:, 0]
+        numbers = as_row("y", y, count)  # A column, as `batches` gives them.
         if numbers.shape != (count,):
             raise ValueError(
                 f"`y` must have the shape ({count},), one number an example. Received: y.shape={numbers.shape}"
@@ -85,6 +83,9 @@ class BertTextRegressor(Task):
             raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(numbers)][0]}")
         # The outputs' shape, so that no loss or metric has to guess which of the two to expand.
         return numbers.astype("float32")[:, None]
+
+    def are_labels(self, y: Any) -> bool:
+        return True  # Numbers of the outputs' shape are what any loss takes here.
 
     def head_config(self) -> dict[str, Any]:
         return {"dropout": self.dropout}

@@ -116,8 +116,9 @@ class BertTokenClassifier(HasClasses, TokenTask):
         """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
 
         That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
-        and accuracy. The weights of the batches make Keras' losses and metrics means over words: what has no tag is of
-        class 0 and weight 0 there, and `metrics` are `weighted_metrics`.
+        and accuracy. The weights of the batches make Keras' losses, and metrics that are means, means over words: what
+        has no tag is of class 0 and weight 0 there, and `metrics` are `weighted_metrics`. Metrics that add weights up,
+        such as `MeanIoU`, see those of a batch.
         """
         if loss == "auto":
             loss = TokenCrossentropy()

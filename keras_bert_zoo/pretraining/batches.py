@@ -30,7 +30,8 @@ class PretrainingBatches(PartedBatches):
     Args:
         path: A data set that `prepare` made.
         batch_size: Examples a batch.
-        masking: How masks are drawn, in place of the data set's; only where it does not fix them.
+        masking: How masks are drawn, in place of the data set's; only where it does not fix them. `Masking.for_length`
+            has as many predictions as the length asks for.
         next_sentence: False leaves the targets of next-sentence prediction out; None gives them where there are pairs.
         next_token: The targets of a left-to-right model, for a causal backbone: at each token the next one, nothing
             masked and no next-sentence prediction (Devlin et al. 2019, section 5.1).

@@ -160,10 +160,13 @@ def prepare(
 
 def _by_language(paths: Any) -> dict[str, list[str]]:
     languages = paths if isinstance(paths, Mapping) else {"": paths}
-    for files in languages.values() or [()]:
-        if not files or isinstance(files, (str, os.PathLike)):
-            raise ValueError(f"`paths` must be a list of files, or one for each language. Received: paths={paths!r}")
-    return {language: [os.fspath(path) for path in files] for language, files in languages.items()}
+    by_language = {
+        name: [] if isinstance(files, (str, os.PathLike)) else [os.fspath(path) for path in files]
+        for name, files in languages.items()
+    }
+    if not by_language or not all(by_language.values()):
+        raise ValueError(f"`paths` must be a list of files, or one for each language. Received: paths={paths!r}")
+    return by_language
 
 
 def _check_documents(language: str, count: int, skipped: Sequence[str] = ()) -> None:

@@ -22,7 +22,8 @@ def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None,
         batch_size: Examples a batch.
         shuffle_seed: Shuffle files, and each 10,000 examples that come from them, anew for each pass; None keeps the
             order.
-        next_sentence: Whether to give the targets of next-sentence prediction.
+        next_sentence: Whether to give the targets of next-sentence prediction, which `BertPretrainer` learns and
+            `BertMaskedLM` does not take. Records that are of no pairs have a 0 there.
 
     Returns:
         A `tf.data.Dataset` of fixed shapes. Shuffled it goes round without end: give `fit` its `steps_per_epoch`. In
@@ -30,10 +31,12 @@ def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None,
         of which comes twice or never.
 
     Raises:
-        ValueError: There is no such file, or its records have other features.
+        ValueError: There is no such file, its records have other features, or there are fewer than a batch has.
     """
     check_positive_int(batch_size=batch_size)
     files = RecordFiles(paths)
+    if not files.have(batch_size):
+        raise ValueError(f"`batch_size` must be at most the number of examples. Received: batch_size={batch_size}")
     records = files.in_order() if shuffle_seed is None else files.shuffled(shuffle_seed)
     return files.batch(records, batch_size, next_sentence)
 

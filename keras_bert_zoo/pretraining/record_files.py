@@ -3,6 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,14 @@ class RecordFiles:
             except tf.errors.DataLossError as error:
                 raise ValueError(f"{os.path.basename(path)} must be a whole TFRecord file ({error.message})") from None
         return count
+
+    def have(self, count: int) -> bool:
+        """Whether there are so many records, by their headers."""
+        lengths = chain.from_iterable(_lengths(self._tf, path, self.sizes[path]) for path in self.files)
+        try:
+            return sum(1 for _ in islice(lengths, count)) == count
+        except self._tf.errors.DataLossError as error:
+            raise ValueError(f"`paths` must be whole TFRecord files ({error.message})") from None
 
     def _of_length(self, records: Any, count: int) -> Any:
         return records.apply(self._tf.data.experimental.assert_cardinality(count))

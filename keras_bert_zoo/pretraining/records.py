@@ -23,6 +23,7 @@ INPUTS = {
 }
 IDS, WEIGHTS, LABELS = "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"
 _EXAMPLES_A_FILE = 50_000
+_SEED = 12345
 _PART = ".part"
 
 
@@ -49,6 +50,8 @@ def refused_files(words: str) -> Iterator[None]:
 def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str], verbose: bool = True) -> int:
     """Write a data set of fixed masks as TFRecord files with the original's seven features.
 
+    In random order, always the same one, as the original's: readers shuffle no more than what lies near together.
+
     Args:
         data: A data set that `prepare` made with `fix_masks`.
         out: Directory to make, for the files `shard-00000-of-00002.tfrecord`, … of some 50,000 examples each.
@@ -74,6 +77,7 @@ def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> 
     if tf.io.gfile.exists(folder) and not all(name.endswith(_PART) for name in tf.io.gfile.listdir(folder)):
         raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
     tf.io.gfile.makedirs(folder)
+    order = np.random.default_rng(_SEED).permutation(batches.examples)
     starts = range(0, batches.examples, _EXAMPLES_A_FILE)
     paths = [os.path.join(folder, f"shard-{n:05d}-of-{len(starts):05d}.tfrecord") for n in range(len(starts))]
     progress = keras.utils.Progbar(batches.examples, verbose=int(verbose), unit_name="example")
@@ -81,7 +85,7 @@ def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> 
         stop = min(start + _EXAMPLES_A_FILE, batches.examples)
         with tf.io.TFRecordWriter(path + _PART) as writer:
             for first in range(start, stop, 256):
-                for example in _examples(tf, *batches.take(np.arange(first, min(first + 256, stop)))):
+                for example in _examples(tf, *batches.take(order[first : min(first + 256, stop)])):
                     writer.write(example)
                 progress.update(min(first + 256, stop))
     for path in paths:  # None of them before all are whole.

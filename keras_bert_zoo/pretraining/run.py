@@ -37,6 +37,7 @@ OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 _DECIDED_ELSEWHERE = {"pooler", "dtype"}
 # Updates between two states where nobody says how many: with fewer a run would write more than it computes.
 _FEWEST, _MOST = 50, 500
+_HELD_OUT_SEED = 0  # Of masks and order, so that runs of other seeds are scored on the same ones.
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Run:
         dropout: Of sub-layers and attention while pre-training; None takes the preset's own. The preset that is written
             keeps its own, for fine-tuning. Few passes over the text learn more without any (Geiping and Goldstein 2022,
             section 4.3).
-        validation: A second data set of the same kind, evaluated with the same masks after each epoch of the log.
+        validation: A second data set of the same kind, evaluated after each epoch of the log, with the same masks
+            whatever the seed; of it as many examples as make whole batches of the run's size.
         strategy: What `keras_bert_zoo.distribute` takes, to train on many devices; each batch is split among them.
         vocab: The `vocab.txt` of TFRecords, which do not hold one; None where `prepare` made the data.
         cased: Whether that vocabulary keeps case and accents.
@@ -307,7 +309,7 @@ def _batches(run: Run, path: str, next_token: bool, **options: Any) -> Pretraini
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
     if run.masking is not None and PretrainingBatches(path, batch_size=1).fixed_masks:
         run = replace(run, masking=None)  # Two runs of other masks are compared on the same ones.
-    held_out = _batches(run, path, batches.next_token)
+    held_out = _batches(replace(run, seed=_HELD_OUT_SEED), path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
         raise ValueError(
             "`validation` must have the vocabulary and the tokenizer of the data set. "

@@ -137,6 +137,8 @@ def open_shard(folder: Path, fixed_masks: bool) -> Shard:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise ValueError(f"{path} must hold a NumPy array ({error})") from None
+        if not isinstance(array, np.ndarray):  # Of several, a zip.
+            raise ValueError(f"{path} must hold a NumPy array. Received: {type(array).__name__}")
         if array.ndim != 1 or array.dtype.kind not in "iu" or (field.name in _ENDS and (np.diff(array) < 0).any()):
             raise ValueError(
                 f"{path} must hold integers in one dimension, and ends in order. "

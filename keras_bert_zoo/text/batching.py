@@ -64,7 +64,8 @@ class LengthSortedBatches(OwnBatches):
         shuffle_seed: Order anew each epoch from this seed and the epoch's number; None keeps one order.
         training: Keep unshuffled batches in the order of the rows, which otherwise are sorted, longest first.
         multiple_of: Fill each batch up to a multiple of this with copies of its first examples. Copies have the
-            weight 0. In training the others weigh more in turn, so that a loss averaged over the batch stays as it was.
+            weight 0. The others weigh more in turn, so that in training a loss averaged over the batch stays as it was,
+            and otherwise Keras' mean over the batches, weighted by their rows.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class LengthSortedBatches(OwnBatches):
         self.epoch = 0
         self._order = self._ordered(0)
         self._starts = self._cut(most_tokens)
-        self._fills = bool((np.diff(self._starts) % multiple_of).any())
+        sizes = np.diff(self._starts)
+        self._fills = bool((sizes % multiple_of).any())
+        self._fed_per_row = (sizes + -sizes % multiple_of).sum() / max(len(self.rows), 1)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -160,7 +163,8 @@ class LengthSortedBatches(OwnBatches):
             batch += (self.targets[indices],)
         if self.sample_weight is not None or (self._fills and self.targets is not None):
             weight = np.ones(len(indices), "float32") if self.sample_weight is None else self.sample_weight[indices]
-            weight = np.where(np.arange(len(indices)) < real, weight, 0) * (len(indices) / real if self.training else 1)
+            scale = len(indices) / real if self.training else self._fed_per_row
+            weight = np.where(np.arange(len(indices)) < real, weight, 0) * scale
             batch += (weight.astype("float32"),)
         return batch
 

@@ -134,7 +134,7 @@ class InGraphTokenizer(tf.Module):
         segments = tf.concat([tf.zeros_like(parts[0]), tf.zeros([rows, 2], "int32")], axis=1)
         if second is not None:
             segments = tf.concat([segments, tf.ones_like(parts[1]), tf.ones([rows, 1], "int32")], axis=1)
-        length = tf.reduce_max(ids.row_lengths())
+        length = tf.maximum(tf.reduce_max(ids.row_lengths()), 2)  # Of no texts TensorFlow's is below zero.
         if static_lengths:
             lengths = tf.constant(static_lengths, "int64")
             length = tf.gather(lengths, tf.searchsorted(lengths, [length]))[0]

@@ -1,6 +1,5 @@
 """Batches whose targets stand at single tokens."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,7 @@ class TokenBatches(LengthSortedBatches):
         super().__init__(*args, **kwargs)
         if self.targets is None:
             return
-        rows, size = len(self.rows), self.batch_size
-        batches = [size] * (rows // size) + [rows % size] * (rows % size > 0)
-        fed = sum(math.ceil(batch / self.multiple_of) * self.multiple_of for batch in batches)
-        labels = max(int((self.targets[self.rows] != IGNORED).sum()), 1)
-        self._labels_per_row, self._fed_rows_per_label = labels / max(rows, 1), fed / labels
+        self._labels_per_row = max(int((self.targets[self.rows] != IGNORED).sum()), 1) / max(len(self.rows), 1)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         indices, real = self._draw(index)
@@ -41,7 +36,7 @@ class TokenBatches(LengthSortedBatches):
         labelled = targets != IGNORED
         labelled[real:] = False
         if not self.training:
-            scale = length * self._fed_rows_per_label
+            scale = length * self._fed_per_row / self._labels_per_row
         elif self.shuffle_seed is None:
             scale = labelled.size / max(int(labelled.sum()), 1)
         else:

@@ -19,6 +19,7 @@ class _Grouped:
     """No list, which Keras would look through for variables."""
 
     variables: Any
+    first: Any
     groups: list[Any]
 
 
@@ -134,14 +135,18 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
 
         Made once for a list of variables: a look at each takes 10 us, and there are two hundred.
         """
-        if self._grouped is None or [*map(id, variables)] != [*map(id, self._grouped.variables)]:
-            self._grouped = _Grouped(variables, [])
+        first = variables[0].value if variables else None  # Another tensor within `stateless_apply`.
+        before = self._grouped
+        if before is None or before.first is not first or [*map(id, variables)] != [*map(id, before.variables)]:
+            groups: list[Any] = []
             for is_decayed in (True, False):
                 places = [i for i, each in enumerate(variables) if self._use_weight_decay(each) == is_decayed]
                 indices = [self._get_variable_index(variables[i]) for i in places]
                 moments = ([kind[i].value for i in indices] for kind in (self._momentums, self._velocities))
-                self._grouped.groups.append((is_decayed, places, [variables[i].value for i in places], *moments))
-        return self._grouped.groups
+                groups.append((is_decayed, places, [variables[i].value for i in places], *moments))
+            self._grouped = _Grouped(variables, first, groups)
+            return groups
+        return before.groups
 
     def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:
         super().exclude_from_weight_decay(*args, **kwargs)

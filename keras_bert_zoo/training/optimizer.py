@@ -60,7 +60,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
             by_rows = self.global_clipnorm and on_cpu(grads)
             grads = [_summed_rows(grad) for grad in grads] if by_rows else _dense(grads)
             if self.global_clipnorm:  # Reads for the norm, where Keras writes the squares, too.
-                return _dense(tf.clip_by_global_norm(grads, self.global_clipnorm)[0])
+                return _dense(_clipped(grads, self.global_clipnorm))
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
 
@@ -150,3 +150,15 @@ def _summed_rows(grad: Any) -> Any:
     rows, places = tf.unique(grad.indices)
     values = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
     return tf.IndexedSlices(values, rows, grad.dense_shape)
+
+
+def _clipped(grads: list[Any], most: float) -> list[Any]:
+    """Scaled to a norm of at most so much; TensorFlow itself takes gradients of one dtype alone."""
+    import tensorflow as tf
+
+    kinds = {grad.dtype for grad in grads}
+    if len(kinds) == 1:
+        return tf.clip_by_global_norm(grads, most)[0]
+    norms = [tf.linalg.global_norm([grad for grad in grads if grad.dtype == kind]) for kind in kinds]
+    norm = tf.norm([tf.cast(each, "float32") for each in norms])
+    return [tf.clip_by_global_norm([grad], most, use_norm=tf.cast(norm, grad.dtype))[0][0] for grad in grads]

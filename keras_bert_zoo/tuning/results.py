@@ -117,6 +117,13 @@ def _written(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def _labels(values: list[Any]) -> list[str]:
+    """What is written below the places: of paths the last part, where that tells them apart."""
+    labels = [_written(value) for value in values]
+    last = [os.path.basename(label.rstrip("/")) for label in labels]
+    return last if len(set(last)) == len(last) else labels
+
+
 def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
     """Draw the objective over what was searched, where matplotlib is installed; else the log says so.
 
@@ -143,7 +150,9 @@ def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
         axes.errorbar(places, means, bars, fmt="o", alpha=0.6, capsize=3)
         axes.plot(places[0], means[0], "o", markersize=12, markerfacecolor="none", color="black")
         if few:
-            axes.set_xticks(range(len(values)), [_written(value) for value in values])
+            labels = _labels(values)
+            long = max(map(len, labels)) > 12
+            axes.set_xticks(range(len(values)), labels, rotation=20 if long else 0, ha="right" if long else "center")
         elif key == "learning_rate":
             axes.set_xscale("log")
         axes.set_xlabel(key)

@@ -7,6 +7,9 @@ from keras_bert_zoo.files import read_json, write_json
 from keras_bert_zoo.tuning.extra import keras_tuner
 from keras_bert_zoo.tuning.failures import failures, forget_failure, keep_failure
 
+# Of a point that was not tried yet. Keras Tuner gives up after 20, often before the last of a few points.
+_DRAWS = 1000
+
 
 class Resuming(keras_tuner.Tuner):
     """To be inherited from before one of Keras Tuner's tuners.
@@ -18,6 +21,7 @@ class Resuming(keras_tuner.Tuner):
     def search(self, *fit_args: Any, **fit_kwargs: Any) -> None:
         oracle = self.oracle
         if not self._is_worker():  # Only the chief's writes; it has no class of ours, as the tuner makes it.
+            oracle._max_collisions = _DRAWS
             oracle.save = lambda: write_json(Path(oracle._get_oracle_fname()), oracle.get_state())
             oracle._save_trial = lambda trial: write_json(
                 Path(oracle._get_trial_dir(trial.trial_id)) / "trial.json", trial.get_state()

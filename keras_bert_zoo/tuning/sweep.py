@@ -49,7 +49,8 @@ def tune(
         out: Directory of the sweep: `sweep.json`, Keras Tuner's `trials/`, and in the end the best trial's `preset/`,
             `results.json`, `table.csv`, `table.md`, and `sweep.png` where matplotlib is installed.
         grid: `"paper"` or `"small"`, for models smaller than BERT base: `tuning.PAPER`, `tuning.SMALL_MODELS`.
-        search: `"grid"` for all points; `"random"`, `"bayesian"`; `"hyperband"` up to the most epochs of the space.
+        search: `"grid"` for all points; `"random"`, `"bayesian"`; `"hyperband"` up to the most epochs of the space,
+            which must have as many points as its first round (5 for 4 epochs, 12 for 10).
         trials: How many points to try; all of a grid unless given, 10 of another search.
         restarts: Trainings of a point, with seeds of their own.
         verbose: As in `fit`; 0 silences Keras Tuner, too.
@@ -96,6 +97,10 @@ def tune(
     space = checked_space(**{**own, **GRIDS[grid], **choices})
     fixed = {name: value for name, value in asdict(run).items() if name not in space}
     config = {**fixed, "space": space, "search": search, "trials": trials, "restarts": restarts}
+    epochs = space["epochs"]
+    most_epochs = max(epochs) if isinstance(epochs, list) else epochs
+    if search == "hyperband":
+        _check_bands(space, most_epochs)
     folder = Path(out)
     if (folder / RESULTS).is_file():
         check_directory(folder / CONFIG, config)
@@ -105,7 +110,7 @@ def tune(
     if _is_worker():
         _wait_for(folder / CONFIG)
     check_directory(folder / CONFIG, config)
-    kind, epochs = run.recipe.kind, space.get("epochs")
+    kind = run.recipe.kind
     hypermodel = TaskHyperModel(
         kind.model_class,
         score=Score(run, dev),
@@ -131,7 +136,7 @@ def tune(
         "max_consecutive_failed_trials": math.inf,
     }
     if search == "hyperband":
-        options["max_epochs"] = max(epochs) if isinstance(epochs, list) else epochs
+        options["max_epochs"] = most_epochs
     elif trials is not None or search != "grid":
         options["max_trials"] = trials or 10
     tuner = _tuner_class(search)(hypermodel, **options)
@@ -166,6 +171,20 @@ def _report_failures(tuner: Any) -> None:
         raise ValueError(f"A trial must have a score. Received: none of {total}: {reasons(failed)}")
     if failed:
         _logger.warning("%d of %d trials have no score: %s", len(failed), total, reasons(failed))
+
+
+def _check_bands(space: dict[str, Any], most_epochs: int) -> None:
+    """Refuse too few points for Hyperband's first round: Keras Tuner would end after it, with all trials cut short."""
+    from keras_bert_zoo.tuning.extra import keras_tuner
+
+    oracle = keras_tuner.oracles.HyperbandOracle(max_epochs=most_epochs)
+    fewest = oracle._get_size(oracle._get_num_brackets() - 1, 0)
+    points = math.prod(len(values) for name, values in space.items() if name != "epochs" and isinstance(values, list))
+    if points < fewest:
+        raise ValueError(
+            f"`search` must be another than hyperband where there are fewer than {fewest} points, with {most_epochs} "
+            f"epochs. Received: {points} points"
+        )
 
 
 def _is_worker() -> bool:
