@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from process import device_name, memory, peak, threads, timed
+from process import device_name, half_precision_attention, memory, peak, threads, timed
 from worker import serve
 
 SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
@@ -278,6 +278,7 @@ def transformers(
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    half_precision_attention()
     tokenizer = AutoTokenizer.from_pretrained(preset, local_files_only=True)
     model = AutoModelForSequenceClassification.from_pretrained(
         preset, num_labels=2, attn_implementation="sdpa", dtype=torch.float32, local_files_only=True
@@ -335,8 +336,8 @@ def transformers(
         model.eval()
         count = len(columns(x)[0])
         logits = torch.empty(count, 2, device=device)
-        for rows, inputs in batches(x, range(count), count, by_tokens):
-            with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):  # Which keeps what it has cast.
+            for rows, inputs in batches(x, range(count), count, by_tokens):
                 logits[rows] = forward(**inputs).logits.float()
         return logits.cpu().numpy()
 
@@ -373,7 +374,10 @@ def keras_hub(preset: str, task: Task, sequence_length: int | None = None) -> Co
 
     def dataset(*element: Any) -> Any:
         # Not `fit(x, y)`, nor `((a, b))` as an element: a bare pair of texts would be taken for a text and its label.
-        return tf.data.Dataset.from_tensor_slices(element)
+        # Untuned, as the end of a pass waits for the tuning, for seconds at times, and a few batches are timed here.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return tf.data.Dataset.from_tensor_slices(element).with_options(options)
 
     def train(x: Texts, y: list[int]) -> None:
         classifier.fit(dataset(x, y).shuffle(len(y), SEED).batch(task.batch_size), epochs=1, verbose=0)
@@ -401,10 +405,9 @@ CONTENDERS: dict[str, Callable[..., Contender]] = {
 
 
 def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
-    """Load and warm up; the rest is timed, an order at a time."""
+    """Load and warm up; the rest is timed, an order at a time, or `"peak"`, the product's."""
     task, framework, device = TASKS[job["task"]], job["framework"], job["device"]
-    card = device_name(framework, device)
-    most = peak(framework, "bfloat16" if job["options"].get("bfloat16") else "float32", device)
+    card, dtype = device_name(framework, device), "bfloat16" if job["options"].get("bfloat16") else "float32"
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
     tokens, examples = contender.count_tokens(x), len(y)
@@ -423,14 +426,15 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
         "first_runs": first_runs if contender.compiles else None,
         "tokens": tokens / examples,
         "threads": threads(framework),
-        "peak": most,
         "device_name": card,
     }
-    return about, lambda order: {
-        **timed(orders[order], x, y),
-        "examples": len(y),
-        "memory": memory(framework, device),
-    }
+
+    def answer(order: str) -> dict[str, Any]:
+        if order == "peak":
+            return {"peak": peak(framework, dtype, device)}
+        return {**timed(orders[order], x, y), "examples": len(y), "memory": memory(framework, device)}
+
+    return about, answer
 
 
 if __name__ == "__main__":

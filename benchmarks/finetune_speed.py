@@ -119,12 +119,15 @@ def measure(
     def turn(worker: Worker) -> dict[str, Any]:
         found = {order: worker.ask(order) for order in worker.about["orders"]}
         _say(f"{task}, {dtype}: {worker.name}: {_in_words(found)}")
-        return found
+        return {**found, **worker.ask("peak")}
 
     starts = {name: partial(start, entry, task, args, log) for name, entry in entries.items()}
     said, turns, left_out = take_turns(starts, args.rounds, turn, len(starts) if args.device == "gpu" else 1)
     results = [
-        {"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours, **own, "rounds": turns[name]}
+        {
+            **{"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours},
+            **{**own, "peak": max(each["peak"] for each in turns[name]), "rounds": turns[name]},
+        }
         for name, own in said.items()
     ]
     return results, {f"{name}, {task}, {dtype}": reason for name, reason in left_out.items()}

@@ -29,10 +29,13 @@ def identity(python: str = sys.executable) -> dict[str, Any]:
 def describe_machine() -> str:
     cpu, memory = (_read(f"/proc/{name}") for name in ("cpuinfo", "meminfo"))
     model = re.search(r"model name\s*:\s*(.+)", cpu)
+    # A cloud's processors are all called alike.
+    numbers = [re.search(rf"{name}\s*:\s*(\d+)", cpu) for name in ("cpu family", "model", "stepping")]
+    kind = f" ({'-'.join(found[1] for found in numbers if found)})" if any(numbers) else ""
     kib = re.search(r"MemTotal:\s*(\d+)", memory)
     has = ", ".join(f"{flag} {'yes' if f' {flag}' in cpu else 'no'}" for flag in ("avx2", "avx512"))
     gib = f"{int(kib[1]) / 2**20:.0f} GiB" if kib else "memory unknown"
-    parts = [model[1] if model else platform.machine(), f"{os.cpu_count()} cores", has, gib, *cards()]
+    parts = [f"{model[1] if model else platform.machine()}{kind}", f"{os.cpu_count()} cores", has, gib, *cards()]
     return ", ".join(parts)
 
 
@@ -70,7 +73,9 @@ def _versions_here() -> dict[str, str]:
 def code() -> str:
     """A digest of the package's code and the contenders'; a commit does not tell what has not been committed."""
     digest = hashlib.sha256()
-    for path in sorted([*(_HERE.parent / "keras_bert_zoo").rglob("*.py"), *_HERE.glob("*contenders.py")]):
+    for path in sorted(
+        [*(_HERE.parent / "keras_bert_zoo").rglob("*.py"), *_HERE.glob("*contenders.py"), _HERE / "process.py"]
+    ):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from machine import identity
-from process import device_name, environment, memory, peak, release, with_code
+from process import device_name, environment, half_precision_attention, memory, peak, release, with_code
 from reports import now
 from worker import Worker, serve, take_turns
 
@@ -156,6 +156,7 @@ def transformers(work: Work) -> Callable[[int], object]:
     from transformers import BertConfig, BertForPreTraining
 
     device = "cuda" if work.device == "gpu" else "cpu"
+    half_precision_attention()
     config = BertConfig(
         vocab_size=work.rows,
         num_hidden_layers=work.layers,

@@ -45,9 +45,10 @@ def prepare(contender: str, name: str, dtype: str) -> tuple[dict[str, Any], Call
         start = time.perf_counter()
         train(work.steps)
         seconds = time.perf_counter() - start
-        return {"rate": work.batch * work.steps / seconds, "memory": memory(work.framework)}
+        took = memory(work.framework)
+        return {"rate": work.batch * work.steps / seconds, "memory": took, "peak": peak(work.framework, dtype)}
 
-    return {"peak": peak(work.framework, dtype)}, one_round
+    return {}, one_round
 
 
 def start(title: str, python: str, backend: str, name: str, dtype: str) -> Worker:
@@ -78,7 +79,8 @@ def measure(name: str, dtype: str, arguments: argparse.Namespace, raw: dict[str,
     key = f"{name}, {dtype}"
     raw[key] = {title: [turn["rate"] for turn in found] for title, found in turns.items()}
     raw["processes"][key] = {
-        title: {**said[title], "memory": max(turn["memory"] for turn in found)} for title, found in turns.items()
+        title: {**said[title], **{name: max(turn[name] for turn in found) for name in ("memory", "peak")}}
+        for title, found in turns.items()
     }
     raw["left_out"] = {who: why for who, why in raw["left_out"].items() if not who.endswith(f", {key}")}
     raw["left_out"] |= {f"{title}, {key}": reason for title, reason in left_out.items()}

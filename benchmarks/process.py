@@ -110,6 +110,13 @@ def _product(framework: str, dtype: str, device: str, size: int) -> Callable[[],
     return lambda: session.run(None, {"x": values})
 
 
+def half_precision_attention() -> None:
+    """Has PyTorch's attention, where it drops out on a CPU, multiply in bfloat16; else it does so in float32."""
+    import torch
+
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # Of CPUs, too.
+
+
 def memory(framework: str, device: str = "cpu") -> int:
     """The most bytes so far: of the process, or of what its framework took of the card."""
     if device == "cpu":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -29,6 +30,29 @@ def run(code, *arguments, **environment):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+# The pages that two large arrays, one after the other, wait for.
+PAGES = """
+import resource
+import numpy as np
+from keras_bert_zoo.cli.memory import keep_memory
+keep_memory()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(2**26, "uint8").fill(1)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="It is glibc that gives memory back.")
+@pytest.mark.parametrize("told, kept", [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)])
+def test_the_console_keeps_memory_unless_it_is_told_otherwise(told, kept, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
+        monkeypatch.delenv(name)
+    first, second = map(int, run(PAGES, **told).split())
+    assert first > 100  # Of whatever size the system has them.
+    assert (second < first / 10) == kept
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Keras itself imports it on this backend")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import keras_bert_zoo
 from keras_bert_zoo.cli import estimate, finetuning, presets, pretraining
+from keras_bert_zoo.cli.memory import keep_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for group in (pretraining, estimate, finetuning, presets):
         group.add_commands(commands)
     options = parser.parse_args(arguments)
+    keep_memory()
     try:
         options.run(options)
     except (ValueError, OSError) as error:

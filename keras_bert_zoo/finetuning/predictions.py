@@ -48,11 +48,6 @@ def predict(
     """
     recipe, target = run.recipe, Path(out)
     own = source is not None and _is_own(Path(source), recipe)
-    if source is not None and not own and Path(source).suffix.lower() in _NO_LINES:
-        raise ValueError(
-            f"`source` must be a file of the task {run.task}, {' or '.join(recipe.suffixes)}, or lines of text; the "
-            f"task texts reads tables of one's own. Received: source={os.fspath(source)!r}"
-        )
     names = [f"{name}.tsv" for name, task in SUBMISSIONS.items() if task == run.task]
     submission = own and target.name in names
     folder = own and isinstance(recipe.kind, Answers)
@@ -67,6 +62,11 @@ def predict(
         raise ValueError(f"`out` must be {kinds}. Received: out={str(out)!r}")
     if source is not None and target.exists() and target.samefile(source):
         raise ValueError(f"`out` must be another file than `source`. Received: out={str(out)!r}")
+    if source is not None and not own and Path(source).suffix.lower() in _NO_LINES:
+        raise ValueError(
+            f"`source` must be a file of the task {run.task}, {' or '.join(recipe.suffixes)}, or lines of text; the "
+            f"task texts reads tables of one's own. Received: source={os.fspath(source)!r}"
+        )
     if own:
         assert source is not None
         data = run.read_file(Path(source), **recipe.unlabelled)

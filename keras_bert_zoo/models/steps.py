@@ -13,18 +13,32 @@ class RunsItsSteps(WalksOnce):
     """For a `keras.Model`: the steps of `fit`, `evaluate` and `predict` may use what this machine alone has."""
 
     jit_compile: Any
+    optimizer: Any
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
-        with step_of_this_process("training", self.jit_compile), _once_there(args):
+        with step_of_this_process("training", self.jit_compile), self._once_there(args, self.optimizer):
             return super().train_step(*args, **kwargs)  # type: ignore[misc]
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        with step_of_this_process("outputs", self.jit_compile), _once_there(args):
+        with step_of_this_process("outputs", self.jit_compile), self._once_there(args):
             return super().test_step(*args, **kwargs)  # type: ignore[misc]
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
         with step_of_this_process("outputs", self.jit_compile):
             return super().predict_step(*args, **kwargs)  # type: ignore[misc]
+
+    def _once_there(self, data: Any, *optimizer: Any) -> AbstractContextManager[Any]:
+        """Within, TensorFlow computes nothing before the batch is there.
+
+        A stream of unknown length ends with a step whose batch is not. What takes nothing of it would run all the same:
+        the count of updates, decay, the number of rows where that is fixed.
+        """
+        parts = (getattr(self, name, None) for name in ("_compile_metrics", "_compile_loss"))
+        if keras.backend.backend() != "tensorflow" or not all(part.built for part in (*parts, *optimizer) if part):
+            return nullcontext()  # Variables that are made in a step take nothing of it; `fit` has made them before.
+        import tensorflow as tf
+
+        return tf.control_dependencies([part for part in tf.nest.flatten(data) if part is not None])
 
     def _should_torch_compile(self) -> bool:
         return False  # Not the step as it stands in Python, as Keras would: see `CompilesSteps`.
@@ -56,16 +70,3 @@ class RunsItsSteps(WalksOnce):
             program.reads = reads  # type: ignore[attr-defined]
             setattr(self, name, program)
         return getattr(self, name)
-
-
-def _once_there(data: Any) -> AbstractContextManager[Any]:
-    """Within, TensorFlow computes nothing before the batch is there.
-
-    A stream of unknown length ends with a step whose batch is not. What takes nothing of it would run all the same: the
-    count of updates, decay, the number of rows where that is fixed.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return nullcontext()
-    import tensorflow as tf
-
-    return tf.control_dependencies([part for part in tf.nest.flatten(data) if part is not None])
