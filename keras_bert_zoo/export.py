@@ -167,7 +167,8 @@ def write_model(
     if format == "tf_saved_model":
 
         def write(folder: Path) -> None:
-            _write_saved_model(model, folder, axes, longest, texts, options)
+            with gelu_spelled(gelu_of_erfc) if backend == "jax" else nullcontext():
+                _write_saved_model(model, folder, axes, longest, texts, options)
 
         write_directory(path, marker="saved_model.pb", owned=("variables", "assets", "fingerprint.pb"), write=write)
         return
@@ -199,9 +200,7 @@ def _write_saved_model(
         jax2tf = {"with_gradient": False, "polymorphic_shapes": [shapes], "polymorphic_constraints": lengths}
         options = {"jax2tf_kwargs": jax2tf, **options}
     # The first one would be the default, were no other called so.
-    name = "serve" if texts is None else "serve_tokens"
-    with gelu_spelled(gelu_of_erfc) if keras.backend.backend() == "jax" else nullcontext():
-        run = archive.track_and_add_endpoint(name, model, _specs(axes), **options)
+    run = archive.track_and_add_endpoint("serve" if texts is None else "serve_tokens", model, _specs(axes), **options)
     if texts is not None:
         signature = [tf.TensorSpec([None], tf.string, name=column) for column in texts.columns]
         serve = tf.function(lambda *x: run(texts.pack(*x)), input_signature=signature, autograph=False)

@@ -23,7 +23,7 @@ SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "openvino": ".xml", "litert":
 TOLERANCE = 2e-5  # Below what the tanh form of GELU would change.
 FIRST = {"tensorflow": "onnx", "jax": "tf_saved_model", "torch": "torch"}[BACKEND]
 HERE = [
-    pytest.param(name, marks=pytest.mark.slow if BACKEND == "jax" or name != FIRST else ())
+    pytest.param(name, marks=() if name == FIRST else pytest.mark.slow)
     for name, known in FORMATS.items()
     if BACKEND in known.needs
 ]
