@@ -51,8 +51,8 @@ def test_the_console_keeps_memory_unless_it_is_told_otherwise(told, kept, monkey
     for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
         monkeypatch.delenv(name)
     first, second = map(int, run(PAGES, **told).split())
-    assert first > 100  # Of whatever size the system has them.
-    assert (second < first / 10) == kept
+    assert first > 10  # Of whatever size the system has them: of 2 MB there are 32.
+    assert (second < first / 4) == kept
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Keras itself imports it on this backend")
