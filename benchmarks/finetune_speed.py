@@ -125,8 +125,8 @@ def measure(
     said, turns, left_out = take_turns(starts, args.rounds, turn, len(starts) if args.device == "gpu" else 1)
     results = [
         {
-            **{"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours},
-            **{**own, "peak": max(each["peak"] for each in turns[name]), "rounds": turns[name]},
+            **{"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours, **own},
+            **{"peak": max(turn["peak"] for turn in turns[name]), "rounds": turns[name]},
         }
         for name, own in said.items()
     ]

@@ -10,8 +10,8 @@ from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
 
 VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 # Of transformers before 4.34; since then the config has what was added, and since 5 tokenizer.json.
-ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
-FILES = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, ADDED, SPECIAL)
+_ADDED, _SPECIAL_MAP = "added_tokens.json", "special_tokens_map.json"
+FILES = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, _ADDED, _SPECIAL_MAP)
 
 # Fields of tokenizer_config.json and special_tokens_map.json with more tokens that are never cut.
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
@@ -64,15 +64,15 @@ def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] |
     config = config or {}
     _check(path, config, _REFUSED_FIELDS)
     _check_more_special(path, config)
-    if (directory / SPECIAL).is_file():
-        _check_more_special(directory / SPECIAL, read_json(directory / SPECIAL))
+    if (directory / _SPECIAL_MAP).is_file():
+        _check_more_special(directory / _SPECIAL_MAP, read_json(directory / _SPECIAL_MAP))
     if vocabulary is not None:
         decoder = typed(path, config, "added_tokens_decoder", dict, {})
         _check_added(path, [_entry(token, number) for number, token in decoder.items()], vocabulary)
-        if (directory / ADDED).is_file():
-            added = read_json(directory / ADDED)
+        if (directory / _ADDED).is_file():
+            added = read_json(directory / _ADDED)
             entries = [_entry({"content": token}, number) for token, number in added.items()]
-            _check_added(directory / ADDED, entries, vocabulary)
+            _check_added(directory / _ADDED, entries, vocabulary)
     for theirs, _, ours, default in _OPTIONS:
         default = options.get(ours, lowercase if ours == "lowercase" else default)
         options[ours] = typed(path, config, theirs, bool, default)

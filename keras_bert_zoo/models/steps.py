@@ -13,10 +13,9 @@ class RunsItsSteps(WalksOnce):
     """For a `keras.Model`: the steps of `fit`, `evaluate` and `predict` may use what this machine alone has."""
 
     jit_compile: Any
-    optimizer: Any
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
-        with step_of_this_process("training", self.jit_compile), self._once_there(args, self.optimizer):
+        with step_of_this_process("training", self.jit_compile), self._once_there(args, "optimizer"):
             return super().train_step(*args, **kwargs)  # type: ignore[misc]
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -27,14 +26,16 @@ class RunsItsSteps(WalksOnce):
         with step_of_this_process("outputs", self.jit_compile):
             return super().predict_step(*args, **kwargs)  # type: ignore[misc]
 
-    def _once_there(self, data: Any, *optimizer: Any) -> AbstractContextManager[Any]:
+    def _once_there(self, data: Any, *changed: str) -> AbstractContextManager[Any]:
         """Within, TensorFlow computes nothing before the batch is there.
 
         A stream of unknown length ends with a step whose batch is not. What takes nothing of it would run all the same:
         the count of updates, decay, the number of rows where that is fixed.
         """
-        parts = (getattr(self, name, None) for name in ("_compile_metrics", "_compile_loss"))
-        if keras.backend.backend() != "tensorflow" or not all(part.built for part in (*parts, *optimizer) if part):
+        if keras.backend.backend() != "tensorflow":
+            return nullcontext()
+        parts = [getattr(self, name) for name in ("_compile_metrics", "_compile_loss", *changed)]
+        if not all(part.built for part in parts if part is not None):
             return nullcontext()  # Variables that are made in a step take nothing of it; `fit` has made them before.
         import tensorflow as tf
 

@@ -3,7 +3,8 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -122,23 +123,24 @@ class RecordFiles:
         tf = self._tf
         count = 0
         for path in self.files:
-            try:
+            with _whole(path):
                 deque(_lengths(tf, path, self.sizes[path]), maxlen=0)
                 count += int(tf.data.TFRecordDataset(path).reduce(np.int64(0), lambda count, _: count + 1))
-            except tf.errors.DataLossError as error:
-                raise ValueError(f"{os.path.basename(path)} must be a whole TFRecord file ({error.message})") from None
         return count
 
     def have(self, count: int) -> bool:
         """Whether there are so many records, by their headers."""
-        lengths = chain.from_iterable(_lengths(self._tf, path, self.sizes[path]) for path in self.files)
-        try:
-            return sum(1 for _ in islice(lengths, count)) == count
-        except self._tf.errors.DataLossError as error:
-            raise ValueError(f"`paths` must be whole TFRecord files ({error.message})") from None
+        for path in self.files:
+            with _whole(path):
+                count -= sum(1 for _ in islice(_lengths(self._tf, path, self.sizes[path]), count))
+        return count == 0
 
     def _of_length(self, records: Any, count: int) -> Any:
         return records.apply(self._tf.data.experimental.assert_cardinality(count))
+
+
+def _whole(path: str) -> AbstractContextManager[None]:
+    return refused_files(f"{os.path.basename(path)} must be a whole TFRecord file")
 
 
 def _bytes(tf: Any, path: str) -> int | None:

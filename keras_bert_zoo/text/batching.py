@@ -95,9 +95,9 @@ class LengthSortedBatches(OwnBatches):
         self.epoch = 0
         self._order = self._ordered(0)
         self._starts = self._cut(most_tokens)
-        sizes = np.diff(self._starts)
-        self._fills = bool((sizes % multiple_of).any())
-        self._fed_per_row = (sizes + -sizes % multiple_of).sum() / max(len(self.rows), 1)
+        copies = self._copies()
+        self._fills = bool(copies.any())
+        self._fed_per_row = 1 + copies.sum() / max(len(self.rows), 1)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -117,6 +117,10 @@ class LengthSortedBatches(OwnBatches):
                 place += max(near.index(False) if False in near else len(near), 1)
             starts = np.array(kept, dtype="int64")
         return np.append(starts, len(self.rows))
+
+    def _copies(self) -> np.ndarray:
+        """How many fill each batch."""
+        return -np.diff(self._starts) % self.multiple_of
 
     def _ordered(self, epoch: int) -> np.ndarray:
         """The examples in the order of their batches; only the last batch is short."""
@@ -185,8 +189,7 @@ class LengthSortedBatches(OwnBatches):
 
     def restore_order(self, outputs: np.ndarray) -> np.ndarray:
         """Rows that came out batch by batch, back in the order of the examples."""
-        sizes = np.diff(self._starts)
-        copies = -sizes % self.multiple_of
+        sizes, copies = np.diff(self._starts), self._copies()
         places = np.arange(len(self._order)) + np.repeat(np.cumsum(copies) - copies, sizes)  # After those before.
         return outputs[places[np.argsort(self._order)]]
 
