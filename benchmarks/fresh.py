@@ -4,28 +4,25 @@
 """
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Hashable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
-from process import environment
+from process import environment, with_code
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-def run(code: str, python: str, backend: str, *arguments: str) -> dict[str, Any]:
-    """What the program says on its last line, as JSON, on a CPU.
+def run(code: str, python: str, backend: str, *arguments: str, is_ours: bool = True) -> dict[str, Any]:
+    """What the program says on its last line, as JSON, on a CPU; one of ours finds this checkout.
 
     Raises:
         RuntimeError: It failed, with the last line of its stderr.
     """
     variables = {
-        **os.environ,
+        **with_code(is_ours),
         **environment("cpu"),
         "KERAS_BACKEND": backend,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONDONTWRITEBYTECODE": "",  # The first run compiles what `pip` compiles of an installed package.
     }

@@ -2,8 +2,8 @@
 
     python benchmarks/import_time.py --peers-python PEERS_PYTHON --out OUT
 
-Contenders take turns, on each backend of Keras; transformers' is what it needs for a model, its classes and PyTorch.
-The files are in the system's cache after the first round, which is not counted.
+Contenders take turns, on each backend of Keras, all in the peers' environment where there is one; transformers' is what
+it needs for a model, its classes and PyTorch. The files are in the system's cache after the first round, which is not counted.
 """
 
 import argparse
@@ -40,11 +40,13 @@ def line_up(arguments: argparse.Namespace) -> dict[tuple[str, str], Callable[[],
     peers = arguments.peers_python
     contenders: dict[tuple[str, str], Callable[[], dict[str, float]]] = {}
     for backend in arguments.backends.split(","):
-        contenders[f"keras, {backend}", OURS] = partial(run, KERAS.format("keras_bert_zoo"), sys.executable, backend)
+        ours = KERAS.format("keras_bert_zoo")
+        contenders[f"keras, {backend}", OURS] = partial(run, ours, peers or sys.executable, backend)
         if peers:
-            contenders[f"keras, {backend}", PEER] = partial(run, KERAS.format("keras_hub"), peers, backend)
+            theirs = KERAS.format("keras_hub")
+            contenders[f"keras, {backend}", PEER] = partial(run, theirs, peers, backend, is_ours=False)
     if peers:
-        contenders["torch", "transformers"] = partial(run, TRANSFORMERS, peers, "torch")
+        contenders["torch", "transformers"] = partial(run, TRANSFORMERS, peers, "torch", is_ours=False)
     return contenders
 
 

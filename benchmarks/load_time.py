@@ -2,8 +2,10 @@
 
     python benchmarks/load_time.py --preset BASE --peers-python PEERS_PYTHON --out OUT
 
-`BASE` is a Hugging Face directory; `PEERS_PYTHON` the Python of an environment with torch and transformers. Each run is
-a process of its own; contenders take turns. The files are in the system's cache after the first, which is not counted.
+`BASE` is a Hugging Face directory; `PEERS_PYTHON` the Python of an environment with transformers and what keras_bert_zoo
+needs on each backend. All run there: Keras imports scikit-learn where it is, which takes longer than all of ours. Each
+run is a process of its own; contenders take turns. The files are in the system's cache after the first, which is not
+counted.
 """
 
 import argparse
@@ -54,19 +56,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the Markdown file to write; the runs go beside it as JSON")
     arguments = parser.parse_args()
     facts = about("load_time.py", arguments)
-    programs = {f"keras_bert_zoo, {name}": (OURS, sys.executable, name) for name in arguments.backends.split(",")}
+    python = arguments.peers_python or sys.executable
+    programs = {f"keras_bert_zoo, {name}": (OURS, name) for name in arguments.backends.split(",")}
     if arguments.peers_python:
-        programs[PEER] = (TRANSFORMERS, arguments.peers_python, "torch")
+        programs[PEER] = (TRANSFORMERS, "torch")
     contenders = {
-        name: partial(run, AROUND.format(code), python, backend, str(arguments.preset))
-        for name, (code, python, backend) in programs.items()
+        name: partial(run, AROUND.format(code), python, backend, str(arguments.preset), is_ours=code is OURS)
+        for name, (code, backend) in programs.items()
     }
     runs, left_out = take_fresh_turns(contenders, arguments.rounds)
     if not any(runs.values()):
         sys.exit(f"Nobody could be measured: {left_out}")
     weights = sum(path.stat().st_size for path in arguments.preset.glob("*.safetensors")) / 1e6
     failures = [f"\nLeft out: {name}: {reason}." for name, reason in left_out.items()]
-    said = f"{weights:.0f} MB of weights. The last column says how many times as fast the row is, by medians."
+    said = (
+        f"{weights:.0f} MB of weights. The last column says how many times as fast the row is, by medians. All run in the "
+        "peers' environment."
+    )
     text = "\n".join(["# Loading", "", *describe(facts), "", said, "", table(rows(runs)), *failures]) + "\n"
     print(text)
     if arguments.out:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pretraining_contenders import CONTENDERS, SIDES, Work, architecture
-from process import environment, memory, peak
+from process import environment, memory, peak, with_code
 from reports import about, describe, is_current, read, write
 from worker import Worker, serve, take_turns
 
@@ -52,13 +52,8 @@ def prepare(contender: str, name: str, dtype: str) -> tuple[dict[str, Any], Call
 
 
 def start(title: str, python: str, backend: str, name: str, dtype: str) -> Worker:
-    variables = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-        **environment("cpu"),
-    }
     contender = title.split(",")[0]
+    variables = {**with_code(contender != PEER), "KERAS_BACKEND": backend, **environment("cpu")}
     return Worker(title, [python, __file__, "--serve", contender, "--sizes", name, "--dtypes", dtype], variables)
 
 

@@ -50,7 +50,7 @@ def test_reads_words_tags_and_documents(tmp_path):
 def test_reads_columns():
     """As a mapping, and as Hugging Face's data set, which holds numbers and their names."""
     names = {"tokens": [["EU", "rejects"], [], ["Peter"]], "ner_tags": [["B-ORG", "O"], [], ["I-PER"]]}
-    expected = ([["EU", "rejects"], ["Peter"]], [["B-ORG", "O"], ["B-PER"]], [0, 1])
+    expected = ([["EU", "rejects"], [], ["Peter"]], [["B-ORG", "O"], [], ["B-PER"]], [0, 1, 2])
     assert read_conll(names) == expected
     labels = datasets.ClassLabel(names=["O", "B-PER", "I-PER", "B-ORG"])
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(labels)})

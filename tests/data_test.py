@@ -355,6 +355,7 @@ def test_a_text_of_a_table_is_as_long_as_a_line(tmp_path):
         ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 must hold a JSON object. Received: one nested too deeply"),
         ("a.jsonl", '{"text": 5, "label": 1}\n', "a.jsonl, line 1: a text must be a string. Received: 5"),
         ("a.jsonl", '{"text": "a", "label": null}\n', "a.jsonl, line 1: a label must be a name, a number or a list"),
+        ("a.jsonl", '{"text": "a", "label": NaN}\n', "a.jsonl, line 1: a label must be a name, a number or a list"),
         ("a.jsonl", '{"text": "a", "label": {"a": 1}}\n', "a.jsonl, line 1: a label must be a name, a number or"),
         ("a.jsonl", '{"text": "ab\\ud800", "label": 1}\n',
          "a.jsonl, line 1: a text must be valid Unicode. Received: half a surrogate pair at character 2"),

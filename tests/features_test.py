@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 import keras_bert_zoo as kbz
@@ -106,6 +107,7 @@ def test_texts_stream_in_their_order(embedder):
 
 BAD = [
     ("a film", {}, "`texts` must be texts one after another. Received: texts of type str"),
+    (pandas.DataFrame({"text": TEXTS}), {}, "`texts` must be texts one after another. Received: texts of type DataFrame"),
     (TEXTS, {"layers": ()}, "`layers` must be numbers in [-3, 3). Received: layers=()"),
     (TEXTS, {"layers": (3,)}, "`layers` must be numbers in [-3, 3). Received: layers=(3,)"),
     (TEXTS, {"words": "last"}, '`words` must be "first", "mean" or None. Received: words=\'last\''),

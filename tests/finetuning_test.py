@@ -328,6 +328,8 @@ def test_files_without_labels(start, tmp_path):
     bare = "".join(line.split(" ")[0] + "\n" for line in words.read_text().splitlines())
     (tmp_path / "bare.bio").write_text(bare)
     (tmp_path / "test.txt").write_text(bare)  # Known by its first line.
+    tagged = words.read_text().replace("-DOCSTART- -X- -X- O\n", "")
+    (tmp_path / "tagged.txt").write_text(f"\ufeff{tagged}")  # By a tag at the end of each line.
     asked = json.loads(questions.read_text())
     for row in asked["data"][0]["paragraphs"][0]["qas"]:
         del row["answers"], row["is_impossible"]
@@ -345,6 +347,9 @@ def test_files_without_labels(start, tmp_path):
             predict(run, tmp_path / name, questions)
     predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "text.jsonl", tmp_path / "test.txt")
     assert lines_of(tmp_path / "conll" / "full.jsonl") == lines_of(tmp_path / "conll" / "text.jsonl")
+    predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "tagged.jsonl", tmp_path / "tagged.txt")
+    found, known = (lines_of(tmp_path / "conll" / f"{name}.jsonl") for name in ("tagged", "full"))
+    assert [row["words"] for row in found] == [row["words"] for row in known]
     assert lines_of(tmp_path / "conll" / "full.jsonl") == lines_of(tmp_path / "conll" / "bare.jsonl")
     with pytest.raises(ValueError, match=r"`out` must be a \.jsonl. Received: out="):
         predict(Run("conll", str(tmp_path / "ner")), tmp_path / "conll" / "text.txt", tmp_path / "test.txt")

@@ -246,6 +246,11 @@ def test_squad_2_edges():
         (metrics.squad_v1_scores, ([["a"]], []), "must be as many, and not none. Received: 1 and 0"),
         (metrics.squad_v1_scores, ([["a"], []], ["a", "b"]), "Received: answers[1]=[]"),
         (metrics.squad_v1_scores, ([["a"]], [None]), "`predictions` must hold strings. Received: predictions[0]=None"),
+        (metrics.squad_v1_scores, (["a"], ["a"]), "each a text or (text, start). Received: answers[0]='a'"),
+        # As Hugging Face's data set and as the official file have them.
+        (metrics.squad_v2_scores, ([{"text": ["a"], "answer_start": [3]}], ["a"]), "Received: answers[0]={"),
+        (metrics.squad_v1_scores, ([[{"text": "a", "answer_start": 0}]], ["a"]), "Received: answers[0]=[{"),
+        (metrics.squad_v1_scores, ([("a", 0)], ["a"]), "Received: answers[0]=('a', 0)"),
         (metrics.squad_v2_scores, ([["a"]], ["a"], [1.0, 2.0]), "`null_odds` must be numbers of the shape (1,)"),
         (metrics.squad_v2_scores, ([["a"]], ["a"], [float("nan")]), "`null_odds` must be numbers of the shape (1,)"),
     ],

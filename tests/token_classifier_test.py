@@ -4,6 +4,7 @@ import importlib.util
 
 import keras
 import numpy as np
+import pandas
 import pytest
 
 import keras_bert_zoo as kbz
@@ -216,6 +217,8 @@ def test_tags_have_places(tagger, monkeypatch):
     ]
     true = [[["B-PER", "I-PER"], ["B-PER", "O"]], [["O", "B-PER"]]]
     assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 1, "f1": 1}
+    true[1] = [["B-ORG", "B-PER"]]  # A label that the model does not have is missed.
+    assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 3 / 4, "f1": pytest.approx(6 / 7)}
 
 
 @pytest.mark.parametrize(
@@ -407,6 +410,7 @@ BAD = [
     ((("a", "b"), TAGS), "`x` must be a list of sentences, documents or texts. Received: a tuple"),
     (([["a"], "b"], TAGS), "`x` must be a list of sentences, each a list of words"),
     (([["a"], [["b"]]], TAGS), "`x` must be a list of sentences, each a list of words"),
+    ((pandas.DataFrame({"sentence": ["a"]}), TAGS), "or texts. Received: x of type DataFrame"),
     (([["a", None]], [["O", "O"]]), "`x[0]` must hold strings. Received: x[0][1]=None of type NoneType"),
     (([[["a"], "b"]], TAGS), "Received: x[0][1] of type str"),
     (([[], []], [[], []]), "`x` must hold at least one example"),

@@ -73,11 +73,19 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
         name, sentences = source, list(_file_sentences(source, labels, known))
     else:
         name, sentences = "The data set", list(_table_sentences(source, labels, known))
-    if not sentences:
+    if not any(words for words, *_ in sentences):
         raise ValueError(f"{name} must hold a sentence. Received: none")
     words, tags, starts = (list(column) for column in zip(*sentences, strict=True))
     starts[0] = False  # The first document is number 0.
     return ConllSentences(words, [to_bio(sentence) for sentence in tags], list(accumulate(map(int, starts))))
+
+
+def begins_conll(lines: Sequence[str]) -> bool:
+    """Whether a file's first lines are such as `read_conll` reads, by `-DOCSTART-` or by a tag at the end of each."""
+    rows = [_COLUMNS.split(line.strip(" \t")) for line in lines]
+    return bool(rows) and (
+        rows[0][0] == _DOCUMENT or all(len(cells) > 1 and (is_tag(cells[-1]) or cells[0] == _DOCUMENT) for cells in rows)
+    )
 
 
 def _file_sentences(
@@ -129,8 +137,7 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
         if labels and len(words) != len(tags):
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
         _check_known(place, tags, known)
-        if len(words):
-            yield list(words), list(tags), True
+        yield list(words), list(tags), True  # One without words, too: predictions are to stand beside the rows.
 
 
 def _check_known(place: str, tags: Sequence[str], known: list[str] | None) -> None:

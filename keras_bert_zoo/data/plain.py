@@ -1,5 +1,6 @@
 """A user's own texts and labels."""
 
+import math
 import re
 import reprlib
 from collections.abc import Callable
@@ -75,7 +76,8 @@ def read_columns(
 
 def _check_label(place: str, label: Any, _: Any) -> None:
     names = label if isinstance(label, list) else [label]
-    if not all(isinstance(name, (str, int, float, np.integer)) for name in names) or label == "":
+    known = all(isinstance(name, (str, int, float, np.integer)) for name in names) and label != ""
+    if not known or any(isinstance(name, float) and not math.isfinite(name) for name in names):
         raise ValueError(
             f"{place}: a label must be a name, a number or a list of those. Received: {reprlib.repr(label)}"
         )

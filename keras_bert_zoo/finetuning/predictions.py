@@ -20,6 +20,8 @@ from keras_bert_zoo.text.files import read_lines
 
 # Lines that are in memory together.
 _BLOCK = 10_000
+# Those by which a file is known.
+_FIRST = 50
 # Endings of what is never a text a line.
 _NO_LINES = (".csv", ".json", ".jsonl")
 
@@ -34,8 +36,8 @@ def predict(
         out: The `.jsonl` to write, an object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
             `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
             one of SQuAD it is a directory for the three official files.
-        source: A file of the task, by the ending of its name, with or without labels (of DREAM with them); any other
-            file is lines: a text each, two with a tab between, or a context and its choices. None reads lines from
+        source: A file of the task, by the ending of its name, with or without labels (of DREAM with them), or of
+            CoNLL by its first lines; any other file is lines: a text each, two with a tab between, or a context and its choices. None reads lines from
             standard input.
         verbose: As in `keras.Model.predict`; 1 shows a progress bar.
 
@@ -96,10 +98,7 @@ def predict(
 def _is_own(source: Path, recipe: Recipe) -> bool:
     if source.suffix.lower() in recipe.suffixes:
         return True
-    if recipe.begins is None or not source.is_file():
-        return False
-    with source.open("rb") as file:
-        return file.read(len(recipe.begins)) == recipe.begins.encode()
+    return recipe.is_begin is not None and source.is_file() and recipe.is_begin(list(islice(read_lines(source), _FIRST)))
 
 
 def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:

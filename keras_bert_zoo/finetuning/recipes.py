@@ -4,12 +4,13 @@ The numbers are those of Devlin et al. 2019 (https://arxiv.org/abs/1810.04805) a
 paper names a grid, its scores are those of the best point on the dev set: start there, and search.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from keras_bert_zoo.data import GLUE, read_dream, read_glue, read_swag, read_xnli
+from keras_bert_zoo.data.conll import begins_conll
 from keras_bert_zoo.finetuning.kinds import Answers, Choices, Classes, Kind, Numbers, Tags
 from keras_bert_zoo.finetuning.readers import (
     Reader,
@@ -43,7 +44,7 @@ class Recipe:
         options: Which of `language`, `text` and `label` its reader takes.
         unlabelled: What its reader takes for a file whose labels are not there, where it does not see that by itself.
         suffixes: What the names of its own files end in; what else `predict` is given is lines of text.
-        begins: What its own files begin with, however they are named.
+        is_begin: Whether lines, the first ones of a file, are its own, however the file is named.
     """
 
     kind: Kind
@@ -59,7 +60,7 @@ class Recipe:
     options: tuple[str, ...] = ()
     unlabelled: Mapping[str, Any] = field(default_factory=dict)
     suffixes: tuple[str, ...] = (".tsv",)
-    begins: str | None = None
+    is_begin: Callable[[Sequence[str]], bool] | None = None
 
 
 def _accuracy(labels: object, predictions: object) -> dict[str, float]:
@@ -154,7 +155,7 @@ RECIPES: dict[str, Recipe] = {
         epochs=4,
         unlabelled={"labels": False},
         suffixes=(".train", ".testa", ".testb", ".conll", ".bio"),
-        begins="-DOCSTART-",
+        is_begin=begins_conll,
     ),
     "swag": _SWAG,
     # nlpdata/mrc_bert_baseline, README.md: 512, 24, 2e-5, 8 epochs; 63.4 on the dev set.

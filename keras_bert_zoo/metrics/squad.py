@@ -1,6 +1,7 @@
 """The scores of SQuAD's official evaluations (evaluate-v1.1.py, evaluate-v2.0.py), as percentages."""
 
 import re
+import reprlib
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ def squad_v1_scores(answers: Sequence[Sequence[Any]], predictions: Sequence[str]
     squad_v1_scores(dev.answers, [predictions[name] for name in dev.id])
     ```
     """
-    right = _texts(answers, predictions)
+    _check_predictions(answers, predictions)
+    right = answer_texts(answers)
     none = next((i for i, texts in enumerate(right) if not texts), None)
     if none is not None:
         raise ValueError(f"`answers` must hold an answer for each question of SQuAD 1.1. Received: answers[{none}]=[]")
@@ -65,7 +67,8 @@ def squad_v2_scores(
             answer less the best answer's.
         threshold: A question whose `null_odds` are above it has no answer, whatever its text.
     """
-    right = _texts(answers, predictions)
+    _check_predictions(answers, predictions)
+    right = answer_texts(answers)
     has_answer = np.array([len(texts) > 0 for texts in right])
     # Answers of which nothing is left count only where there are no others.
     right = [[text for text in texts if normalize_answer(text)] or [""] for texts in right]
@@ -110,8 +113,24 @@ def _best(scores: np.ndarray, has_answer: np.ndarray, answered: np.ndarray, odds
     return 100 * float(totals[best]) / len(scores), nothing if best == 0 else float(odds[order[best - 1]])
 
 
-def _texts(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> list[list[str]]:
-    """The answers as strings."""
+def answer_texts(answers: Sequence[Sequence[Any]]) -> list[list[str]]:
+    """The right answers of each question as strings."""
+    for i, own in enumerate(answers):
+        if not (isinstance(own, (list, tuple, np.ndarray)) and all(map(_is_answer, own))):
+            raise ValueError(
+                "`answers` must hold for each question a list of those that count as right, each a text or "
+                f"(text, start). Received: answers[{i}]={reprlib.repr(own)}"
+            )
+    return [[answer if isinstance(answer, str) else answer[0] for answer in own] for own in answers]
+
+
+def _is_answer(answer: Any) -> bool:
+    return isinstance(answer, str) or (
+        isinstance(answer, (list, tuple)) and len(answer) > 0 and isinstance(answer[0], str)
+    )
+
+
+def _check_predictions(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> None:
     if len(answers) != len(predictions) or len(answers) == 0:
         raise ValueError(
             "`answers` and `predictions` must be as many, and not none. "
@@ -120,10 +139,6 @@ def _texts(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> list
     wrong = next((i for i, guess in enumerate(predictions) if not isinstance(guess, str)), None)
     if wrong is not None:
         raise ValueError(f"`predictions` must hold strings. Received: predictions[{wrong}]={predictions[wrong]!r}")
-    single = next((i for i, texts in enumerate(answers) if isinstance(texts, str)), None)
-    if single is not None:
-        raise ValueError(f"`answers` must hold lists of answers. Received: answers[{single}]={answers[single]!r}")
-    return [[text if isinstance(text, str) else text[0] for text in texts] for texts in answers]
 
 
 def _exact(answer: str, prediction: str) -> float:

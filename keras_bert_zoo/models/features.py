@@ -20,7 +20,7 @@ from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts
-from keras_bert_zoo.text.texts import split_texts
+from keras_bert_zoo.text.texts import is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 # So many batches are sorted by length together, and no more texts' features are in memory at once.
@@ -73,7 +73,7 @@ def extract_features(
     """
     if getattr(task, "preprocessor", None) is None:
         raise ValueError(f"`task` must be one with a preprocessor. Received: task of type {type(task).__name__}")
-    if isinstance(texts, (str, bytes, tuple, dict)):
+    if isinstance(texts, (str, bytes, tuple, dict)) or (hasattr(texts, "to_numpy") and not is_series(texts)):
         raise ValueError(f"`texts` must be texts one after another. Received: texts of type {type(texts).__name__}")
     count = task.backbone.architecture["num_layers"] + 1
     numbers = isinstance(layers, Sequence) and all(

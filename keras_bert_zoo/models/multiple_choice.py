@@ -121,13 +121,14 @@ class BertMultipleChoice(Task):
 
     def _targets(self, examples: Examples, *args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray | None]:
         targets, weight = super()._targets(examples, *args, **kwargs)
-        counts = _count_choices(examples)
-        wrong = np.flatnonzero(targets >= counts)
+        there = _choices_there(examples)
+        known = np.minimum(targets, there.shape[1] - 1)
+        wrong = np.flatnonzero((targets != known) | ~np.take_along_axis(there, known[:, None], 1)[:, 0])
         if len(wrong):
             i = wrong[0]
             raise ValueError(
                 "`y` must hold the number of one of the question's choices. "
-                f"Received: y[{i}]={targets[i]} of {counts[i]} choices"
+                f"Received: y[{i}]={targets[i]} of {np.flatnonzero(there[i]).tolist()}"
             )
         return targets, weight
 
@@ -140,7 +141,8 @@ class BertMultipleChoice(Task):
         return {"dropout": self.dropout}
 
 
-def _count_choices(examples: Any) -> np.ndarray:
+def _choices_there(examples: Any) -> np.ndarray:
+    """bool `[questions, choices]`"""
     if isinstance(examples, PackedChoices):
-        return examples.counts
-    return (examples.arrays["padding_mask"] != 0).any(-1).sum(-1)
+        return np.arange(examples.counts.max()) < examples.counts[:, None]
+    return (examples.arrays["padding_mask"] != 0).any(-1)

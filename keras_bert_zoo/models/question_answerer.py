@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.metrics.squad import squad_v1_scores, squad_v2_scores
+from keras_bert_zoo.metrics.squad import answer_texts, squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
@@ -314,13 +314,7 @@ def _texts(x: Any, answers: Any) -> list[list[str]]:
         raise ValueError(f"`answers` must be a list for each question. Received: {type(answers).__name__}")
     if isinstance(x, tuple) and isinstance(x[0], Sequence) and len(x[0]) != len(answers):
         raise ValueError(f"`answers` must be as many as the questions, {len(x[0])}. Received: {len(answers)}")
-    wrong = next((i for i, own in enumerate(answers) if isinstance(own, str) or not isinstance(own, Sequence)), None)
-    if wrong is not None:
-        raise ValueError(
-            "`answers` must hold for each question a list of those that count as right. "
-            f"Received: answers[{wrong}]={reprlib.repr(answers[wrong])}"
-        )
-    return [[answer if isinstance(answer, str) else answer[0] for answer in own] for own in answers]
+    return answer_texts(answers)
 
 
 def _window_options(settings: dict[str, Any]) -> dict[str, Any]:

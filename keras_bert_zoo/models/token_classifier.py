@@ -214,7 +214,9 @@ class BertTokenClassifier(HasClasses, TokenTask):
         names = self._tag_names()
         examples = self._word_examples(x)
         words = examples.words
-        true = [names[i] for i in self.number_classes(flat_tags(words, y))]
+        true = flat_tags(words, y)
+        if not all(isinstance(tag, str) for tag in true):  # Names may be others than the model's, and are missed then.
+            true = [names[i] for i in self.number_classes(true)]
         best = [names[i] for i in self._word_logits(examples, batch_size, verbose=0).argmax(-1)]
         return entity_scores(words.by_sentence(true), words.by_sentence(best))
 

@@ -32,6 +32,11 @@ def split_texts(x: Any, name: str = "x") -> tuple[list[str], list[str] | None]:
     return first, second
 
 
+def is_series(x: Any) -> bool:
+    """Whether `x` is a column of pandas or its like; a frame's rows would be the names of its columns."""
+    return hasattr(x, "to_numpy") and len(getattr(x, "shape", (len(x),))) == 1
+
+
 def _is_column(x: Any) -> bool:
     if isinstance(x, (str, bytes, dict, tuple)):
         return False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, code_points
-from keras_bert_zoo.text.texts import split_texts
+from keras_bert_zoo.text.texts import is_series, split_texts
 
 _EXPECTED = (
     "`x` must be a list of sentences, each a list of words, a list of documents, each a list of sentences, or texts"
@@ -175,7 +175,7 @@ def _tag_rows(y: Any, count: int, name: str) -> list[Any]:
 def _is_list(x: Any) -> bool:
     if isinstance(x, (str, bytes, dict, tuple)):
         return False
-    return isinstance(x, Sequence) or hasattr(x, "to_numpy") or (isinstance(x, np.ndarray) and x.ndim > 0)
+    return isinstance(x, Sequence) or is_series(x) or (isinstance(x, np.ndarray) and x.ndim > 0)
 
 
 def _cut(rows: Any, lengths: list[int]) -> list[Any]:
