@@ -56,7 +56,7 @@ def test_flops_of_a_sequence(preset, phase, flops):
     "device, devices, schedule, minutes",
     [
         ("tpu_v3", 1024, "lamb", 76.2),  # You et al. 2019, table 1
-        ("tpu_v3", 16, [(128, 20, 512, 900_000), (512, 76, 512, 100_000)], 81.4 * 60),
+        ("tpu_v3", 16, [(128, 20, 512, 900_000), (512, 76, 512, 100_000)], 81.4 * 60),  # Whose share it is.
         ("a100", 1, [(128, 20, 256, 580)], 256 / 60),  # NVIDIA: 580 sequences a second
         ("v100", 1, [(128, 20, 64, 206)], 64 / 60),
     ],
@@ -65,11 +65,30 @@ def test_published_runs_of_bert_large(device, devices, schedule, minutes):
     assert estimate("bert_large", device, devices, schedule).seconds / 60 == pytest.approx(minutes, rel=0.1)
 
 
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+
+
 def test_the_cpu_s_share_is_that_of_the_measured_step():
-    results = Path(__file__).parents[1] / "benchmarks" / "results" / "pretraining_step.json"
-    rates = json.loads(results.read_text())["base, 128/20, float32"]["keras_bert_zoo, torch"]
-    seconds = estimate("bert_base", "cpu", schedule=[(128, 20, 8, 1)]).steps[0].compute
-    assert 8 / seconds == pytest.approx(statistics.median(rates), rel=0.05)
+    rates = json.loads((RESULTS / "pretraining_step.json").read_text())["base, 128/20, float32"]["keras_bert_zoo, torch"]
+    seconds = estimate("bert_base", "cpu", schedule=[(128, 20, 8, 1)]).seconds
+    assert 8 / seconds == pytest.approx(statistics.median(rates), rel=0.01)
+
+
+def test_the_h200_s_share_and_memory_are_those_of_the_measured_step():
+    """The kernels that drop attention out keep no probabilities, which would take as much again."""
+    lines = (RESULTS / "gpu_pretraining.jsonl").read_text().splitlines()
+    measured = {(row["n"], row["title"]): row for row in map(json.loads, lines)}
+    for name, preset, phase in (
+        ("base, 128/20", "bert_base", (128, 20, 256, 1)),
+        ("base, 512/76", "bert_base", (512, 76, 64, 1)),
+        ("large, 512/76", "bert_large", (512, 76, 32, 1)),
+    ):
+        run = estimate(preset, "h200", schedule=[phase])
+        row = measured[name, "keras_bert_zoo, PyTorch, compiled"]
+        assert run.bytes == pytest.approx(row["peak_bytes"], rel=0.08)
+    row = measured["base, 128/20", "keras_bert_zoo, JAX"]
+    seconds = estimate("bert_base", "h200", schedule=[(128, 20, 256, 1)]).seconds
+    assert seconds == pytest.approx(statistics.median(row["seconds"]) / row["steps"], rel=0.01)
 
 
 # --- By hand
@@ -92,7 +111,7 @@ def test_a_step_by_hand():
     # + 2*4 + 2 heads x 4 probabilities x (4 + 2)); embeddings: 4 tokens x 4 x 5; logits: 10 x (2 + 8)
     assert step.activations == 2 * (4 * 32 + 2 * 136 + 80 + 100)
     assert step.sent == 2 * 3 / 4 * 4 * count
-    assert step.memory == 7 * 4 * count / 4
+    assert step.memory == (8 * 4 + 4 + 2) * count / 4
     # Half of the gradients to the neighbour, twice; then half of that half to the other group, twice.
     assert step.network == 4 * count / 8 + 4 * count / 2 / 16
     assert step.seconds == step.compute + step.memory + step.network
@@ -120,7 +139,7 @@ def test_rematerialisation_computes_a_forward_pass_more():
     )
     assert again.flops == plain.flops
     assert again.compute / plain.compute == pytest.approx(1 + 1 / 3, abs=0.03)  # The heads are not computed again.
-    assert again.activations < plain.activations / 5
+    assert again.activations < plain.activations / 3.5
 
 
 @pytest.mark.parametrize("schedule, bounds", [("paper", ["compute", "compute", "network"]), ("lamb", ["compute"] * 3)])
@@ -146,6 +165,15 @@ def test_devices_beyond_the_batch_stand_idle():
 def test_a_phase_of_larger_batches_wakes_them():
     run = estimate("bert_tiny", "a100", 512, [(128, 20, 256, 1), (128, 20, 1024, 1)])
     assert [(step.devices, step.share) for step in run.steps] == [(256, 1), (512, 2)]
+
+
+def test_the_bound_is_what_the_whole_run_waits_for():
+    """Each phase alone is bound by the products or the network; together the network takes longer."""
+    phases = [(128, 20, 256, 1000), (512, 76, 256, 900)]
+    alone = [estimate("bert_base", "a100", 64, [phase]) for phase in phases]
+    assert [run.bound for run in alone] == ["network", "compute"]
+    assert alone[1].seconds > alone[0].seconds
+    assert estimate("bert_base", "a100", 64, phases).bound == "network"
 
 
 # --- Counted
@@ -213,7 +241,6 @@ def test_table_on_the_console(capsys):
     "arguments, message",
     [
         ({"device": "a1000"}, "`device` must be one of .*h100.* Received: device='a1000'"),
-        ({"device": "h200"}, "`efficiency` must be given .* Received: device='h200'"),
         ({"device": "tpu_v4"}, "`efficiency` must be given .* Received: device='tpu_v4'"),
         ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
         ({"efficiency": 45}, "`efficiency` must be a share of the peak, at most 1. Received: efficiency=45"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.presets import load_preset
-from keras_bert_zoo.training.cost import StepCost, parameters, step_cost
+from keras_bert_zoo.training.cost import PARTS, StepCost, parameters, step_cost
 from keras_bert_zoo.training.devices import DEVICES
 
 Phase = tuple[int, int, int, int]
@@ -108,15 +108,15 @@ def estimate(
         for length, predictions, batch, _ in phases
     )
     counts = [count for *_, count in phases]
-    seconds = [step.seconds * count for step, count in zip(steps, counts, strict=True)]
+    waits = {part: sum(getattr(step, part) * count for step, count in zip(steps, counts, strict=True)) for part in PARTS}
     return Estimate(
         devices,
         parameters(architecture),
         steps,
         flops=sum(step.flops * count for step, count in zip(steps, counts, strict=True)),
         bytes=max(step.weights + step.activations for step in steps),
-        seconds=sum(seconds),
-        bound=steps[seconds.index(max(seconds))].bound,
+        seconds=sum(step.seconds * count for step, count in zip(steps, counts, strict=True)),
+        bound=max(PARTS, key=waits.__getitem__),
     )
 
 

@@ -9,6 +9,7 @@ from keras_bert_zoo.training.speed import training_flops
 _WEIGHT = 4  # Bytes of a weight, of its gradient, and of each of Adam's or LAMB's two moments.
 # Tokens a second, masks drawn, of one process on a core of an AMD EPYC (`benchmarks/scaling.py --only corpus`).
 _HOST_TOKENS = 13_000_000
+PARTS = ("compute", "memory", "network", "host")
 
 
 def parameters(architecture: dict[str, Any]) -> int:
@@ -24,12 +25,18 @@ def parameters(architecture: dict[str, Any]) -> int:
 
 
 def activation_bytes(
-    architecture: dict[str, Any], length: int, predictions: int, precision: int = 2, rematerialise: bool = False
+    architecture: dict[str, Any],
+    length: int,
+    predictions: int,
+    precision: int = 2,
+    rematerialise: bool = False,
+    fused: bool = False,
 ) -> float:
     """Bytes that the forward pass of one example keeps for its gradient.
 
     What a block keeps is counted as in Korthikanti et al. 2022, section 4.1, but softmax and LayerNorm take float32
-    here; where no dropout acts on the attention's probabilities, its fused kernel keeps none of them. Past its
+    here; a fused kernel keeps no probabilities, as is taken where none are dropped out or the device has one that drops
+    them out itself. Past its
     queries, keys and values the last block is there for [CLS] and the masked tokens alone, without a fused kernel;
     of a causal one it is there for all.
     PyTorch was seen to keep 1.0 to 1.2 times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
@@ -40,13 +47,14 @@ def activation_bytes(
         predictions: Masked tokens.
         precision: Bytes of a number in a matrix product.
         rematerialise: Keep each block's input only, and one block whole, while it is computed again.
+        fused: Whether the device has a fused attention with dropout.
     """
     width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
     attention = length * precision * 4 * width  # Input, query, key and value.
     token = precision * (2 * width + 2 * inner) + 2 * _WEIGHT * width + 2 * width
     dropped = architecture["attention_dropout"] > 0
     probabilities = architecture["num_heads"] * length * (_WEIGHT + precision + dropped)
-    block = attention + length * (token + probabilities * dropped)
+    block = attention + length * (token + probabilities * (dropped and not fused))
     last = block if architecture.get("causal") else attention + (1 + predictions) * (token + probabilities)
     blocks = architecture["num_layers"]
     kept = blocks * length * width * precision + block if rematerialise else (blocks - 1) * block + last
@@ -97,7 +105,7 @@ class StepCost:
     @property
     def bound(self) -> str:
         """What takes the longest: `"compute"`, `"memory"`, `"network"` or `"host"`."""
-        return max(("compute", "memory", "network", "host"), key=lambda name: getattr(self, name))
+        return max(PARTS, key=lambda name: getattr(self, name))
 
 
 def step_cost(
@@ -114,7 +122,7 @@ def step_cost(
     count = parameters(architecture)
     share = batch_size // devices
     copy = 0 if device.precision == _WEIGHT else device.precision
-    each = activation_bytes(architecture, length, predictions, device.precision, rematerialise)
+    each = activation_bytes(architecture, length, predictions, device.precision, rematerialise, device.fused)
     weights = count * (4 * _WEIGHT + copy)
     examples = share
     if weights + share * each > device.memory:
@@ -128,8 +136,9 @@ def step_cost(
         examples = -(-share // -(-share // fit))  # In parts of one size.
     flops = batch_size * training_flops(architecture, length, predictions)
     again = batch_size * training_flops({**architecture, "pooler": False}, length) / 3 if rematerialise else 0
-    # Read: weight, gradient, two moments; written: weight and moments.
-    update = 7 * _WEIGHT * count / device.bandwidth
+    # Read: the gradient for its norm, and gradient, weight and moments; written: weight and moments, and the weight's
+    # copy in half precision, of which it is read once more.
+    update = (8 * _WEIGHT + (_WEIGHT + copy if copy else 0)) * count / device.bandwidth
     hosts = -(-devices // device.hosted)
     return StepCost(
         flops=flops,

@@ -16,9 +16,10 @@ class Device:
         group: Devices that are linked so: a machine of GPUs, a pod of TPUs.
         network: Bytes a second that a device sends to other groups, its share of the machine's adapters.
         hosted: Devices that one host feeds.
-        measured: Share of the peak that BERT's training step reached on one device with enough examples; None where
-            nobody is known to have measured it.
+        measured: Share of the peak that the products of BERT's training step reached with enough examples on each
+            device, update and all-reduce apart; None where nobody is known to have measured it.
         driver: Part of the name that the driver gives it.
+        fused: Whether attention is fused there with its dropout, so that no probabilities are kept.
         precision: Bytes of a number in a matrix product.
     """
 
@@ -31,34 +32,36 @@ class Device:
     hosted: int
     measured: float | None = None
     driver: str = ""
+    fused: bool = False
     precision: int = 2
 
 
 # NVIDIA's data sheets: SXM boards, NVLink's bytes one way, half of what is printed. Eight to a machine as in the DGX,
 # whose user guides have the adapters: A100 8 x 200 Gb/s, H100 and H200 8 x 400, DGX-1 4 x 100; L4 and T4 on PCIe, 100
 # Gb/s for eight as in AWS' g6.48xlarge and g4dn.metal. Google's pages of Cloud TPU v3 to v6e: memory, hosts, a pod's
-# all-reduce bandwidth divided by its chips; v5p, where there is none, the interconnect's.
+# all-reduce bandwidth divided by its chips; v5p, where there is none, the interconnect's, and its largest job of 6,144.
 #
 # What was measured: BERT-large at length 128 in NVIDIA's DeepLearningExamples, 580 sequences/s on an A100 (PyTorch)
 # and 206 on a V100 (TensorFlow 2 with XLA); 844 on an H100 in MLPerf at up to 512, where half is padding that is
 # skipped (Krell et al. 2021). 81.4 hours of the paper's schedule at a batch of 512 on 16 chips of TPU v3 (You et al.
-# 2019, table 1). On two cores with AVX-512, whose matrix products reach 1.95e11 FLOP/s, our BERT base on PyTorch in
-# float32 trains 2.35 sequences/s at length 128 (benchmarks/results/pretraining_step.json); their memory's and their
-# network's bandwidth, 10 Gb/s, are guesses.
+# 2019, table 1). Our BERT base at length 128: on an H200 4,898 sequences/s with JAX (benchmarks/results/
+# gpu_pretraining.json); on two cores with AVX-512, whose matrix products reach 1.95e11 FLOP/s, 2.35 with PyTorch in
+# float32 (benchmarks/results/pretraining_step.json). The cores' bandwidths, of memory and a network of 10 Gb/s, are
+# guesses.
 DEVICES = {
-    "h200": Device(989e12, 141e9, 4.8e12, 450e9, 8, 50e9, 8, driver="H200"),
-    "h100": Device(989e12, 80e9, 3.35e12, 450e9, 8, 50e9, 8, 0.42, "H100"),
-    "a100": Device(312e12, 80e9, 2.039e12, 300e9, 8, 25e9, 8, 0.45, "A100"),
-    "v100": Device(125e12, 32e9, 0.9e12, 150e9, 8, 6.25e9, 8, 0.40, "V100"),
-    "l4": Device(121e12, 24e9, 0.3e12, 32e9, 8, 1.56e9, 8, driver="L4"),
-    "t4": Device(65e12, 16e9, 0.32e12, 16e9, 8, 1.56e9, 8, driver="T4"),
+    "h200": Device(989e12, 141e9, 4.8e12, 450e9, 8, 50e9, 8, 0.35, "H200", fused=True),
+    "h100": Device(989e12, 80e9, 3.35e12, 450e9, 8, 50e9, 8, 0.42, "H100", fused=True),
+    "a100": Device(312e12, 80e9, 2.039e12, 300e9, 8, 25e9, 8, 0.45, "A100", fused=True),
+    "v100": Device(125e12, 32e9, 0.9e12, 150e9, 8, 6.25e9, 8, 0.40, "V100", fused=True),
+    "l4": Device(121e12, 24e9, 0.3e12, 32e9, 8, 1.56e9, 8, driver="L4", fused=True),
+    "t4": Device(65e12, 16e9, 0.32e12, 16e9, 8, 1.56e9, 8, driver="T4", fused=True),
     # A chip of v3 is two devices to its driver, whose name must not find the peak of both.
-    "tpu_v3": Device(123e12, 34.4e9, 0.9e12, 332e9, 1024, 3.1e9, 4, 0.28),
+    "tpu_v3": Device(123e12, 34.4e9, 0.9e12, 332e9, 1024, 3.1e9, 4, 0.306),
     "tpu_v4": Device(275e12, 34.4e9, 1.2e12, 269e9, 4096, 3.1e9, 4, driver="TPU v4"),
     "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5 lite"),
-    "tpu_v5p": Device(459e12, 95e9, 2.765e12, 600e9, 8960, 6.25e9, 4, driver="TPU v5p"),
-    "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 6.25e9, 8, driver="TPU v6 lite"),
-    "cpu": Device(1.95e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.84, precision=4),
+    "tpu_v5p": Device(459e12, 95e9, 2.765e12, 600e9, 6144, 6.25e9, 4, driver="TPU v5p"),
+    "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 12.5e9, 8, driver="TPU v6 lite"),
+    "cpu": Device(1.95e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.89, precision=4),
 }
 
 # NVIDIA's data sheets of boards with the names of others, fewer cores or less power.
