@@ -1,5 +1,6 @@
 """Reading and writing files so that a failure leaves nothing half-done."""
 
+import glob
 import json
 import os
 import reprlib
@@ -65,12 +66,20 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to: in the end it takes the place of `path`, and after an error nothing is left."""
+    """A path beside `path` to write to: in the end it takes the place of `path`, and after an error nothing is left.
+
+    Each process has a path of its own. What another one has left there, or is about to write, goes: it cannot put half
+    of a file into place.
+    """
     if path.exists() and not path.is_file():
         received = "a directory" if path.is_dir() else "a pipe or a device"
         raise ValueError(f"{path} must be a regular file, or a new one. Received: {received}")
     target = Path(os.path.realpath(path))  # A link stays one.
-    beside = target.with_name(f".{target.stem}.part{path.suffix}")  # Some writers ask for their suffix.
+    begin, end = f".{target.stem}.part", path.suffix  # Some writers ask for their suffix.
+    for left in target.parent.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
+        if left.name.removeprefix(begin).removesuffix(end).isdecimal():
+            left.unlink(missing_ok=True)
+    beside = target.with_name(f"{begin}{os.getpid()}{end}")
     try:
         yield beside
         os.replace(beside, target)

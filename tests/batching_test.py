@@ -197,3 +197,35 @@ def test_pack_needs_no_second_text(tokenizer):
     batch = packed.take(np.arange(6), 6)
     assert (batch["segment_ids"] == 0).all()
     assert batch["token_ids"][2].tolist() == [2, 24, 25, 23, 10, 3]
+
+
+def test_the_last_batch_has_one_shape_in_each_epoch():
+    """Else a program would be compiled for it anew."""
+    texts, shapes = some_texts(13), set()
+    batches = LengthSortedBatches(texts, batch_size=8, shuffle_seed=0, static_lengths=static_lengths(64))
+    for batches.epoch in range(20):
+        shapes.add(list(batches)[-1][0]["token_ids"].shape)
+    assert shapes == {(5, 64)}
+
+
+def test_texts_are_sorted_some_at_a_time():
+    """Of a hundred that are sorted together, a quarter of all, neighbours are some four tokens apart; of all, one."""
+    lengths = np.arange(1, 401)
+    numbers = np.repeat(np.arange(400), lengths).astype("int32")
+    batches = LengthSortedBatches(PackedTexts(numbers, lengths, lengths, 0), batch_size=2, shuffle_seed=0)
+    apart = [np.ptp(inputs["padding_mask"].sum(1)) for (inputs,) in batches]
+    assert 2 < np.mean(apart) < 8
+
+
+def test_batches_come_in_any_order_of_length():
+    batches = LengthSortedBatches(some_texts(2000), batch_size=16, shuffle_seed=0)
+    longest = [inputs["token_ids"].shape[1] for (inputs,) in batches]
+    assert 0.3 < np.mean(np.diff(longest) > 0) < 0.7
+
+
+def test_the_order_of_an_epoch_holds_when_it_begins():
+    batches, same = (LengthSortedBatches(some_texts(99), batch_size=8, shuffle_seed=5) for _ in range(2))
+    batches.epoch = same.epoch = 3
+    expected = [inputs["token_ids"][:, 0].tolist() for (inputs,) in same]
+    batches.on_epoch_begin()
+    assert [batches[i][0]["token_ids"][:, 0].tolist() for i in (4, 2)] == [expected[i] for i in (4, 2)]

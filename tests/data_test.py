@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -561,3 +562,24 @@ def test_dream_from_hugging_face():
 def test_bad_dream(content, words, tmp_path):
     path = written(tmp_path, "x.json", json.dumps(content))
     refused(lambda: readers.read_dream(path), words)
+
+
+def test_a_submission_is_written_as_a_whole(tmp_path, monkeypatch):
+    readers.write_submission(tmp_path, "RTE", [0])
+    before = (tmp_path / "RTE.tsv").read_bytes()
+
+    def full(self, *arguments, **options):
+        with open(self, "w") as file:
+            file.write("in")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="disk full"):
+        readers.write_submission(tmp_path, "RTE", [1, 1])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"RTE.tsv": before}
+
+
+def test_integers_may_have_a_sign(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\na,-1\nb,+2\n")
+    y = readers.read_texts(tmp_path / "a.csv").y
+    assert (y, {type(label) for label in y}) == ([-1, 2], {int})

@@ -176,3 +176,9 @@ def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
     with pytest.raises(ValueError, match="A preset has a place for one model: save each of `members`"):
         together.save_to_preset(tmp_path / "preset")
     assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.parametrize("name, value", [("causal", True), ("max_sequence_length", 20)])
+def test_members_see_alike(name, value):
+    with pytest.raises(ValueError, match=f"`members` must agree in {name}. Received: {name}="):
+        kbz.ensemble([member("masked_lm", 0), member("masked_lm", 1, {name: value})])

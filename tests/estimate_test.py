@@ -237,6 +237,13 @@ def test_table_on_the_console(capsys):
     assert out.endswith("The network is short first, at 64 devices.\n")
 
 
+def test_options_on_the_console(capsys):
+    options = "--schedule lamb --efficiency 0.3 --rematerialise"
+    assert cli.main(f"estimate --preset bert_tiny --device h200 {options}".split()) == 0
+    expected = estimate_table([estimate("bert_tiny", "h200", 1, "lamb", 0.3, True)])
+    assert capsys.readouterr().out.endswith(f"{expected}\n")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.models.streaming import MappedBatches
 from tests.helpers import LABELS, SHALLOW, TEXTS, Batches, random_inputs, randomise
 
 BATCH = random_inputs(), np.array([0, 1, 2])
@@ -125,3 +126,24 @@ def test_what_stands_beside_texts_to_be_predicted(tokenizer):
     with pytest.raises(ValueError) as error:
         model.predict(tf.data.Dataset.from_tensors((TEXTS, second)), verbose=0)
     assert "`x` must be a data set of ((first, second),) where it streams pairs" in str(error.value)
+
+
+def test_a_data_set_hears_of_its_epochs(classifier):
+    heard = []
+
+    class Own(Batches):
+        def on_epoch_begin(self):
+            heard.append("begin")
+
+        def on_epoch_end(self):
+            heard.append("end")
+
+    classifier.fit(Own((random_inputs(), np.array([0, 1, 2]))), epochs=2, verbose=0)
+    assert min(heard.count("begin"), heard.count("end")) >= 2
+
+
+def test_what_maps_a_data_set_works_as_it():
+    data = Batches((random_inputs(), np.array([0, 1, 2])))
+    data.workers, data.max_queue_size = 3, 7
+    mapped = MappedBatches(data, lambda batch: batch)
+    assert (mapped.workers, mapped.use_multiprocessing, mapped.max_queue_size) == (3, False, 7)

@@ -41,6 +41,29 @@ def test_the_target_of_a_link_is_replaced(exists, tmp_path):
         beside.write_text("")
 
 
+def test_a_process_puts_no_half_written_file_of_another_into_place(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    with pytest.raises(FileNotFoundError), replacing(path) as old:
+        old.write_text("whole, of a run that was started again")
+        with monkeypatch.context() as of_other:
+            of_other.setattr(os, "getpid", lambda: 1)
+            with replacing(path) as new:
+                new.write_text("half")
+                assert old != new
+                assert not old.exists()
+                new.write_text("whole")
+    assert contents(tmp_path) == {"state.json": "whole"}
+
+
+def test_nothing_is_written_through_a_planted_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    for name in (f".a.part{os.getpid()}.json", ".a.part7.json"):
+        (tmp_path / name).symlink_to(tmp_path / "mine")
+    (tmp_path / ".a.partly.json").write_text("another's")
+    write_json(tmp_path / "a.json", {})
+    assert contents(tmp_path) == {"a.json": "{}\n", "mine": "mine", ".a.partly.json": "another's"}
+
+
 @pytest.mark.parametrize("kind", ["a pipe or a device", "a directory"])
 def test_only_files_are_replaced(kind, tmp_path):
     (os.mkfifo if kind.startswith("a pipe") else os.mkdir)(tmp_path / "it")

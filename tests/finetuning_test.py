@@ -1,11 +1,13 @@
 """Fine-tuning from official files to scores and predictions, from Python and from the console."""
 
 import csv
+import importlib
 import io
 import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -699,3 +701,36 @@ def test_help_shows_an_example(command, capsys):
         cli.main([command, "--help"])
     assert leaves.value.code == 0
     assert f"keras-bert-zoo {command} " in capsys.readouterr().out.split("--out OUT")[-1]
+
+
+def test_a_score_that_is_no_number_is_null(start, tmp_path):
+    """JSON has no word for it."""
+    write(tmp_path / "dev.csv", "text,label", *(f"{text},{i}" for i, text in enumerate(SENTENCES)))
+    model = tilted(kbz.BertTextRegressor.from_preset(start), "regressor", [3.25])
+    model.save_to_preset(tmp_path / "preset")
+    evaluate(Run("numbers", tmp_path / "preset", dev=tmp_path / "dev.csv"), tmp_path / "out")
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text(), parse_constant=pytest.fail)["scores"]
+    assert scores == {"pearson": None, "spearman": None}
+
+
+def test_mnli_is_scored_on_matched(tmp_path):
+    write(tmp_path / "MNLI" / "dev_matched.tsv", "sentence1\tsentence2\tgold_label", "a\tb\tneutral")
+    assert Run("mnli", "bert_base", data=tmp_path).read("dev").y == ["neutral"]
+
+
+def test_seconds_are_those_of_the_epoch(monkeypatch):
+    module = importlib.import_module("keras_bert_zoo.finetuning.finetune")
+    readings = [10.0, 12.5]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: readings.pop(0)))
+    callback, logs = module._Seconds(), {}
+    callback.on_epoch_begin(0)
+    callback.on_epoch_end(0, logs)
+    assert logs == {"seconds": 2.5}
+
+
+def test_lines_are_predicted_block_by_block(start, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_bert_zoo.finetuning.predictions._BLOCK", 3)
+    kbz.BertTextClassifier.from_preset(start, class_names=["a", "b"]).save_to_preset(tmp_path / "preset")
+    write(tmp_path / "lines", *SENTENCES)
+    predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "lines")
+    assert len(lines_of(tmp_path / "out.jsonl")) == len(SENTENCES)

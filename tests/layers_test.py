@@ -359,3 +359,19 @@ def test_heads_drop_out(task, options):
     if task is kbz.BertMultipleChoice:
         inputs = {name: array[None] for name, array in inputs.items()}
     assert_drops_out(randomise(task(backbone, dropout=0.5, **options), scale=0.5), inputs)
+
+
+def test_the_config_of_a_block_is_what_it_was_made_with():
+    arguments = {
+        "hidden_dim": 8,
+        "num_heads": 2,
+        "intermediate_dim": 16,
+        "activation": "relu",
+        "dropout": 0.2,
+        "attention_dropout": 0.3,
+        "layer_norm_epsilon": 1e-3,
+        "causal": True,
+        "initializer_range": 0.1,
+    }
+    config = EncoderLayer(**arguments).get_config()
+    assert {name: config[name] for name in arguments} == arguments

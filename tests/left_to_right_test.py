@@ -119,6 +119,19 @@ def test_a_run_masks_as_it_says(data, tmp_path, monkeypatch):
     assert len(seen) == 2
 
 
+def test_a_greater_rate_has_room_for_its_predictions(data, tmp_path, tokenizer, monkeypatch):
+    """And held-out masks that are fixed stay as they are."""
+    (tmp_path / "text").write_text(TEXT)
+    prepare([tmp_path / "text"], tmp_path / "fixed", tokenizer, sequence_length=16, fix_masks=True, verbose=False)
+    seen = []
+    monkeypatch.setattr(kbz.BertPretrainer, "fit", lambda self, x, **o: seen.extend([x, o["validation_data"]]))
+    run = Run(str(data), steps=2, batch_size=16, save_every=2, architecture=SMALL, masking={"rate": 0.5})
+    pretrain(replace(run, validation=str(tmp_path / "fixed")), tmp_path / "run", verbose=0)
+    batches, held_out = seen
+    assert (batches.masking.max_predictions, held_out.masking.max_predictions) == (8, 3)
+    assert (batches[0][2]["mlm"] > 0).sum(axis=1).max() > 3
+
+
 def test_bad_runs(data, tmp_path, backbone, tokenizer):
     kbz.BertPretrainer(backbone, kbz.BertPreprocessor(tokenizer, 16)).save_to_preset(tmp_path / "start")
     run = Run(str(data), batch_size=16)

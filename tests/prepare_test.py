@@ -1,6 +1,7 @@
 """`prepare` from text to arrays: what a label says, and its options at the console."""
 
 import filecmp
+import os
 import tracemalloc
 
 import numpy as np
@@ -24,6 +25,30 @@ def test_a_label_is_1_where_the_second_segment_is_of_another_document(tmp_path, 
     first, last = shard.token_ids[np.r_[0, shard.ends[:-1]] + 1], shard.token_ids[shard.ends - 2]
     np.testing.assert_array_equal(shard.next_sentence_labels, first != last)
     assert set(shard.next_sentence_labels) == {0, 1}
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_of_long_lines_nothing_is_lost(tmp_path, tokenizer, pairs):
+    """A paragraph a line: parts of a quarter of an example, whose words stay whole."""
+    words = ["good", "longest", "bad"] * 40  # `longest` is two tokens.
+    (tmp_path / "text").write_text(" ".join(words) + "\n\n" + "the film\n" * 3)
+    options = {"sequence_length": 32, "short_rate": 0.0, "next_sentence": pairs, "verbose": False}
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, **options)
+    shard = open_shard(tmp_path / "data", fixed_masks=False)
+    count = sum(np.isin(shard.token_ids, tokenizer.encode_batch(["good bad"])[0]))
+    assert count > 60 if pairs else count == 80
+    begins = np.r_[0, shard.ends[:-1]] + 1
+    assert not tokenizer.continues_word[shard.token_ids[begins]].any()
+    assert set(shard.next_sentence_labels) == ({0, 1} if pairs else {0})
+
+
+def test_a_file_s_name_need_not_be_text(tmp_path, tokenizer):
+    path = os.fsencode(tmp_path) + b"/caf\xe9"
+    with open(path, "wb") as file:
+        file.write(b"a good film\ncaf\xe9\n\nso warm\n")
+    report = prepare([os.fsdecode(path)], tmp_path / "data", tokenizer, sequence_length=8, verbose=False)
+    assert report.skipped[0].startswith(f"{tmp_path}/caf\\udce9 must be UTF-8 text (")
+    assert (report.skips, report.sentences) == (1, 2)
 
 
 @pytest.mark.parametrize("end", ["\n\n", "\n", " "])

@@ -492,3 +492,10 @@ def test_fit_then_save_then_go_on(classifier, tmp_path):
     again = kbz.BertTextClassifier.from_preset(tmp_path / "preset")
     np.testing.assert_allclose(again.predict(TEXTS, verbose=0), classifier.predict(TEXTS, verbose=0), atol=1e-6)
     again.fit(TEXTS, LABELS, epochs=1, verbose=0)
+
+
+def test_padding_has_its_number(tmp_path):
+    tokenizer = kbz.BertTokenizer(["[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "[PAD]"])
+    backbone = kbz.BertBackbone(**TINY)
+    kbz.BertTextRegressor(backbone, preprocessor=kbz.BertPreprocessor(tokenizer, 8)).save_to_preset(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 5

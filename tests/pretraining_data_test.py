@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -20,12 +21,13 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.pretraining import examples as ex
 from keras_bert_zoo.pretraining import workers as on_cores
-from keras_bert_zoo.pretraining.corpus import CorpusReport, read_blocks, read_documents
-from keras_bert_zoo.pretraining.recipe import maskable
+from keras_bert_zoo.pretraining.corpus import Block, CorpusReport, Document, read_blocks, read_documents
+from keras_bert_zoo.pretraining.recipe import Recipe, make_examples, maskable
 from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
+from keras_bert_zoo.pretraining.shards import open_shard
 from keras_bert_zoo.text.masking import Masking, mask_tokens
 from tests.corpora import novels, vocabulary
-from tests.helpers import WORDS, left_to_torch
+from tests.helpers import SHALLOW, WORDS, left_to_torch
 
 if left_to_torch():
     pytest.skip("data sets know no backend: once is enough", allow_module_level=True)
@@ -649,3 +651,80 @@ def test_epochs_go_on_where_the_last_one_ended(tmp_path, corpus, tokenizer):
         whole.epoch, place = divmod(step, len(whole))
         some.epoch, index = divmod(step, 5)
         np.testing.assert_array_equal(whole[place][0]["token_ids"], some[index][0]["token_ids"])
+
+
+# --- Chance
+
+
+def test_masks_are_of_seed_pass_and_place(corpus, tmp_path, tokenizer):
+    """Of one example over and over: what differs is chance."""
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, short_rate=0.0, verbose=False)
+
+    def masks(seed, epoch, index):
+        batches = PretrainingBatches(tmp_path / "data", 8, seed=seed)
+        batches.epoch = epoch
+        batches._order = lambda number: np.zeros(batches.examples, "int32")
+        return batches[index][0]["mask_positions"].tobytes()
+
+    assert len({masks(*place) for place in ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))}) == 4
+
+
+def test_the_order_is_of_seed_and_pass(corpus, tmp_path, tokenizer):
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+
+    def order(seed, epoch):
+        batches = PretrainingBatches(tmp_path / "data", 32, next_token=True, seed=seed)  # Nothing is masked.
+        batches.epoch = epoch
+        return batches[0][0]["token_ids"].tobytes()
+
+    assert len({order(*place) for place in ((0, 0), (0, 1), (1, 0))}) == 3
+
+
+def test_sentences_that_fit_exactly_are_packed():
+    spans = ex.draw_packed(documents_of([3, 4, 5, 2]), 9, 0.0, np.random.default_rng(0))
+    assert spans.first.tolist() == [[0, 7], [7, 14]]
+
+
+def test_duplicates_are_other_examples(corpus, tmp_path, tokenizer):
+    """Twice the same ones would be there an even number of times, all of them."""
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=64, duplicates=2, verbose=False)
+    shard = open_shard(tmp_path / "data", False)
+    counts = Counter(map(bytes, np.split(shard.token_ids, shard.ends[:-1])))
+    assert any(count % 2 for count in counts.values())
+
+
+def test_the_chance_of_a_block_is_its_own(tokenizer):
+    documents = [Document(i, [WORDS[5 + (i + j) % 20].strip("#") for j in range(9)]) for i in range(20)]
+    made = set()
+    for number, seed in ((0, 1), (1, 1), (0, 2)):
+        recipe = Recipe(16, True, 0.1, 1, seed, Masking(), False)
+        made.add(make_examples(Block(number, documents, []), recipe, tokenizer).token_ids.tobytes())
+    assert len(made) == 3
+
+
+def test_examples_of_a_document_do_not_stand_together(tmp_path, tokenizer):
+    (tmp_path / "text").write_text("\n\n".join("\n".join([word] * 40) for word in ("good", "bad", "so", "fine")))
+    prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=8, verbose=False)
+    shard = open_shard(tmp_path / "data", False)
+    first = shard.token_ids[np.r_[0, shard.ends[:-1]] + 1]
+    assert np.count_nonzero(np.diff(first.astype(int))) > len(first) / 3
+
+
+def test_what_a_kill_has_left_is_cleared_away(corpus, tmp_path, tokenizer):
+    (tmp_path / ".data.part" / "shard-00000").mkdir(parents=True)
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.txt", "data"}
+
+
+def test_each_epoch_of_fit_has_batches_of_its_own(corpus, tmp_path, tokenizer):
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    taken = []
+
+    class Noted(PretrainingBatches):
+        def part_of(self, index, part, parts):
+            taken.append((self.epoch, index))
+            return super().part_of(index, part, parts)
+
+    model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW))
+    model.fit(Noted(tmp_path / "data", 8, epoch_batches=2), epochs=3, initial_epoch=1, shuffle=False, verbose=0)
+    assert {(1, 0), (1, 1), (2, 0), (2, 1)} <= set(taken)

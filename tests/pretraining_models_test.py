@@ -304,3 +304,34 @@ def test_the_smoke_run(tmp_path):
     scores = model.evaluate(batches, verbose=0, return_dict=True)
     assert scores["mlm_accuracy"] > 0.95
     assert scores["nsp_accuracy"] == 1.0
+
+
+def test_blanks_are_filled_batch_by_batch(tokenizer):
+    model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(tokenizer, 16)))
+    texts = [f"{word} [MASK] {word}" for word in ("a", "bad", "good", "film", "fine")]
+    expected = [model.fill_mask(text, top_k=1)[0][0][0] for text in texts]
+    assert [masks[0][0][0] for masks in model.fill_mask(texts, top_k=1, batch_size=2)] == expected
+    assert len(set(expected)) > 1
+
+
+def test_the_head_s_epsilon_is_the_backbone_s(tmp_path):
+    model = saved_model("BertForMaskedLM", tmp_path, layer_norm_eps=0.5)
+    inputs = with_positions(random_inputs(3, 20, 90))
+    expected = logits_of(run_theirs(model, inputs), inputs)["mlm"]
+    ours = kbz.BertMaskedLM.from_preset(tmp_path)(inputs)["mlm"]
+    np.testing.assert_allclose(numpy(ours), expected, rtol=0, atol=5e-6)
+
+
+def test_heads_are_in_float32():
+    """As is a loss over them."""
+    backbone = kbz.BertBackbone(**SHALLOW, dtype="mixed_bfloat16")
+    for task, options in (
+        (kbz.BertTextRegressor, {}),
+        (kbz.BertTokenClassifier, {"num_classes": 3}),
+        (kbz.BertQuestionAnswerer, {}),
+        (kbz.BertMultipleChoice, {}),
+        (kbz.BertPretrainer, {}),
+    ):
+        model = task(backbone, **options)
+        assert {tensor.dtype for tensor in keras.tree.flatten(model.output)} == {"float32"}, task
+        assert model.get_layer(model.head_layers[-1]).compute_dtype == "float32", task

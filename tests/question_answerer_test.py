@@ -258,3 +258,9 @@ def test_bad_windows(tokenizer):
         with pytest.raises(ValueError) as error:
             kbz.BertQuestionPreprocessor(tokenizer, **options)
         assert words in str(error.value)
+
+
+def test_answers_are_as_long_as_they_may_be(answerer):
+    found = answerer.find_answers((QUESTIONS, CONTEXTS), max_answer_tokens=2)
+    tokens = answerer.preprocessor.tokenizer.tokenize
+    assert max(len(tokens(span.text)) for one in found for span in one.n_best) == 2

@@ -733,3 +733,46 @@ def test_parts_that_do_not_fit_together(tokenizer):
     bare = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 2)
     with pytest.raises(ValueError, match="the task has preprocessor=None"):
         bare.predict(TEXTS, verbose=0)
+
+
+# --- Weights and steps, of each way that leads to them
+
+WEIGHTS = np.array([1, 2, 0.5, 3, 0, 1.0])
+
+
+@pytest.fixture
+def losses(still):
+    """Of each text, without its weight; the model stays as it is."""
+    losses = crossentropy(logits_one_by_one(still, TEXTS), LABELS)
+    still.compile(keras.optimizers.SGD(0.0))
+    return losses
+
+
+def test_a_held_out_part_has_its_weights_and_steps(still, losses):
+    order = [0, 3, 1, 5, 2, 4]
+    texts, labels = ([column[i] for i in order] for column in (TEXTS, LABELS))
+    weighted = losses[order] * WEIGHTS
+    for steps, held_out in ((None, weighted[2:]), (1, weighted[2:4])):
+        options = {"sample_weight": WEIGHTS, "validation_split": 2 / 3, "validation_steps": steps, "verbose": 0}
+        history = still.fit(texts, labels, 2, **options).history
+        assert history["val_loss"][0] == pytest.approx(held_out.mean(), abs=1e-5)
+
+
+def test_validation_data_have_their_weights(still, losses):
+    history = still.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS, WEIGHTS), verbose=0).history
+    assert history["val_loss"][0] == pytest.approx((losses * WEIGHTS).mean(), abs=1e-5)
+
+
+def test_steps_of_an_evaluation_are_of_the_first_rows(still, losses):
+    assert still.evaluate(TEXTS, LABELS, 2, steps=2, verbose=0)[0] == pytest.approx(losses[:4].mean(), abs=1e-5)
+
+
+def test_batches_for_another_model_have_their_weights(still, losses):
+    batches = still.batches(TEXTS, LABELS, sample_weight=WEIGHTS, shuffle=False)
+    assert still.evaluate(batches, verbose=0)[0] == pytest.approx((losses * WEIGHTS).mean(), abs=1e-5)
+
+
+def test_a_batch_has_the_weights_of_its_classes(still, losses):
+    weights = {0: 1.0, 1: 3.0, 2: 0.5}
+    loss, _ = still.train_on_batch(still.preprocessor(TEXTS), np.array(LABELS), class_weight=weights)
+    assert loss == pytest.approx((losses * np.array([weights[label] for label in LABELS])).mean(), abs=1e-5)

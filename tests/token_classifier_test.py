@@ -226,6 +226,7 @@ def test_tags_have_places(tagger, monkeypatch):
     [
         ("(in the U.S.)", ["(", "in", "the", "U.S", ".", ")"]),
         ("Clinton's well-known", ["Clinton", "'s", "well-known"]),
+        ("Clinton’s", ["Clinton", "’s"]),
         ("at 东京, GDP高", ["at", "东", "京", ",", "GDP", "高"]),
     ],
 )
@@ -446,3 +447,18 @@ def test_bad_data_leaves_the_model_usable(tagger):
     unnamed = kbz.BertTokenClassifier(tagger.backbone, 3, preprocessor=tagger.preprocessor)
     with pytest.raises(ValueError, match="Entities need `class_names` such as O, B-PER"):
         unnamed.tag("a film")
+
+
+def test_a_held_out_part_has_its_own_tags(tagger):
+    x, y = ([row for row in rows if row] for rows in (SENTENCES, TAGS))
+    history = tagger.fit(x, y, validation_split=0.5, verbose=0).history
+    assert history["val_loss"][0] == pytest.approx(tagger.evaluate(x[2:], y[2:], verbose=0)[0], abs=1e-5)
+
+
+def test_the_weight_of_a_sentence_holds_in_all_of_its_windows(tagger):
+    x = [["bad"], [WORDS[5 + i % 11] for i in range(40)], ["so", "slow"]]
+    y = [["O"], ["O", "B-PER"] * 20, ["O", "O"]]
+    numbers = [NAMES.index(tag) for tags in y for tag in tags]
+    losses = crossentropy(np.concatenate(tagger.predict(x, verbose=0)), numbers)
+    loss = tagger.evaluate(x, y, sample_weight=[1.0, 0.5, 3.0], verbose=0)[0]
+    assert loss == pytest.approx(np.mean(losses * np.repeat([1.0, 0.5, 3.0], [1, 40, 2])), abs=1e-5)

@@ -26,6 +26,7 @@ from keras_bert_zoo import cli
 from keras_bert_zoo.files import write_json
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
+from keras_bert_zoo.tuning.restarts import Restarts
 from tests.finetuning_test import SENTENCES, mrpc, write
 from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, slow_on
 
@@ -834,3 +835,35 @@ def test_other_searches_train(options, start, tmp_path):
     classifier = kbz.BertTextClassifier.from_preset(tmp_path / "sweep" / "preset")
     said = [classifier.class_names[i] for i in classifier.predict(SENTENCES, verbose=0).argmax(-1)]
     assert np.mean([one == other for one, other in zip(said, "01" * 4, strict=True)]) == results["rows"][0]["best"]
+
+
+def test_trainings_of_another_point_do_not_count(tmp_path):
+    Restarts(tmp_path, {"learning_rate": 1e-3}).add(5, 1.0, {"val_accuracy": 0.5})
+    assert Restarts(tmp_path, {"learning_rate": 1e-3}).seeds == {5}
+    assert Restarts(tmp_path, {"learning_rate": 1e-4}).seeds == set()
+
+
+def test_options_at_the_console(monkeypatch):
+    seen = []
+    monkeypatch.setattr("keras_bert_zoo.cli.finetuning.tune", lambda run, out, **options: seen.append(options))
+    options = "--grid small --search random --trials 8 --restarts 2 --dropout 0.1 0.2"
+    assert cli.main(f"tune sst2 --preset bert_tiny {options} --out x".split()) == 0
+    said = {"grid": "small", "search": "random", "trials": 8, "restarts": 2, "dropout": [0.1, 0.2]}
+    assert seen == [{"verbose": 1, "preset": "bert_tiny", **said}]
+
+
+def test_a_sweep_has_the_run_s_precision_and_warm_up(start, tmp_path, monkeypatch):
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    seen = []
+
+    def fit(self, *arguments, **options):
+        seen.append((self.backbone.embeddings.compute_dtype, self.optimizer._learning_rate.warmup))
+        history = keras.callbacks.History()
+        history.history = {"loss": [1.0], "val_accuracy": [0.5], "val_f1": [0.5]}
+        return history
+
+    monkeypatch.setattr(kbz.BertTextClassifier, "fit", fit)
+    run = Run("mrpc", start, data=tmp_path, sequence_length=80, dtype="mixed_bfloat16", warmup=0.25)
+    tune(run, tmp_path / "out", verbose=0, learning_rate=1e-3, batch_size=4, epochs=1)
+    assert seen == [("bfloat16", 0.25)]

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo import cli
 from keras_bert_zoo.text import files
 from keras_bert_zoo.text.vocabulary import _merge
 from tests.helpers import WORDS, left_to_torch
@@ -70,12 +71,17 @@ def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
     skipped = []
     lines = kbz.read_lines(tmp_path / "a.txt", skip=lambda number, reason: skipped.append((number, reason)))
     assert (list(lines), skipped) == (["a", "k"], [(2, "invalid start byte")])
+    (tmp_path / "a.txt").write_text("abcdefgh\n\nk\n")  # The first line's end is a part of its own.
+    assert list(kbz.read_lines(tmp_path / "a.txt", empty=True)) == ["abcd", "efgh", "", "k"]
 
 
 def test_bad_files(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nb\xff")
     with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text \(invalid start byte in line 2\)"):
         list(kbz.read_lines(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").write_text("fine\n", encoding="utf-16")
+    with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text\. Received: UTF-16"):
+        list(kbz.read_lines(tmp_path / "a.txt", skip=print))
     with pytest.raises(ValueError, match=r"b.txt must be a text file \(No such file"):
         list(kbz.read_lines(tmp_path / "b.txt"))
 
@@ -88,6 +94,29 @@ def test_rare_characters_give_way():
     tokens = kbz.learn_vocabulary([*texts, *["\u3042\u3044"] * 3], 2000, lowercase=False)
     assert "\u3042\u3044" in tokens
     assert len({token.removeprefix("##") for token in tokens if len(token.removeprefix("##")) == 1}) == 1000
+
+
+def test_chinese_characters_are_words():
+    """They fill half of the room that 1,000 characters of others leave."""
+    chinese, common = [chr(0x4E00 + i) for i in range(1500)], [chr(0xAC00 + i) for i in range(900)]
+    texts = ["".join(chinese), *common, *common]
+    for size, count in ((2100, 100), (5000, 1500), (4000, 1000)):
+        tokens = kbz.learn_vocabulary(texts, size, lowercase=False)
+        assert set(common) < set(tokens)
+        assert [token for token in tokens if token in set(chinese)] == chinese[:count]
+
+
+def test_what_the_tokenizer_does_not_cut_is_not_learned_from():
+    texts = ["good film"]
+    expected = kbz.learn_vocabulary(texts, 30)
+    assert kbz.learn_vocabulary(["qz" * 50 + "q good film"], 30) == expected
+    assert any("zq" in token for token in kbz.learn_vocabulary(["qz" * 50 + " good film"], 30))  # Of 100 characters.
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["\x00"], ["q" * 101]])
+def test_no_words(texts):
+    with pytest.raises(ValueError, match=r"`texts` must hold words\. Received: none"):
+        kbz.learn_vocabulary(texts, 30)
 
 
 def test_the_same_in_every_process(tmp_path):
@@ -104,3 +133,11 @@ def test_the_same_in_every_process(tmp_path):
     }
     assert len(outputs) == 1
     assert len(outputs.pop()) > 300
+
+
+def test_case_at_the_console(tmp_path):
+    (tmp_path / "text").write_text("Film film\n" * 9)
+    for more, there in (([], False), (["--cased"], True)):
+        options = [str(tmp_path / "text"), "--size", "40", "--out", str(tmp_path / "vocab.txt"), *more]
+        assert cli.main(["vocab", *options]) == 0
+        assert ("Film" in kbz.BertTokenizer(tmp_path / "vocab.txt").vocabulary) == there

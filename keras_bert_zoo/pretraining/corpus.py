@@ -80,6 +80,7 @@ class CorpusReport:
     skips: int = 0
 
     def skip(self, what: str) -> None:
+        what = what.encode("utf-8", "backslashreplace").decode()  # A file's name need not be UTF-8.
         if len(self.skipped) < _NAMED:
             self.skipped.append(what)
         self.skips += 1

@@ -1,5 +1,6 @@
 """A block of documents to its examples."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -28,7 +29,7 @@ class Recipe:
 def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Shard | None:
     """The examples of a block, or None where there are none: the same wherever and whenever they are made."""
     rng = np.random.default_rng((recipe.seed, block.number))
-    documents = _tokenise(block, tokenizer)
+    documents = _tokenise(block, tokenizer, recipe.sequence_length)
     spans = _draw(documents, recipe, recipe.duplicates * block.passes, rng)
     if not len(spans):
         return None
@@ -46,7 +47,7 @@ def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Sha
 
 def count_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> int:
     """How many examples one pass over a block gives."""
-    return len(_draw(_tokenise(block, tokenizer), recipe, 1.0, np.random.default_rng(recipe.seed)))
+    return len(_draw(_tokenise(block, tokenizer, recipe.sequence_length), recipe, 1.0, np.random.default_rng(recipe.seed)))
 
 
 def _draw(documents: TokenisedDocuments, recipe: Recipe, passes: float, rng: np.random.Generator) -> Spans:
@@ -88,18 +89,37 @@ def maskable(token_ids: np.ndarray, lengths: np.ndarray, first_lengths: np.ndarr
     return (steps > 0) & (steps < lengths[:, None] - 1) & (steps != first_lengths[:, None] - 1)
 
 
-def _tokenise(block: Block, tokenizer: BertTokenizer) -> TokenisedDocuments:
+def _tokenise(block: Block, tokenizer: BertTokenizer, sequence_length: int) -> TokenisedDocuments:
     """The documents of a block, then its partners, end to end."""
     documents = [*block.documents, *block.partners]
     token_ids, lengths = tokenizer.encode_batch(chain.from_iterable(document.sentences for document in documents))
-    kept = lengths > 0  # A line of control characters has no tokens.
-    ends = np.cumsum([len(document.sentences) for document in documents])
-    document_ends = np.concatenate([[0], np.cumsum(kept)])[ends]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    document_ends = ends[np.cumsum([len(document.sentences) for document in documents])]
+    # A line of control characters has no tokens.
+    parting = np.fromiter(_parting(token_ids, ends, tokenizer, sequence_length), "int64")
+    sentence_ends = np.union1d(ends[1:][lengths > 0], parting)
+    document_ends = np.searchsorted(sentence_ends, document_ends, side="right")
     filled = np.diff(document_ends, prepend=0) > 0
     return TokenisedDocuments(
         token_ids,
-        np.cumsum(lengths)[kept],
+        sentence_ends,
         document_ends[filled],
         np.array([document.origin for document in documents])[filled],
         partners=int(filled[len(block.documents) :].sum()),
     )
+
+
+def _parting(token_ids: np.ndarray, ends: np.ndarray, tokenizer: BertTokenizer, sequence_length: int) -> Iterator[int]:
+    """Where sentences that no example holds are parted, such as a paragraph a line, so that nothing of them is lost.
+
+    A part has a quarter of an example at most, so that pairs of parts fit into one, and begins with a word where a word
+    begins there.
+    """
+    most = sequence_length // 4
+    for i in np.flatnonzero(np.diff(ends) > sequence_length - 3):
+        cut = ends[i]
+        words = cut + np.flatnonzero(np.r_[True, ~tokenizer.continues_word[token_ids[cut + 1 : ends[i + 1]]]])
+        while ends[i + 1] - cut > most:
+            begins = words[np.searchsorted(words, cut + most, side="right") - 1]
+            cut = begins if begins > cut else cut + most
+            yield cut

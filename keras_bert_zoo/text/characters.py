@@ -9,6 +9,9 @@ Ranges of code points, hexadecimal, first and last included.
 
 import re
 
+LONGEST_WORD = 100
+"""The library's: a word of more characters is `[UNK]`."""
+
 DROPPED = """
     0-8 B-C E-1F 7F-9F AD 600-605 61C 6DD 70F 180E 200B-200F 202A-202E 2060-2064 2066-206F E000-F8FF FEFF FFF9-FFFB
     FFFD 110BD 1BCA0-1BCA3 1D173-1D17A E0001 E0020-E007F F0000-FFFFD 100000-10FFFD

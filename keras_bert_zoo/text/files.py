@@ -38,10 +38,13 @@ def read_lines(
             with open_file(path, "rb") as file:
                 broken = within = False
                 while raw := file.readline(_LONGEST_LINE):
+                    goes_on = within
                     if whole and len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
                         raise ValueError(f"{path} must have lines of less than a MiB. Received: line {number}, longer")
                     ends = raw.endswith(b"\n")
                     if number == 1 and not within:
+                        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                            raise ValueError(f"{path} must be UTF-8 text. Received: UTF-16")
                         raw = raw.removeprefix(codecs.BOM_UTF8)
                     within = within or not ends
                     try:
@@ -57,8 +60,10 @@ def read_lines(
                         decoder.reset()
                         skip(number, error.reason)
                         broken = True
-                    if not broken and (empty or line.strip()):
-                        yield line.rstrip("\r\n")
+                    line = line.rstrip("\r\n") if not broken else ""
+                    # Of a line that comes in parts the end alone is no line.
+                    if not broken and (line.strip() or (empty and not goes_on)):
+                        yield line
                     number += ends
                     broken = broken and not ends  # The rest of the line goes with it.
                     within = not ends

@@ -12,7 +12,7 @@ import tensorflow_text
 from keras_bert_zoo.text.characters import CHINESE, DROPPED, MARKS, PUNCTUATION, SPACES, pattern
 
 # A longer word is unknown; `tokenizers` has the same number.
-_LONGEST_WORD = 100
+LONGEST_WORD = 100
 
 # What may take the short way: printable ASCII and its white space, without the bracket that begins a special token.
 _PLAIN = r"[\t\n\r -Z\\-~]*"
@@ -56,14 +56,14 @@ class InGraphTokenizer(tf.Module):
         self._lowercase, self._strip_accents, self._split_chinese = lowercase, strip_accents, split_chinese
         self._plain = tensorflow_text.FastBertTokenizer(
             coded,
-            max_bytes_per_word=_LONGEST_WORD,
+            max_bytes_per_word=LONGEST_WORD,
             token_out_type=tf.int32,
             unknown_token=unknown,
             lower_case_nfd_strip_accents=lowercase,
         )
         self._pieces = tensorflow_text.FastWordpieceTokenizer(
             coded,
-            max_bytes_per_word=4 * _LONGEST_WORD,
+            max_bytes_per_word=4 * LONGEST_WORD,
             token_out_type=tf.int32,
             unknown_token=unknown,
             no_pretokenization=True,
@@ -104,7 +104,7 @@ class InGraphTokenizer(tf.Module):
                 texts = replace(texts, capital, small)
             texts = tf.strings.lower(texts, "utf-8")
         words = tf.strings.split(replace(texts, f"({pattern(PUNCTUATION)})", r" \1 "))
-        long = tf.strings.length(words.flat_values, "UTF8_CHAR") > _LONGEST_WORD
+        long = tf.strings.length(words.flat_values, "UTF8_CHAR") > LONGEST_WORD
         return words.with_flat_values(tf.where(long, self._codes["[UNK]"], words.flat_values))
 
     def pack(

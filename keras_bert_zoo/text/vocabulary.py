@@ -5,6 +5,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
+from keras_bert_zoo.text.characters import CHINESE, LONGEST_WORD, code_points
 from keras_bert_zoo.text.languages import smoothed_passes
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
@@ -21,7 +22,9 @@ def learn_vocabulary(
 
     Words start as characters; the pair of neighbouring pieces that is seen most often becomes a piece of its own, again
     and again (Sennrich et al. 2016, section 3.2, with WordPiece's `##`). Of equally frequent pairs the first in
-    alphabetical order wins. Of the characters the 1,000 most frequent count; words with others are left out.
+    alphabetical order wins. Of the characters the 1,000 most frequent count, and of Chinese ones, which are words by
+    themselves, as many more as take half of the room beyond 2,000 tokens; words with others are left out, and so are
+    those of more than 100 characters, which the tokenizer cuts to no pieces.
 
     Args:
         texts: The texts, taken one by one; `read_lines` reads them from files. Those of several languages come as a
@@ -31,7 +34,8 @@ def learn_vocabulary(
         lowercase: As the tokenizer's.
 
     Raises:
-        ValueError: `vocabulary_size` has no room for the special tokens and the characters of the texts.
+        ValueError: `vocabulary_size` has no room for the special tokens and the characters of the texts, or these hold
+            no words.
     """
     for each in texts.values() if isinstance(texts, Mapping) else [texts]:
         if isinstance(each, str):
@@ -40,7 +44,9 @@ def learn_vocabulary(
         counted = _mixed({language: _count_words(of_it, lowercase) for language, of_it in texts.items()})
     else:
         counted = _count_words(texts, lowercase)
-    counted = _with_frequent_characters(counted)
+    counted = _with_frequent_characters(counted, (vocabulary_size - 2 * _MOST_CHARACTERS) // 2)
+    if not counted:
+        raise ValueError("`texts` must hold words. Received: none")
     words = [(_characters(word), count) for word, count in sorted(counted.items())]
     characters = sorted({piece for pieces, _ in words for piece in pieces})
     vocabulary = [*SPECIAL_TOKENS, *characters]
@@ -92,7 +98,8 @@ def _count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     for text in texts:
-        words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+        found = (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+        words.update(word for word in found if len(word) <= LONGEST_WORD)
     return words
 
 
@@ -110,12 +117,15 @@ def _mixed(languages: dict[str, Counter[str]]) -> Counter[str]:
     return mixed
 
 
-def _with_frequent_characters(words: Counter[str]) -> Counter[str]:
+def _with_frequent_characters(words: Counter[str], most_chinese: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    frequent = set(sorted(counts, key=lambda character: (-counts[character], character))[:_MOST_CHARACTERS])
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    chinese = set(map(chr, code_points(CHINESE)))
+    own = [character for character in ranked if character in chinese]
+    frequent = {*ranked[:_MOST_CHARACTERS], *own[: max(most_chinese, 0)]}
     return Counter({word: count for word, count in words.items() if frequent.issuperset(word)})
 
 
