@@ -278,3 +278,30 @@ def test_tokens_that_transformers_5_adds_are_refused_by_name(theirs, tmp_path):
     assert (tmp_path / "vocab.txt").is_file()
     with pytest.raises(ValueError, match=r"tokenizer.json: `added_tokens` must be among .* Received: '<ent>'"):
         kbz.BertTextClassifier.from_preset(tmp_path)
+
+
+def test_the_vocabulary_of_a_tokenizer_that_was_learned_anew(theirs, tmp_path):
+    """transformers 5 writes it to `tokenizer.json` and reads it there; an older `vocab.txt` stays beside it."""
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    tokenizer = transformers.BertTokenizer.from_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text())
+    words = [*WORDS[:5], *sorted(WORDS[5:], reverse=True)]
+    document["model"]["vocab"] = {word: i for i, word in enumerate(words)}
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=r"tokenizer.json must have the tokens of vocab.txt, in its order"):
+        kbz.BertTextClassifier.from_preset(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    assert kbz.BertTextClassifier.from_preset(tmp_path).preprocessor.tokenizer.vocabulary == words
+
+
+@pytest.mark.parametrize("name", ["TokenizersBackend", "PreTrainedTokenizerFast"])
+def test_classes_that_leave_all_to_tokenizer_json(theirs, name, tmp_path):
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=False).save_pretrained(tmp_path)
+    assert (tmp_path / "vocab.txt").is_file()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    assert kbz.BertTextClassifier.from_preset(tmp_path).preprocessor.tokenizer.lowercase is False

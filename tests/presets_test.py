@@ -373,6 +373,7 @@ def test_offline_says_what_was_tried(tmp_path, monkeypatch):
         ("tokenizer_config.json", "do_lower_case", "false"),
         ("tokenizer_config.json", "model_max_length", [512]),
         ("tokenizer_config.json", "tokenizer_class", "BertJapaneseTokenizer"),
+        ("tokenizer_config.json", "word_tokenizer_type", "mecab"),
         ("tokenizer_config.json", "never_split", ["film"]),
         ("config.json", "is_decoder", "false"),
         ("preset.json", "sequence_length", [16]),
@@ -387,6 +388,54 @@ def test_fields_of_the_wrong_kind_are_refused_by_name(classifier, file, field, v
         kbz.BertTextClassifier.from_preset(tmp_path / "preset")
     assert field in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_the_tokenizer_s_class_may_stand_in_the_config(classifier, tmp_path):
+    classifier.save_to_preset(tmp_path)
+    for file, change in (("tokenizer_config.json", {"tokenizer_class": None}), ("config.json", {})):
+        path = tmp_path / file
+        other = {"tokenizer_class": "BertJapaneseTokenizer"} | change
+        config = {**json.loads(path.read_text()), **other}
+        path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    with pytest.raises(ValueError, match=r"`tokenizer_class` must be one of .* Received: 'BertJapaneseTokenizer'"):
+        kbz.BertTextClassifier.from_preset(tmp_path)
+
+
+def test_a_model_of_another_kind_is_refused_by_name(backbone, tmp_path):
+    backbone.save_to_preset(tmp_path)
+    path = tmp_path / "config.json"
+    config = {**json.loads(path.read_text()), "architectures": ["RobertaModel"]}
+    del config["model_type"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config.json: `architectures` must be BERT's. Received: 'RobertaModel'"):
+        kbz.BertBackbone.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["BertMaskedLM", "BertPretrainer", "BertNextSentencePredictor", "BertQuestionAnswerer"])
+def test_a_head_is_told_by_its_tensors(task, tmp_path):
+    """In files of 2019."""
+    getattr(kbz, task)(kbz.BertBackbone(**TINY)).save_to_preset(tmp_path)
+    (tmp_path / "preset.json").unlink()
+    path = tmp_path / "config.json"
+    config = {**json.loads(path.read_text()), "num_labels": 2}
+    del config["architectures"]
+    path.write_text(json.dumps(config))
+    loaded = getattr(kbz, task).from_preset(tmp_path)
+    assert loaded.load_report.fresh == ()
+    assert {path.split("/")[0] for path in loaded.load_report.unused} <= {"pooler"}
+
+
+def test_a_number_of_labels_may_contradict_their_names(backbone, tmp_path):
+    """transformers before 3.0 wrote two names that mean nothing, however many labels there were."""
+    kbz.BertTextClassifier(backbone, 3).save_to_preset(tmp_path)
+    path = tmp_path / "config.json"
+    names = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "num_labels": 3}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **names}))
+    loaded = kbz.BertTextClassifier.from_preset(tmp_path)
+    assert (loaded.num_classes, loaded.class_names, loaded.load_report.fresh) == (3, None, ())
+    path.write_text(json.dumps({**json.loads(path.read_text()), "id2label": {"0": "no", "1": "yes"}}))
+    with pytest.raises(ValueError, match="classifier/kernel"):  # Somebody's names count.
+        kbz.BertTextClassifier.from_preset(tmp_path)
 
 
 def test_a_head_is_found_without_architectures(classifier, tmp_path):

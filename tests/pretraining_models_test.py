@@ -113,6 +113,10 @@ def test_a_copy_that_is_not_tied_is_refused(tmp_path):
     torch.save(state, tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"decoder.weight must be tied to embeddings.word_embeddings.weight"):
         kbz.BertMaskedLM.from_preset(tmp_path)
+    # Who has no use for the head need not care.
+    classifier = kbz.BertTextClassifier.from_preset(tmp_path, num_classes=2)
+    assert "mlm_bias/bias" in classifier.load_report.unused
+    kbz.BertBackbone.from_preset(tmp_path)
 
 
 def test_other_heads_are_reported(tmp_path):

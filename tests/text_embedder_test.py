@@ -1,6 +1,7 @@
 """The embedder: sentence-transformers' vectors, its directories in and out, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import keras
@@ -168,6 +169,13 @@ def directory(tokenizer, tmp_path):
     return write(tmp_path / "preset", NEW)
 
 
+def test_a_directory_without_its_folders_is_refused(directory):
+    """Copied without what lies below, one of `[CLS]` would become one of means."""
+    shutil.rmtree(directory / "1_Pooling")
+    with pytest.raises(ValueError, match=r"the Pooling must have its config.json. Received: none"):
+        kbz.BertTextEmbedder.from_preset(directory)
+
+
 def test_the_newer_form(directory):
     embedder = kbz.BertTextEmbedder.from_preset(directory)
     assert embedder.head_config() == {"pooling": "cls", "normalize": True}
@@ -194,6 +202,8 @@ def test_texts_are_lower_cased_where_the_directory_says_so(directory):
         ({"modules.json": module("x.Y", "../up")}, "`path` must be a plain folder name. Received: '../up'"),
         ({"modules.json": {"0": "x"}}, "modules.json must hold a JSON list of modules"),
         ({"modules.json": [{**NEW["modules.json"][0], "path": "0_BERT"}, *NEW["modules.json"][1:]]}, "'0_BERT'"),
+        ({"modules.json": [NEW["modules.json"][0]] * 17}, "modules.json must list at most 16 modules. Received: 17"),
+        ({"1_Pooling/config.json": {}}, "modules.json: the Pooling must have its config.json. Received: none, or"),
         ({"1_Pooling/config.json": {"pooling_mode": "lasttoken"}}, "Received: ['lasttoken']"),
         ({"1_Pooling/config.json": {"pooling_mode": ["cls", "max"]}}, "must be one of ('mean', 'cls', 'max')"),
         ({"1_Pooling/config.json": {"pooling_mode_weightedmean_tokens": True}}, "Received: ['weightedmean']"),

@@ -40,7 +40,7 @@ _NEUTRAL_FIELDS = {
     "directionality", "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing", "output_attentions",
     "output_hidden_states", "output_past", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads",
     "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "return_dict", "sep_token_id",
-    "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
+    "tie_word_embeddings", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
 }  # fmt: skip
 _HEAD_FIELDS = {"classifier_dropout", "id2label", "label2id", "num_labels", "problem_type"}
 
@@ -82,10 +82,12 @@ def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) ->
         raise ValueError(
             f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
         )
-    # `LABEL_0` and so on is what transformers writes where nobody named the classes.
+    count = typed(path, config, "num_labels", int, None)
+    # `LABEL_0` and so on is what transformers writes where nobody named the classes; before 3.0 two of them, however
+    # many there were.
     are_named = are_named or class_names != [f"LABEL_{i}" for i in range(len(names))]
     return {
-        "num_classes": len(names) or typed(path, config, "num_labels", int, 2),
+        "num_classes": len(names) if names and (are_named or count is None) else 2 if count is None else count,
         "class_names": class_names if are_named and names else None,
     }
 

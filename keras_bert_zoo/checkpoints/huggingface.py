@@ -2,7 +2,7 @@
 
 import reprlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints import sentence_transformers
 from keras_bert_zoo.checkpoints.bert_config import NAMED, read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
-from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, read_tensors, split_tensors
+from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, class_by_head, read_tensors, split_tensors
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import FILES as TOKENIZER_FILES
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import TOKENIZER_CONFIG, read_tokenizer, write_tokenizer
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
@@ -65,18 +65,19 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
             f"{directory / PRESET}: `format` must be {_FORMAT}. Received: {reprlib.repr(preset.get('format'))}"
         )
     backbone = read_backbone(path, config)
-    class_name = _read_class_name(path, config, preset)
+    tensors = read_weights(directory) if load_weights else {}
+    class_name = _read_class_name(path, config, preset, tensors)
     arrays: Mapping[str, np.ndarray] = {}
     unknown: tuple[str, ...] = ()
     if load_weights:
-        arrays, unknown = read_tensors(read_weights(directory), class_name)
+        arrays, unknown = read_tensors(tensors, class_name)
         backbone["pooler"] = "pooler/kernel" in arrays
         if class_name == "BertMaskedLM" and backbone["pooler"] and {"nsp/kernel", "nsp/bias"} <= set(arrays):
             class_name = "BertPretrainer"
         check_layers(path, "num_hidden_layers", backbone["num_layers"], arrays)
     else:
         backbone["pooler"] = typed(directory / PRESET, preset, "pooler", bool, True)
-    vocabulary, tokenizer, length = read_tokenizer(directory)
+    vocabulary, tokenizer, length = read_tokenizer(directory, class_name=config.get("tokenizer_class"))
     length = typed(directory / PRESET, preset, "sequence_length", int, length)
     return Checkpoint(
         class_name=class_name,
@@ -92,18 +93,21 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     )
 
 
-def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any]) -> str:
-    """Our name of the class; a head that is none of ours counts as none."""
+def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any], names: Collection[str]) -> str:
+    """Our name of the class, of whose file the tensors have these names; a head that is none of ours counts as none."""
     architectures = typed(path, config, "architectures", list, None)
     if architectures:
+        if "model_type" not in config and not str(architectures[0]).startswith("Bert"):
+            raise ValueError(f"{path}: `architectures` must be BERT's. Received: {reprlib.repr(architectures[0])}")
         # The first of ours that has their class.
         classes = [*ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
         names = [ours for ours, theirs in classes if theirs == architectures[0]]
         name = names[0] if names else "BertBackbone"
     elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
-    else:  # Files of before 2020 do not say; labels are what tells a classifier then.
-        name = "BertTextClassifier" if config.get("id2label") or config.get("problem_type") else "BertBackbone"
+    else:  # Files of before 2020 do not say; but for a classifier, whom labels tell, the tensors' names do.
+        is_classifier = any(config.get(field) for field in ("id2label", "num_labels", "problem_type"))
+        name = class_by_head(names) or ("BertTextClassifier" if is_classifier else "BertBackbone")
     return _by_loss(path, config) if name == "BertTextClassifier" else name
 
 

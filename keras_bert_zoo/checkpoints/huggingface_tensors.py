@@ -3,7 +3,7 @@
 Theirs are PyTorch's: linear weights `[out, in]`, query, key and value apart. Ours are the paths of the Keras variables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -111,6 +111,16 @@ def _templates(prefix: str, heads: list[Template]) -> list[Template]:
     ]
 
 
+# Whose tensors have names that no other class' have, the one that has most first.
+_TOLD_BY_HEAD = ("BertPretrainer", "BertMaskedLM", "BertNextSentencePredictor", "BertQuestionAnswerer")
+
+
+def class_by_head(names: Collection[str]) -> str | None:
+    """Our class that has a head of these tensors, where only one has."""
+    modern = set(map(_modern, names))
+    return next((ours for ours in _TOLD_BY_HEAD if all(modern.issuperset(t.theirs) for t in HEADS[ours])), None)
+
+
 def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyArrays, tuple[str, ...]]:
     """Their tensors as our arrays, and the names that have no place.
 
@@ -122,23 +132,37 @@ def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyAr
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in tensors) else ""
     # The released models call themselves BertForMaskedLM and have the other head of pre-training, too.
     heads = HEADS["BertPretrainer" if class_name == "BertMaskedLM" else class_name]
-    arrays, unknown = join_tensors(tensors, _templates(prefix, heads))
     known = {prefix + name for name in _BUFFERS}
     if _MASKED_LM[0] in heads:
-        known |= _tied(tensors, prefix)
+        copies = _copies(tensors, prefix)
+        known |= set(copies)
+        (bias,) = _MASKED_LM[-1].theirs
+        if bias in tensors:
+            tensors[bias] = _once_tied(tensors[bias], copies)
+    arrays, unknown = join_tensors(tensors, _templates(prefix, heads))
     return arrays, tuple(name for name in unknown if name not in known)
 
 
-def _tied(tensors: Mapping[str, Tensor], prefix: str) -> set[str]:
-    """Names of copies; one that differs from what it should be tied to is a `ValueError`."""
-    found = set()
-    for copy, name in _TIED.items():
-        original = tensors.get(name, tensors.get(prefix + name))
-        if copy in tensors and original is not None:
-            if not np.array_equal(tensors[copy].read(), original.read()):
-                raise ValueError(f"The preset's {copy} must be tied to {name}. Received: other values")
-            found.add(copy)
-    return found
+def _copies(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """By the names of copies they and what they should be tied to."""
+    originals = {copy: tensors.get(name, tensors.get(prefix + name)) for copy, name in _TIED.items()}
+    return {
+        copy: (tensors[copy], original)
+        for copy, original in originals.items()
+        if copy in tensors and original is not None
+    }
+
+
+def _once_tied(tensor: Tensor, copies: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
+    """A tensor that a masked LM alone asks for, which is refused then where a copy is none; other tasks need no tie."""
+
+    def read() -> np.ndarray:
+        for copy, (theirs, original) in copies.items():
+            if not np.array_equal(theirs.read(), original.read()):
+                raise ValueError(f"The preset's {copy} must be tied to {_TIED[copy]}. Received: other values")
+        return tensor.read()
+
+    return Tensor(tensor.shape, read)
 
 
 def _modern(name: str) -> str:

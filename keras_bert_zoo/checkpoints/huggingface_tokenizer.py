@@ -16,10 +16,13 @@ FILES = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, _ADDED, _SPECIAL_MAP)
 # Fields of tokenizer_config.json and special_tokens_map.json with more tokens that are never cut.
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
 
-# Fields of tokenizer_config.json that would change the tokens, with the only values we honour. The last two classes
-# are transformers' names for "what tokenizer.json says", which is checked below.
+# transformers' names for "what tokenizer.json says".
+_AS_JSON_SAYS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Fields of tokenizer_config.json that would change the tokens, with the only values we honour.
 _REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
-    "tokenizer_class": ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend", None),
+    "tokenizer_class": ("BertTokenizer", "BertTokenizerFast", *_AS_JSON_SAYS, None),
+    "word_tokenizer_type": (None,),  # Of Japanese ones.
+    "subword_tokenizer_type": (None,),
     "do_basic_tokenize": (True, None),
     "never_split": ([], None),
 }
@@ -42,26 +45,34 @@ _MODEL = {
 _SPECIAL = {"single_word": (False,), "lstrip": (False,), "rstrip": (False,)}
 
 
-def read_tokenizer(directory: Path, lowercase: bool = True) -> tuple[list[str] | None, dict[str, Any], int | None]:
+def read_tokenizer(
+    directory: Path, lowercase: bool = True, class_name: Any = None
+) -> tuple[list[str] | None, dict[str, Any], int | None]:
     """The vocabulary, `BertTokenizer`'s other arguments, and the longest input; None for what the files do not say.
 
-    `vocab.txt` and `tokenizer_config.json` come first; `tokenizer.json` says what one of them would that is missing.
+    `vocab.txt` and `tokenizer_config.json` come first; `tokenizer.json`, which must have the same vocabulary, says what
+    one of them would that is missing or leaves it to it.
 
     Args:
         directory: Where the files are.
         lowercase: What to take where no file says.
+        class_name: The tokenizer's class where `tokenizer_config.json` does not name it.
     """
     path = directory / TOKENIZER_CONFIG
     config = read_json(path) if path.is_file() else None
     vocabulary = read_tokens(directory)
     options: dict[str, Any] = {}
     whole = directory / TOKENIZER_JSON
-    if (vocabulary is None or config is None) and whole.is_file():
-        words, options = _read_tokenizer_json(whole)
+    if whole.is_file():
+        document = read_json(whole, TEXT_BYTES)
+        words = _in_order(whole, typed(whole, typed(whole, document, "model", dict, {}), "vocab", dict, {}))
+        if vocabulary is None or config is None or config.get("tokenizer_class") in _AS_JSON_SAYS:
+            options = _read_tokenizer_json(whole, document)
+        if vocabulary is not None and words not in ([], vocabulary):  # transformers leaves an old one where it was.
+            raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: other ones")
         vocabulary = words if vocabulary is None else vocabulary
-    elif vocabulary is not None and whole.is_file():
-        _check_added(whole, typed(whole, read_json(whole, TEXT_BYTES), "added_tokens", list, []), vocabulary)
-    config = config or {}
+        _check_added(whole, typed(whole, document, "added_tokens", list, []), vocabulary)
+    config = {"tokenizer_class": class_name, **(config or {})}
     _check(path, config, _REFUSED_FIELDS)
     _check_more_special(path, config)
     if (directory / _SPECIAL_MAP).is_file():
@@ -97,19 +108,16 @@ def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, A
     return {"tokenizer_class": "BertTokenizer", **fields, "model_max_length": length}
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    document = read_json(path, TEXT_BYTES)
+def _read_tokenizer_json(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """`BertTokenizer`'s other arguments, once all of the file means BERT's tokenisation."""
     model, normalizer, pre_tokenizer, template = (
         typed(path, document, name, dict, {}) for name in ("model", "normalizer", "pre_tokenizer", "post_processor")
     )
     _check(path, model, _MODEL)
     _check(path, normalizer, {"type": ("BertNormalizer",), "clean_text": (True,)})
     _check(path, pre_tokenizer, {"type": ("BertPreTokenizer",)})
-    vocabulary = _in_order(path, typed(path, model, "vocab", dict, {}))
-    _check_added(path, typed(path, document, "added_tokens", list, []), vocabulary)
     _check_template(path, template)
-    options = {ours: typed(path, normalizer, theirs, bool, default) for _, theirs, ours, default in _OPTIONS}
-    return vocabulary, options
+    return {ours: typed(path, normalizer, theirs, bool, default) for _, theirs, ours, default in _OPTIONS}
 
 
 def _check(path: Path, values: dict[str, Any], allowed: dict[str, tuple[Any, ...]]) -> None:

@@ -32,9 +32,9 @@ class PickleError(ValueError):
 
 
 def checked_pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Pairs for a dict whose keys are plain: to hash a tuple nested a million times deep would crash Python."""
+    """Pairs for a dict of strings: integers can all have one hash, and a deeply nested tuple's would crash Python."""
     for key, value in pairs:
-        if not isinstance(key, (str, int)):
+        if not isinstance(key, str):
             raise PickleError(f"a {type(key).__name__} as a key")
         yield key, value
 
@@ -64,8 +64,10 @@ class _Machine:
         self._names, self._resolve = names, resolve
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._left = 0
 
     def run(self, stream: io.BytesIO) -> Any:
+        self._left = stream.getbuffer().nbytes
         for opcode, argument, _ in pickletools.genops(stream):
             if opcode.name == "STOP":
                 break
@@ -105,6 +107,7 @@ class _Machine:
             arguments, function = self._stack.pop(), self._stack.pop()
             if not isinstance(function, Global) or function.call is None or not isinstance(arguments, tuple):
                 raise PickleError("a call")
+            self._spend(arguments, *arguments)
             push(function.call(*arguments))
         elif name == "BINPERSID":
             push(self._resolve(self._stack.pop()))
@@ -113,6 +116,12 @@ class _Machine:
             self._top(dict)
         elif name != "PROTO":
             raise PickleError(f"the instruction {name}")
+
+    def _spend(self, *values: Any) -> None:
+        """Count what calls go through: a few bytes may hand one long list to each of a million."""
+        self._left -= sum(len(value) for value in values if isinstance(value, (tuple, list, dict)))
+        if self._left < 0:
+            raise PickleError("calls of more values than it holds")
 
     def _since_mark(self) -> list[Any]:
         items = []

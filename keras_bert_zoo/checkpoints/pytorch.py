@@ -28,6 +28,8 @@ _KINDS = {
     "torch DoubleStorage": "float64",
     "torch LongStorage": "int64",
 }
+# PyTorch numbers storages.
+_LONGEST_KEY = 100
 # Flat names below one folder, as PyTorch writes them.
 _ENTRY = re.compile(r"[^/\\]+/(\.?data/)?[^/\\]+")
 
@@ -141,7 +143,7 @@ def _load_state_dict(stream: io.BytesIO) -> dict[str, _View]:
         tag, kind, key, _, size, *view = identity
         if tag != "storage" or not isinstance(kind, Global) or not isinstance(key, str) or view not in ([], [None]):
             raise PickleError("a storage of another form")
-        if kind.name not in _KINDS or not _is_size(size):
+        if kind.name not in _KINDS or not _is_size(size) or len(key) > _LONGEST_KEY:
             raise PickleError("a storage of another kind")
         return _Storage(_KINDS[kind.name], key, size)
 

@@ -39,6 +39,8 @@ _POOLING = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 _SUPPORTED = ("mean", "cls", "max")
+# Each is a file to read; the longest known lists have four.
+_MOST_MODULES = 16
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -55,6 +57,8 @@ def read_modules(directory: Path) -> tuple[Module, ...]:
     entries = parse_json(path, path.read_bytes(), "a JSON list of modules")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{path} must hold a JSON list of modules. Received: {reprlib.repr(entries)}")
+    if len(entries) > _MOST_MODULES:
+        raise ValueError(f"{path} must list at most {_MOST_MODULES} modules. Received: {len(entries)}")
     modules = []
     for number, entry in enumerate(entries):
         kind, place = typed(path, entry, "type", str, ""), typed(path, entry, "path", str, "")
@@ -134,6 +138,8 @@ def _check_normalize(modules: tuple[Module, ...]) -> None:
 
 
 def _read_pooling(config: dict[str, Any]) -> str:
+    if not config:  # They write the width at least; without it the way of pooling would be a guess.
+        raise ValueError(f"{MODULES}: the Pooling must have its config.json. Received: none, or an empty one")
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for mode, name in _POOLING.items() if config.get(name)] or ["mean"]
