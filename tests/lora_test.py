@@ -249,3 +249,12 @@ def test_lora_that_is_frozen_stays_frozen(adapted, tmp_path):
     assert [w.path for w in loaded.trainable_weights] == ["classifier/kernel", "classifier/bias"]
     for before, after in zip(values(adapted), values(loaded), strict=True):
         np.testing.assert_array_equal(before, after)
+
+
+def test_what_would_not_come_back_is_not_saved(adapted):
+    """Keras' own method has no place in the backbone's config."""
+    backbone = kbz.BertBackbone(**SHALLOW)
+    backbone.encoder_layers[0].attention.qkv.enable_lora(2)
+    with pytest.raises(ValueError, match=r"LoRA must be enabled by the backbone's `enable_lora`.*attention/qkv"):
+        backbone.get_config()
+    adapted.get_config()

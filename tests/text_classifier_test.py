@@ -548,6 +548,22 @@ def test_bad_label_sets(backbone, sets, words):
         classifier.encode_targets(sets, 2)
     assert words in str(error.value)
     np.testing.assert_array_equal(classifier.encode_targets([[], []], 2), np.zeros((2, 2)))
+    unnamed = kbz.BertTextClassifier(backbone, num_classes=2, multi_label=True)
+    with pytest.raises(ValueError, match=r"`class_names` must be given where `y` holds names .* Received: y with 'a'"):
+        unnamed.encode_targets([[], ["a"]], 2)
+
+
+def test_a_loss_of_shares_takes_no_labels(classifier):
+    classifier.compile(loss="categorical_crossentropy")
+    with pytest.raises(ValueError, match=r"`y` must be shares of classes, of the shape \(6, 3\).* y.shape=\(6,\)"):
+        classifier.fit(TEXTS, LABELS, verbose=0)
+
+
+def test_a_hugging_face_data_set_has_columns(classifier):
+    rows = pytest.importorskip("datasets").Dataset.from_dict({"text": TEXTS, "label": LABELS})
+    with pytest.raises(ValueError, match=r"`x` must be columns of a Hugging Face data set.* of type Dataset"):
+        classifier.fit(rows, verbose=0)
+    classifier.fit(rows["text"], rows["label"], verbose=0)
 
 
 def test_names_from_refused_data_are_forgotten(classifier):
@@ -776,3 +792,45 @@ def test_a_batch_has_the_weights_of_its_classes(still, losses):
     weights = {0: 1.0, 1: 3.0, 2: 0.5}
     loss, _ = still.train_on_batch(still.preprocessor(TEXTS), np.array(LABELS), class_weight=weights)
     assert loss == pytest.approx((losses * np.array([weights[label] for label in LABELS])).mean(), abs=1e-5)
+
+
+# --- Between two runs of `fit`
+
+
+def test_other_weights_to_train_need_another_compile(still):
+    still.backbone.trainable = False
+    still.fit(TEXTS, LABELS, verbose=0)
+    still.backbone.trainable = True
+    before = [numpy(weight) for weight in still.weights]
+    with pytest.raises(ValueError, match=r"`compile` must be called again .* Received: embeddings/.*, trainable now"):
+        still.fit(TEXTS, LABELS, verbose=0)
+    for weight, value in zip(still.weights, before, strict=True):
+        np.testing.assert_array_equal(numpy(weight), value)
+    still.compile()
+    still.fit(TEXTS, LABELS, verbose=0)
+    assert np.abs(numpy(still.backbone.embeddings.weights[0]) - before[0]).max() > 0
+
+
+def test_a_killed_fit_goes_on_with_keras_backup(classifier, tmp_path):
+    """To the weights of one that never was."""
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def fit(*callbacks):
+        keras.utils.set_random_seed(1)
+        backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
+        model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=classifier.preprocessor)
+        model.fit(TEXTS, LABELS, 2, epochs=4, verbose=0, callbacks=list(callbacks))
+        return [numpy(weight) for weight in model.weights]
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(tmp_path / "backup")
+
+    expected = fit()
+    with pytest.raises(KeyboardInterrupt):
+        fit(backup(), Kill())
+    for weight, value in zip(fit(backup()), expected, strict=True):
+        np.testing.assert_allclose(weight, value, rtol=0, atol=1e-6)

@@ -53,6 +53,12 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
             None, everywhere. Past its queries, keys and values the last block computes them nowhere else, for an int
             not even those; a causal one does so for an int alone.
 
+    Attributes:
+        embeddings: The embeddings' layer.
+        encoder_layers: The blocks, first to last; with `trainable = False` on some of them the others train.
+        pooler_layer: The pooler, or None.
+        load_report: What `from_preset` loaded, or None.
+
     Returns:
         A dict of `sequence_output`, `[batch, length, hidden_dim]` or of `output_positions` alone, in their order,
         `[batch, n, hidden_dim]`, and with a pooler `pooled_output`, `[batch, hidden_dim]`, from the first of these.
@@ -258,6 +264,9 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         policy = keras.dtype_policies.get(self.embeddings.dtype_policy)
+        adapted = next((layer for layer in self._flatten_layers() if getattr(layer, "lora_enabled", False)), None)
+        if adapted is not None and self._lora_rank is None:  # It would not come back.
+            raise ValueError(f"LoRA must be enabled by the backbone's `enable_lora`. Received: {adapted.path} with its own")
         return {
             **self._config,
             **({} if self._lora_rank is None else {"lora_rank": self._lora_rank}),
@@ -290,8 +299,8 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
         """Build a backbone from a preset.
 
         Args:
-            preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's or
-                google-research/bert's), or `"hf://org/name[@revision]"`.
+            preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's,
+                sentence-transformers' or google-research/bert's), or `"hf://org/name[@revision]"`.
             load_weights: False leaves the weights as initialised; for a name that never touches a network.
             **overrides: Arguments of the constructor to use in place of the preset's.
 

@@ -187,6 +187,11 @@ class MakesBatches(ChecksInputs):
                 f"`x` must be {self.raw_inputs}, a dict of arrays or a data set. "
                 f"Received: {name} of type {type(value).__name__}"
             )
+        if type(x).__module__.startswith("datasets."):
+            raise ValueError(
+                "`x` must be columns of a Hugging Face data set, such as fit(d['text'], d['label']). "
+                f"Received: x of type {type(x).__name__}"
+            )
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
                 raise ValueError(

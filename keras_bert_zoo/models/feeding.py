@@ -56,7 +56,32 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         validation_batch_size: int | None = None,
         validation_freq: Any = 1,
     ) -> Any:
-        """As `keras.Model.fit`, on raw text too; see the class. Batches are drawn from Keras' random seed."""
+        """As `keras.Model.fit`, on raw text too; see the class.
+
+        Args:
+            x: Data.
+            y: Targets of what is at hand, as the task says; part of what streams.
+            batch_size: Examples a batch of what is at hand; None is 32.
+            epochs: Number of the last epoch.
+            verbose: As Keras'.
+            callbacks: Keras' or your own.
+            validation_split: Share of what is at hand, the last of it, that is held out.
+            validation_data: `(x, y)` or `(x, y, sample_weight)`, or what streams.
+            shuffle: True draws the batches anew each epoch, from Keras' random seed; False sorts them by length.
+            class_weight: From classes, by name or number, to weights; excludes `sample_weight`.
+            sample_weight: A weight an example.
+            initial_epoch: Epochs behind the model.
+            steps_per_epoch: Batches an epoch of what streams; what is at hand knows them.
+            validation_steps: Batches of the held-out part, before it is sorted.
+            validation_batch_size: As `batch_size`.
+            validation_freq: As Keras'.
+
+        Returns:
+            Keras' `History`.
+
+        Raises:
+            ValueError: An argument is not as described, before anything compiles; of what streams as it comes.
+        """
         with self.undone_where_refused():
             if not 0 <= validation_split < 1:
                 raise ValueError(
@@ -64,6 +89,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 )
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
+            self._check_optimizer()
             # Keras would go on within one epoch's batches, under which the next one's are drawn.
             if steps_per_epoch is not None and (self._is_columns(x) or isinstance(x, OwnBatches)):
                 raise ValueError(
@@ -137,7 +163,10 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         return_dict: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As `keras.Model.evaluate`, on raw text too; see the class."""
+        """As `keras.Model.evaluate`, on raw text too; see the class and `fit`.
+
+        `steps` batches of what is at hand are those of its first examples.
+        """
         if not kwargs:  # Keras passes one where `fit` evaluates batches that are made already.
             if self._is_columns(x):
                 examples = self._examples(x)
@@ -277,6 +306,19 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
 
     def _optimizer_within(self) -> Any:
         return getattr(self.optimizer, "inner_optimizer", self.optimizer)
+
+    def _check_optimizer(self) -> None:
+        """Refuse weights that it was not built for: Keras' own error shows one of them."""
+        optimizer = self._optimizer_within()
+        if optimizer is None or not optimizer.built:
+            return
+        known = {id(variable) for variable in optimizer._trainable_variables}
+        unknown = next((each for each in self.trainable_variables if id(each) not in known), None)
+        if unknown is not None:
+            raise ValueError(
+                "`compile` must be called again where other weights are to be trained than before. "
+                f"Received: {unknown.path}, trainable now"
+            )
 
     def _schedule_of_fit(self) -> WarmupPolynomialDecay | None:
         """The optimizer's schedule, if it is one that was left open."""

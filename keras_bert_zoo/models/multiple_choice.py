@@ -96,7 +96,16 @@ class BertMultipleChoice(Task):
         return super().fit(x, y, batch_size, epochs, *args, **kwargs)
 
     def choose(self, x: Any, batch_size: int | None = None) -> list[tuple[int, list[float]]]:
-        """The number of each question's best choice, from 0 on, and the probabilities of its choices."""
+        """The best choice of each question.
+
+        Args:
+            x: `(contexts, choices)`, or what else `predict` takes.
+            batch_size: Questions a batch.
+
+        Returns:
+            For each question `(number, probabilities)`: the number of its best choice, from 0 on, and a probability for
+            each of its choices.
+        """
         logits = self.predict(x, batch_size=batch_size, verbose=0)
         rows = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
         return [(int(row.argmax()), row[there].tolist()) for row, there in zip(rows, logits > NO_CHOICE, strict=True)]

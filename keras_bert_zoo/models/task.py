@@ -147,8 +147,8 @@ class Task(Exports, FedModel):
         `task.load_report` lists what became of each weight.
 
         Args:
-            preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's or
-                google-research/bert's), or `"hf://org/name[@revision]"`.
+            preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's,
+                sentence-transformers' or google-research/bert's), or `"hf://org/name[@revision]"`.
             load_weights: False leaves the weights as initialised; for a name that never touches a network, and leaves
                 the vocabulary, which comes with the weights, to `preprocessor`.
             dtype: Precision policy of the backbone, such as `"mixed_bfloat16"`.

@@ -14,6 +14,8 @@ from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 
+_OF_SHARES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
+
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertTextClassifier(HasClasses, Task):
@@ -23,7 +25,7 @@ class BertTextClassifier(HasClasses, Task):
         backbone: The encoder; it must have a pooler.
         num_classes: Number of classes; not needed with `class_names`.
         class_names: Name of each class, in the order of the logits. Targets may then be names; `fit` on names without
-            this takes them in sorted order.
+            this takes them in sorted order, but with `multi_label` needs it.
         multi_label: If True any number of classes may hold at once: targets are 0/1 arrays `[examples, num_classes]`
             or a list of names an example.
         dropout: Dropout rate of the pooled output.
@@ -106,10 +108,15 @@ class BertTextClassifier(HasClasses, Task):
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
-        """The classes of each text and their probabilities, most probable first.
+        """The classes of each text and their probabilities.
 
-        With `multi_label` each class has a probability of its own; otherwise they sum to 1. Classes without names are
-        called by their number.
+        Args:
+            x: A list of texts, also of one, or what else `predict` takes.
+            batch_size: As in `predict`.
+
+        Returns:
+            For each text a list of `(name, probability)`, most probable first. With `multi_label` each class has a
+            probability of its own; otherwise they sum to 1. Classes without names are called by their number.
         """
         logits = self.predict(x, batch_size=batch_size, verbose=0)
         activation = keras.ops.sigmoid if self.multi_label else keras.ops.softmax
@@ -130,6 +137,11 @@ class BertTextClassifier(HasClasses, Task):
             raise ValueError(
                 f"`y` must have the shape ({count},), one label an example{hint}. Received: y.shape={labels.shape}"
             )
+        if isinstance(self.loss, _OF_SHARES):
+            raise ValueError(
+                f"`y` must be shares of classes, of the shape ({count}, {self.num_classes}), for this loss; "
+                f"SparseCategoricalCrossentropy takes labels. Received: y.shape={labels.shape}"
+            )
         return self.number_classes(y if np.ndim(y) == 1 else labels, learn)
 
     def are_labels(self, y: Any) -> bool:
@@ -142,6 +154,11 @@ class BertTextClassifier(HasClasses, Task):
             if len(rows) != count:
                 raise ValueError(f"`y` must have one row an example, {count}. Received: {len(rows)}")
             names = self.class_names or []
+            if not names and any(sets):
+                raise ValueError(
+                    "`class_names` must be given where `y` holds names with multi_label. "
+                    f"Received: y with {next(name for row in sets for name in row)!r}"
+                )
             encoded = np.zeros((count, self.num_classes), dtype="float32")
             for i, row in enumerate(rows):
                 if not isinstance(row, (list, tuple, set, frozenset)):

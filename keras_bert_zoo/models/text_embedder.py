@@ -79,7 +79,15 @@ class BertTextEmbedder(Task):
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def embed(self, x: Any, batch_size: int | None = None) -> np.ndarray:
-        """The vectors of texts in their order, float32 `[texts, hidden_dim]`."""
+        """The vectors of texts.
+
+        Args:
+            x: A list of texts, also of one, or what else `predict` takes.
+            batch_size: As in `predict`.
+
+        Returns:
+            float32 `[texts, hidden_dim]`, in their order.
+        """
         return self.predict(x, batch_size=batch_size, verbose=0)
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:

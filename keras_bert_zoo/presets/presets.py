@@ -39,8 +39,8 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     """Read a preset.
 
     Args:
-        preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's or google-research/bert's), or
-            `"hf://org/name[@revision]"`.
+        preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's, sentence-transformers'
+            or google-research/bert's), or `"hf://org/name[@revision]"`.
         load_weights: False reads the configuration only; for a name that never touches a network.
 
     Raises:
