@@ -3,7 +3,8 @@
     python benchmarks/import_time.py --peers-python PEERS_PYTHON --out OUT
 
 Contenders take turns, on each backend of Keras, all in the peers' environment where there is one; transformers' is what
-it needs for a model, its classes and PyTorch. The files are in the system's cache after the first round, which is not counted.
+it needs for a model, its classes and PyTorch. The files are in the system's cache after the first round, which is not
+counted.
 """
 
 import argparse

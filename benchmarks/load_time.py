@@ -2,10 +2,10 @@
 
     python benchmarks/load_time.py --preset BASE --peers-python PEERS_PYTHON --out OUT
 
-`BASE` is a Hugging Face directory; `PEERS_PYTHON` the Python of an environment with transformers and what keras_bert_zoo
-needs on each backend. All run there: Keras imports scikit-learn where it is, which takes longer than all of ours. Each
-run is a process of its own; contenders take turns. The files are in the system's cache after the first, which is not
-counted.
+`BASE` is a Hugging Face directory; `PEERS_PYTHON` the Python of an environment with transformers and what
+keras_bert_zoo needs on each backend. All run there: Keras imports scikit-learn where it is, which takes longer than all
+of ours. Each run is a process of its own; contenders take turns. The files are in the system's cache after the first,
+which is not counted.
 """
 
 import argparse
@@ -70,8 +70,8 @@ def main() -> None:
     weights = sum(path.stat().st_size for path in arguments.preset.glob("*.safetensors")) / 1e6
     failures = [f"\nLeft out: {name}: {reason}." for name, reason in left_out.items()]
     said = (
-        f"{weights:.0f} MB of weights. The last column says how many times as fast the row is, by medians. All run in the "
-        "peers' environment."
+        f"{weights:.0f} MB of weights. The last column says how many times as fast the row is, by medians. All run in "
+        "the peers' environment."
     )
     text = "\n".join(["# Loading", "", *describe(facts), "", said, "", table(rows(runs)), *failures]) + "\n"
     print(text)

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -178,3 +179,15 @@ def test_the_scores_on_the_pages_are_those_of_the_results(script):
     found = re.findall(r"-?[\d.]+ ± [\d.]+ \([^)]+\)", card)
     assert len(found) >= 14
     assert [numbers for numbers in found if numbers not in gains] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX' kernels")
+def test_the_kernels_of_a_card_run_in_all_tiles(script):
+    kernels = script("card_kernels")
+    rows = list(kernels.measure(interpret=True))
+    assert not [row for row in rows if "error" in row]
+    head, *lines = kernels.lines(rows)
+    assert len(lines) == len(rows) == 2 * len(kernels.KERNELS) * 2
+    assert all(len(line) == len(head) for line in lines)
+    assert sum(line[-1] == "1.00" for line in lines) >= 2 * len(kernels.KERNELS)

@@ -69,7 +69,9 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def test_the_cpu_s_share_is_that_of_the_measured_step():
-    rates = json.loads((RESULTS / "pretraining_step.json").read_text())["base, 128/20, float32"]["keras_bert_zoo, torch"]
+    rates = json.loads((RESULTS / "pretraining_step.json").read_text())["base, 128/20, float32"][
+        "keras_bert_zoo, torch"
+    ]
     seconds = estimate("bert_base", "cpu", schedule=[(128, 20, 8, 1)]).seconds
     assert 8 / seconds == pytest.approx(statistics.median(rates), rel=0.01)
 

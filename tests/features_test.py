@@ -107,7 +107,11 @@ def test_texts_stream_in_their_order(embedder):
 
 BAD = [
     ("a film", {}, "`texts` must be texts one after another. Received: texts of type str"),
-    (pandas.DataFrame({"text": TEXTS}), {}, "`texts` must be texts one after another. Received: texts of type DataFrame"),
+    (
+        pandas.DataFrame({"text": TEXTS}),
+        {},
+        "`texts` must be texts one after another. Received: texts of type DataFrame",
+    ),
     (TEXTS, {"layers": ()}, "`layers` must be numbers in [-3, 3). Received: layers=()"),
     (TEXTS, {"layers": (3,)}, "`layers` must be numbers in [-3, 3). Received: layers=(3,)"),
     (TEXTS, {"words": "last"}, '`words` must be "first", "mean" or None. Received: words=\'last\''),

@@ -43,15 +43,19 @@ def test_the_target_of_a_link_is_replaced(exists, tmp_path):
 
 def test_a_process_puts_no_half_written_file_of_another_into_place(tmp_path, monkeypatch):
     path = tmp_path / "state.json"
-    with pytest.raises(FileNotFoundError), replacing(path) as old:
-        old.write_text("whole, of a run that was started again")
-        with monkeypatch.context() as of_other:
-            of_other.setattr(os, "getpid", lambda: 1)
+
+    def overlap():
+        with replacing(path) as old:
+            old.write_text("whole, of a run that was started again")
+            monkeypatch.setattr(os, "getpid", lambda: 1)
             with replacing(path) as new:
                 new.write_text("half")
                 assert old != new
                 assert not old.exists()
                 new.write_text("whole")
+
+    with pytest.raises(FileNotFoundError):
+        overlap()
     assert contents(tmp_path) == {"state.json": "whole"}
 
 

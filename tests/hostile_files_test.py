@@ -427,7 +427,10 @@ def programs(marker):
         "a key nested too deeply to hash": (b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.", "a tuple as a key"),
         "keys of one hash": (pickle.dumps({0: None}, 2), "a int as a key"),  # As multiples of 2**61 - 1 have.
         "a list in call after call": (
-            b"\x80\x02ccollections\nOrderedDict\nq\x08](" + build(("a", None)) * 99 + b"eq\x09" + b"h\x08h\x09\x85R" * 99,
+            b"\x80\x02ccollections\nOrderedDict\nq\x08]("
+            + build(("a", None)) * 99
+            + b"eq\x09"
+            + b"h\x08h\x09\x85R" * 99,
             "calls of more values than it holds",
         ),
         "a storage's endless name": (state(a=tensor(held=storage(2, key="0" * 101))), "a storage of another kind"),

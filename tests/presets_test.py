@@ -411,7 +411,9 @@ def test_a_model_of_another_kind_is_refused_by_name(backbone, tmp_path):
         kbz.BertBackbone.from_preset(tmp_path)
 
 
-@pytest.mark.parametrize("task", ["BertMaskedLM", "BertPretrainer", "BertNextSentencePredictor", "BertQuestionAnswerer"])
+@pytest.mark.parametrize(
+    "task", ["BertMaskedLM", "BertPretrainer", "BertNextSentencePredictor", "BertQuestionAnswerer"]
+)
 def test_a_head_is_told_by_its_tensors(task, tmp_path):
     """In files of 2019."""
     getattr(kbz, task)(kbz.BertBackbone(**TINY)).save_to_preset(tmp_path)

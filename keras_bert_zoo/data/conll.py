@@ -84,7 +84,8 @@ def begins_conll(lines: Sequence[str]) -> bool:
     """Whether a file's first lines are such as `read_conll` reads, by `-DOCSTART-` or by a tag at the end of each."""
     rows = [_COLUMNS.split(line.strip(" \t")) for line in lines]
     return bool(rows) and (
-        rows[0][0] == _DOCUMENT or all(len(cells) > 1 and (is_tag(cells[-1]) or cells[0] == _DOCUMENT) for cells in rows)
+        rows[0][0] == _DOCUMENT
+        or all(len(cells) > 1 and (is_tag(cells[-1]) or cells[0] == _DOCUMENT) for cells in rows)
     )
 
 

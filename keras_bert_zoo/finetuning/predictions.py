@@ -37,8 +37,8 @@ def predict(
             `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
             one of SQuAD it is a directory for the three official files.
         source: A file of the task, by the ending of its name, with or without labels (of DREAM with them), or of
-            CoNLL by its first lines; any other file is lines: a text each, two with a tab between, or a context and its choices. None reads lines from
-            standard input.
+            CoNLL by its first lines; any other file is lines: a text each, two with a tab between, or a context and its
+            choices. None reads lines from standard input.
         verbose: As in `keras.Model.predict`; 1 shows a progress bar.
 
     Example:
@@ -98,7 +98,9 @@ def predict(
 def _is_own(source: Path, recipe: Recipe) -> bool:
     if source.suffix.lower() in recipe.suffixes:
         return True
-    return recipe.is_begin is not None and source.is_file() and recipe.is_begin(list(islice(read_lines(source), _FIRST)))
+    return (
+        recipe.is_begin is not None and source.is_file() and recipe.is_begin(list(islice(read_lines(source), _FIRST)))
+    )
 
 
 def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:

@@ -266,7 +266,9 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
         policy = keras.dtype_policies.get(self.embeddings.dtype_policy)
         adapted = next((layer for layer in self._flatten_layers() if getattr(layer, "lora_enabled", False)), None)
         if adapted is not None and self._lora_rank is None:  # It would not come back.
-            raise ValueError(f"LoRA must be enabled by the backbone's `enable_lora`. Received: {adapted.path} with its own")
+            raise ValueError(
+                f"LoRA must be enabled by the backbone's `enable_lora`. Received: {adapted.path} with its own"
+            )
         return {
             **self._config,
             **({} if self._lora_rank is None else {"lora_rank": self._lora_rank}),

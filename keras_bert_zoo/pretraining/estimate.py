@@ -108,7 +108,9 @@ def estimate(
         for length, predictions, batch, _ in phases
     )
     counts = [count for *_, count in phases]
-    waits = {part: sum(getattr(step, part) * count for step, count in zip(steps, counts, strict=True)) for part in PARTS}
+    waits = {
+        part: sum(getattr(step, part) * count for step, count in zip(steps, counts, strict=True)) for part in PARTS
+    }
     return Estimate(
         devices,
         parameters(architecture),

@@ -47,7 +47,9 @@ def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Sha
 
 def count_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> int:
     """How many examples one pass over a block gives."""
-    return len(_draw(_tokenise(block, tokenizer, recipe.sequence_length), recipe, 1.0, np.random.default_rng(recipe.seed)))
+    return len(
+        _draw(_tokenise(block, tokenizer, recipe.sequence_length), recipe, 1.0, np.random.default_rng(recipe.seed))
+    )
 
 
 def _draw(documents: TokenisedDocuments, recipe: Recipe, passes: float, rng: np.random.Generator) -> Spans:

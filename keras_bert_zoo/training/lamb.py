@@ -57,22 +57,75 @@ class Lamb(BertOptimizer, keras.optimizers.Lamb):
     def _apply_weight_decay(self, variables: Any) -> None:
         pass  # Part of the update.
 
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        if keras.backend.backend() == "torch":
+            self._update_in_torch(grads, trainable_variables, learning_rate)
+        else:
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
         gradient = ops.cast(gradient, variable.dtype)
         self.assign(m, self.beta_1 * m + (1 - self.beta_1) * gradient)
         self.assign(v, self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient))
-        step = ops.cast(self.iterations + 1, "float32")
-        first, second = (1 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
+        first, second = self._corrections()
         update = ops.cast(m, "float32") / first / (ops.sqrt(ops.cast(v, "float32") / second) + self.epsilon)
         if self._use_weight_decay(variable):
             weight = ops.cast(variable, "float32")
             update = self._adapt(update + (self.weight_decay or 0.0) * weight, weight, variable)
         self.assign_sub(variable, ops.cast(ops.cast(learning_rate, "float32") * update, variable.dtype))
 
+    def _update_in_torch(self, grads: Any, variables: Any, learning_rate: Any) -> None:
+        """The same, each operation on all variables: one by one there are thirty to each of two hundred."""
+        import torch
+
+        from keras_bert_zoo.torch_sending import numbers_left_alone
+
+        values = [variable.value for variable in variables]
+        grads = [grad.to(value.dtype) for grad, value in zip(grads, values, strict=True)]
+        places = [self._get_variable_index(variable) for variable in variables]
+        m, v = ([moments[i].value for i in places] for moments in (self._momentums, self._velocities))
+        first, second = self._corrections()
+        rate = ops.cast(learning_rate, "float32")
+        with torch.no_grad(), numbers_left_alone():
+            torch._foreach_mul_(m, self.beta_1)
+            torch._foreach_add_(m, grads, alpha=1 - self.beta_1)
+            torch._foreach_mul_(v, self.beta_2)
+            torch._foreach_addcmul_(v, grads, grads, value=1 - self.beta_2)
+            roots = torch._foreach_div([each.float() for each in v], second)
+            torch._foreach_sqrt_(roots)
+            torch._foreach_add_(roots, self.epsilon)
+            updates = torch._foreach_div([each.float() for each in m], first)
+            torch._foreach_div_(updates, roots)
+            del roots
+            decayed = [i for i, variable in enumerate(variables) if self._use_weight_decay(variable)]
+            if decayed:
+                weights, of_them = [values[i].float() for i in decayed], [updates[i] for i in decayed]
+                torch._foreach_add_(of_them, weights, alpha=self.weight_decay or 0.0)
+                parts = [3 if self._is_qkv(variables[i]) else 1 for i in decayed]
+                matrices, changes = (
+                    [matrix for tensor, count in zip(tensors, parts, strict=True) for matrix in tensor.chunk(count, -1)]
+                    for tensors in (weights, of_them)
+                )
+                norms, of_updates = (torch.stack(torch._foreach_norm(each)) for each in (matrices, changes))
+                known = (norms > 0) & (of_updates > 0)
+                ratios = torch.where(known, norms / torch.where(known, of_updates, 1.0), 1.0)
+                torch._foreach_mul_(changes, list(ratios.unbind()))
+            torch._foreach_mul_(updates, rate)
+            torch._foreach_sub_(values, [update.to(value.dtype) for update, value in zip(updates, values, strict=True)])
+
+    def _corrections(self) -> tuple[Any, Any]:
+        """What the moments lack of their full weight."""
+        step = ops.cast(self.iterations + 1, "float32")
+        first, second = (1 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
+        return first, second
+
+    def _is_qkv(self, variable: Any) -> bool:
+        return getattr(self._keras_variable(variable), "path", "").endswith("qkv/kernel")
+
     def _adapt(self, update: Any, weight: Any, variable: Any) -> Any:
-        if not getattr(self._keras_variable(variable), "path", "").endswith("qkv/kernel"):
+        if not self._is_qkv(variable):
             return _trust_ratio(weight, update) * update
         matrices = zip(ops.split(weight, 3, axis=-1), ops.split(update, 3, axis=-1), strict=True)
         return ops.concatenate([_trust_ratio(*pair) * pair[1] for pair in matrices], axis=-1)
