@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.training.distribution import is_chief
 from tests import optimizer_oracles as oracles
 from tests.helpers import SHALLOW, WORDS, numpy, slow_on
 from tests.tiny_pretraining import CLIPPED, assert_same, train, write_data, write_tfrecords
@@ -418,3 +419,10 @@ def test_devices_drop_what_one_drops_of_their_shares():
     found, total = result(start(DROPPED, 4))
     assert found == [[True, False]] * 3
     assert total == pytest.approx(8 * 16 * 32, rel=0.05)  # Half of them, doubled; a deviation is 1.6 %.
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="of JAX' processes")
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_first_process_writes(number, monkeypatch):
+    monkeypatch.setattr("jax.process_index", lambda: number)
+    assert is_chief() is (number == 0)

@@ -424,6 +424,8 @@ def test_a_head_is_told_by_its_tensors(task, tmp_path):
     path.write_text(json.dumps(config))
     loaded = getattr(kbz, task).from_preset(tmp_path)
     assert loaded.load_report.fresh == ()
+    with pytest.raises(ValueError, match="`num_classes` or `class_names` must be given: the preset has no classif"):
+        kbz.BertTextClassifier.from_preset(tmp_path)
     assert {path.split("/")[0] for path in loaded.load_report.unused} <= {"pooler"}
 
 

@@ -105,8 +105,9 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
         name = names[0] if names else "BertBackbone"
     elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
-    else:  # Files of before 2020 do not say; but for a classifier, whom labels tell, the tensors' names do.
+    else:  # Files of before 2020 do not say. A classifier is told by labels, too: others call its tensors the same.
         is_classifier = any(config.get(field) for field in ("id2label", "num_labels", "problem_type"))
+        is_classifier = is_classifier and (not names or "classifier.weight" in names)
         name = class_by_head(names) or ("BertTextClassifier" if is_classifier else "BertBackbone")
     return _by_loss(path, config) if name == "BertTextClassifier" else name
 

@@ -49,6 +49,7 @@ def prepare(
     """Make a data set of pre-training examples from text (Devlin et al. 2019, A.1 and A.2).
 
     The same arguments give the same bytes, whatever the number of workers. Memory holds a few blocks of text at a time.
+    A sentence that is longer than an example is parted into quarters of one; the original cuts the rest of it off.
 
     Args:
         paths: UTF-8 text files. Those of several languages come as a dict, from the language to its files: each is then

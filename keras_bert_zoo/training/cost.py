@@ -35,10 +35,9 @@ def activation_bytes(
     """Bytes that the forward pass of one example keeps for its gradient.
 
     What a block keeps is counted as in Korthikanti et al. 2022, section 4.1, but softmax and LayerNorm take float32
-    here; a fused kernel keeps no probabilities, as is taken where none are dropped out or the device has one that drops
-    them out itself. Past its
-    queries, keys and values the last block is there for [CLS] and the masked tokens alone, without a fused kernel;
-    of a causal one it is there for all.
+    here. A fused kernel of attention keeps no probabilities; it runs where none are dropped out, or the device has one
+    that drops them out itself. Past its queries, keys and values the last block is there for [CLS] and the masked
+    tokens alone, without a fused kernel; of a causal one it is there for all.
     PyTorch was seen to keep 1.0 to 1.2 times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
 
     Args:

@@ -108,6 +108,10 @@ def differs_among_workers(value: int) -> bool:
 
 def is_chief() -> bool:
     """Whether it is for this process to write files; asked in the scope of `distribute`."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.process_index() == 0
     if keras.backend.backend() != "tensorflow":
         return True
     import tensorflow as tf
