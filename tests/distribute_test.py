@@ -225,7 +225,7 @@ def accelerator(monkeypatch):
 
 @tensorflow_only
 @OPTIMIZERS
-@pytest.mark.parametrize("name", ["mirrored", None])
+@pytest.mark.parametrize("name", ["mirrored", pytest.param(None, marks=pytest.mark.slow)])
 def test_the_step_is_one_xla_program_of_fixed_shapes(data, optimizer, accelerator, name):
     """Dropout on; the strategy's replica clips and updates within the program, or the only device does."""
     import tensorflow as tf

@@ -7,7 +7,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.models.ensemble import _mean_with
 from keras_bert_zoo.text.answers import search_answers
-from tests.helpers import SHALLOW, TEXTS, WORDS, numpy, random_inputs, randomise
+from tests.helpers import SHALLOW, TEXTS, WORDS, numpy, random_inputs, randomise, slow_on
 
 CHOICES = [TEXTS[:2], TEXTS[1:4], TEXTS[:3], TEXTS[3:6], ["bad", "so slow"], TEXTS[2:4]]
 SENTENCES = [["a", "longer", "film"], ["bad"], ["the", "plot", "dullest", "."], []]
@@ -52,7 +52,14 @@ def assert_close(ours, expected):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize("task", [name for name in TASKS if name != "masked_lm"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(name, marks=slow_on("tensorflow", "jax")) if name == "feature_tagger" else name
+        for name in TASKS
+        if name != "masked_lm"
+    ],
+)
 def test_predicts_the_mean_of_what_members_predict(task, monkeypatch):
     # Members may differ in size.
     members = [member(task, 0), member(task, 1, {"num_layers": 2, "hidden_dim": 4}), member(task, 2)]

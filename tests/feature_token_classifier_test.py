@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise
+from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise, slow_on
 
 NAMES = ["B-PER", "I-PER", "O"]
 
@@ -57,6 +57,7 @@ def test_logits(combine):
 KINDS = ("kernel", "recurrent_kernel", "bias")
 
 
+@slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("combine", ["concatenate", "weighted_sum"])
 def test_only_the_head_learns(tokenizer, combine):
     tagger = build(tokenizer, combine=combine)

@@ -6,7 +6,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.models.streaming import MappedBatches
-from tests.helpers import LABELS, SHALLOW, TEXTS, Batches, random_inputs, randomise
+from tests.helpers import LABELS, SHALLOW, TEXTS, Batches, random_inputs, randomise, slow_on
 
 BATCH = random_inputs(), np.array([0, 1, 2])
 
@@ -39,7 +39,13 @@ class Counted(keras.utils.PyDataset):
         return BATCH
 
 
-@pytest.mark.parametrize("kind", [kbz.AdamW, keras.optimizers.AdamW, kbz.Lamb])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        keras.optimizers.AdamW,
+        *(pytest.param(kind, marks=slow_on("tensorflow", "jax")) for kind in (kbz.AdamW, kbz.Lamb)),
+    ],
+)
 def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
     """Corrected by the number of the second's updates, those of the first would be a third of what they are."""
     backbone = {**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}
@@ -128,6 +134,7 @@ def test_what_stands_beside_texts_to_be_predicted(tokenizer):
     assert "`x` must be a data set of ((first, second),) where it streams pairs" in str(error.value)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_data_set_hears_of_its_epochs(classifier):
     heard = []
 

@@ -79,7 +79,7 @@ def test_options(lowercase, strip_accents, split_chinese):
     assert graph.encode_batch(texts).to_list() == ids_of(tokenizer, texts)
 
 
-@pytest.mark.parametrize("locale", ["tr_TR.UTF-8", "lt_LT.UTF-8"])
+@pytest.mark.parametrize("locale", ["tr_TR.UTF-8", pytest.param("lt_LT.UTF-8", marks=pytest.mark.slow)])
 def test_a_locale_changes_no_letter(locale):
     """TensorFlow's operation looks at the process' own, once."""
     texts = ["— IT JIĮ İ ÌÍĨ", "I\u0307 I\u0300 J\u0300 Į\u0300 ΟΔΟΣ"]

@@ -200,7 +200,7 @@ def test_bilstm_is_pytorchs(tmp_path):
     check_saving(lambda: BiLSTM(3, 2), [x, mask], tmp_path, as_model)
 
 
-@pytest.mark.parametrize("pooling", ["last", "bilstm"])
+@pytest.mark.parametrize("pooling", ["last", pytest.param("bilstm", marks=slow_on("tensorflow", "jax"))])
 def test_classifier_over_a_causal_backbone(pooling, tmp_path, tokenizer):
     def build():
         preprocessor = kbz.BertPreprocessor(tokenizer, 16)

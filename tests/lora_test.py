@@ -61,9 +61,9 @@ def test_one_step_by_hand(adapted):
     "change, dtype",
     [
         ("lora", "float32"),
-        ("lora", "mixed_bfloat16"),
+        pytest.param("lora", "mixed_bfloat16", marks=slow_on("tensorflow", "jax")),
         ("int8", "float32"),
-        pytest.param("int8", "mixed_bfloat16", marks=slow_on("jax")),
+        pytest.param("int8", "mixed_bfloat16", marks=slow_on("tensorflow", "jax")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each Dropout

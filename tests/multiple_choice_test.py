@@ -54,6 +54,7 @@ def softmax(row):
     return np.exp(row) / np.exp(row).sum()
 
 
+@slow_on("jax")
 def test_hugging_face_in_and_out(tmp_path):
     torch = pytest.importorskip("torch")
     sizes = {"vocab_size": 40, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}

@@ -45,6 +45,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.skipif(left_to_torch(), reason="The console knows no backend: once is enough.")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="It is glibc that gives memory back.")
 @pytest.mark.parametrize("told, kept", [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)])
 def test_the_console_keeps_memory_unless_it_is_told_otherwise(told, kept, monkeypatch):

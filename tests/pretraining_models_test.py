@@ -8,7 +8,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from tests import layouts
-from tests.helpers import SHALLOW, WORDS, check_saving, gradients, numpy, random_inputs, randomise, streams
+from tests.helpers import SHALLOW, WORDS, check_saving, gradients, numpy, random_inputs, randomise, slow_on, streams
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
@@ -291,6 +291,7 @@ def test_accuracy_is_of_predictions_and_not_of_what_fills_their_rows(tmp_path, t
     assert right["mlm"].mean() != pytest.approx(scores["mlm_accuracy"], rel=0.1)
 
 
+@slow_on("jax")
 def test_the_smoke_run(tmp_path):
     """As google-research/bert's README: some KB of text, overfit (there 20 steps, accuracy 0.985 and 1.0)."""
     rng = np.random.default_rng(0)
@@ -310,6 +311,7 @@ def test_the_smoke_run(tmp_path):
     assert scores["nsp_accuracy"] == 1.0
 
 
+@slow_on("tensorflow", "jax")
 def test_blanks_are_filled_batch_by_batch(tokenizer):
     model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(tokenizer, 16)))
     texts = [f"{word} [MASK] {word}" for word in ("a", "bad", "good", "film", "fine")]

@@ -8,7 +8,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from tests import layouts
-from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise
+from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise, slow_on
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 QUESTIONS = ["was the cast good", "was it long ?", "is it slow", "was the plot good"]
@@ -39,6 +39,7 @@ def logits_one_by_one(answerer, x):
     return windows, [numpy(answerer(row))[0] for row in rows]
 
 
+@slow_on("jax")
 def test_the_same_whatever_the_padding(answerer):
     windows, expected = logits_one_by_one(answerer, (QUESTIONS, CONTEXTS))
     assert windows.questions.tolist() == [0] * 4 + [1, 2] + [3] * 4

@@ -764,6 +764,7 @@ def losses(still):
     return losses
 
 
+@slow_on("tensorflow", "jax")
 def test_a_held_out_part_has_its_weights_and_steps(still, losses):
     order = [0, 3, 1, 5, 2, 4]
     texts, labels = ([column[i] for i in order] for column in (TEXTS, LABELS))
@@ -774,20 +775,24 @@ def test_a_held_out_part_has_its_weights_and_steps(still, losses):
         assert history["val_loss"][0] == pytest.approx(held_out.mean(), abs=1e-5)
 
 
+@slow_on("tensorflow", "jax")
 def test_validation_data_have_their_weights(still, losses):
     history = still.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS, WEIGHTS), verbose=0).history
     assert history["val_loss"][0] == pytest.approx((losses * WEIGHTS).mean(), abs=1e-5)
 
 
+@slow_on("tensorflow", "jax")
 def test_steps_of_an_evaluation_are_of_the_first_rows(still, losses):
     assert still.evaluate(TEXTS, LABELS, 2, steps=2, verbose=0)[0] == pytest.approx(losses[:4].mean(), abs=1e-5)
 
 
+@slow_on("tensorflow", "jax")
 def test_batches_for_another_model_have_their_weights(still, losses):
     batches = still.batches(TEXTS, LABELS, sample_weight=WEIGHTS, shuffle=False)
     assert still.evaluate(batches, verbose=0)[0] == pytest.approx((losses * WEIGHTS).mean(), abs=1e-5)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_batch_has_the_weights_of_its_classes(still, losses):
     weights = {0: 1.0, 1: 3.0, 2: 0.5}
     loss, _ = still.train_on_batch(still.preprocessor(TEXTS), np.array(LABELS), class_weight=weights)
@@ -797,6 +802,7 @@ def test_a_batch_has_the_weights_of_its_classes(still, losses):
 # --- Between two runs of `fit`
 
 
+@slow_on("tensorflow", "jax")
 def test_other_weights_to_train_need_another_compile(still):
     still.backbone.trainable = False
     still.fit(TEXTS, LABELS, verbose=0)
@@ -811,6 +817,7 @@ def test_other_weights_to_train_need_another_compile(still):
     assert np.abs(numpy(still.backbone.embeddings.weights[0]) - before[0]).max() > 0
 
 
+@slow_on("tensorflow", "jax")
 def test_a_killed_fit_goes_on_with_keras_backup(classifier, tmp_path):
     """To the weights of one that never was."""
 

@@ -91,6 +91,7 @@ def test_long_sentences_come_in_windows(tagger):
     assert tagger.preprocessor.pack([huge]).lengths.max() == 16
 
 
+@slow_on("jax")
 def test_loss_is_the_mean_over_words(tagger):
     labels = [NAMES.index(tag) for tags in TAGS for tag in tags]
     logits = np.concatenate([logits_of(tagger, words) for words in SENTENCES])
@@ -449,12 +450,14 @@ def test_bad_data_leaves_the_model_usable(tagger):
         unnamed.tag("a film")
 
 
+@slow_on("tensorflow", "jax")
 def test_a_held_out_part_has_its_own_tags(tagger):
     x, y = ([row for row in rows if row] for rows in (SENTENCES, TAGS))
     history = tagger.fit(x, y, validation_split=0.5, verbose=0).history
     assert history["val_loss"][0] == pytest.approx(tagger.evaluate(x[2:], y[2:], verbose=0)[0], abs=1e-5)
 
 
+@slow_on("tensorflow", "jax")
 def test_the_weight_of_a_sentence_holds_in_all_of_its_windows(tagger):
     x = [["bad"], [WORDS[5 + i % 11] for i in range(40)], ["so", "slow"]]
     y = [["O"], ["O", "B-PER"] * 20, ["O", "O"]]
