@@ -12,13 +12,13 @@ with random weights. On a GPU: `gpu_pretraining.py`, and `finetune_speed.py --de
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from machine import versions
+from process import with_code
 from reports import data_folder, is_current, is_whole
 
 HERE = Path(__file__).parent
@@ -113,7 +113,7 @@ def main() -> None:
         parser.error(f"--preset must be a directory with a vocab.txt. Received: {arguments.preset}")
     versions(arguments.peers_python)  # Which says so where that is no interpreter.
     unfinished.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(HERE.resolve().parent)}
+    environment = {**with_code(True), "KERAS_BACKEND": "torch"}
     if not base.exists():
         part = unfinished / "base"
         shutil.rmtree(part, ignore_errors=True)

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from process import with_code
 from scores_tasks import FRESH, LEARNING_RATE, TASKS
 
 HERE = Path(__file__).parent
@@ -80,10 +81,9 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         threads = dict.fromkeys(names, str(arguments.threads))
     environment = {
-        **os.environ,
+        **with_code(True),
         **threads,
         "KERAS_BACKEND": "torch" if contender == PEER else backend,
-        "PYTHONPATH": str(HERE.parent),
         "CUDA_VISIBLE_DEVICES": "-1",
     }
     return not subprocess.run([python, str(HERE / script), json.dumps(job)], env=environment).returncode

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from process import with_code
 from reports import about, describe, write
 
 BOOKS, DUPLICATES = 12, (1, 10)
@@ -76,11 +77,7 @@ def run(contender: str, paths: Sequence[Path], duplicates: int, arguments: argpa
             program = Path(folder) / "ours.py"
             program.write_text(OURS)
             command = [str(program), str(arguments.vocab), str(out), str(duplicates), *map(str, paths)]
-        environment = {
-            **os.environ,
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
-        }
+        environment = {**with_code(True), "TF_CPP_MIN_LOG_LEVEL": "3"}
         with open(Path(folder) / "log", "w+b") as log:
             start = time.perf_counter()
             process = subprocess.Popen(

@@ -14,7 +14,6 @@ Needs the extras `plot`, and for replicas TensorFlow. Measure on an idle machine
 import argparse
 import dataclasses
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from machine import identity
 from pretraining_contenders import Work, newest, once
+from process import with_code
 from reports import about_rows, describe, now, write
 
 RESULTS = Path(__file__).parent / "results"
@@ -164,9 +164,8 @@ def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterat
             with tempfile.TemporaryDirectory() as folder:
                 program = Path(folder) / "prepare.py"
                 program.write_text(PREPARE)
-                environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
                 command = [sys.executable, str(program), str(vocab), f"{folder}/data", *map(str, taken)]
-                done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+                done = subprocess.run(command, env=with_code(True), stdout=subprocess.PIPE, text=True, check=True)
             row = {**wanted, **now(), **json.loads(done.stdout.splitlines()[-1])}
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")

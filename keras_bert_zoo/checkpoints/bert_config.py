@@ -82,12 +82,14 @@ def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) ->
         raise ValueError(
             f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
         )
-    count = typed(path, config, "num_labels", int, None)
     # `LABEL_0` and so on is what transformers writes where nobody named the classes; before 3.0 two of them, however
     # many there were.
     are_named = are_named or class_names != [f"LABEL_{i}" for i in range(len(names))]
+    count = typed(path, config, "num_labels", int, None)
+    if count is None or (names and are_named):
+        count = len(names) or 2
     return {
-        "num_classes": len(names) if names and (are_named or count is None) else 2 if count is None else count,
+        "num_classes": count,
         "class_names": class_names if are_named and names else None,
     }
 

@@ -101,8 +101,7 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
             raise ValueError(f"{path}: `architectures` must be BERT's. Received: {reprlib.repr(architectures[0])}")
         # The first of ours that has their class.
         classes = [*ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
-        names = [ours for ours, theirs in classes if theirs == architectures[0]]
-        name = names[0] if names else "BertBackbone"
+        name = next((ours for ours, theirs in classes if theirs == architectures[0]), "BertBackbone")
     elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
     else:  # Files of before 2020 do not say. A classifier is told by labels, too: others call its tensors the same.

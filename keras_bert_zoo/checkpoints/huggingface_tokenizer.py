@@ -67,7 +67,7 @@ def read_tokenizer(
         document = read_json(whole, TEXT_BYTES)
         words = _in_order(whole, typed(whole, typed(whole, document, "model", dict, {}), "vocab", dict, {}))
         if vocabulary is None or config is None or config.get("tokenizer_class") in _AS_JSON_SAYS:
-            options = _read_tokenizer_json(whole, document)
+            options = _options_of_json(whole, document)
         if vocabulary is not None and words not in ([], vocabulary):  # transformers leaves an old one where it was.
             raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: other ones")
         vocabulary = words if vocabulary is None else vocabulary
@@ -108,7 +108,7 @@ def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, A
     return {"tokenizer_class": "BertTokenizer", **fields, "model_max_length": length}
 
 
-def _read_tokenizer_json(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+def _options_of_json(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """`BertTokenizer`'s other arguments, once all of the file means BERT's tokenisation."""
     model, normalizer, pre_tokenizer, template = (
         typed(path, document, name, dict, {}) for name in ("model", "normalizer", "pre_tokenizer", "post_processor")

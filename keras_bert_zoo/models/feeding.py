@@ -11,17 +11,18 @@ from keras_bert_zoo.checks import check_trainable
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.compiled_steps import CompilesSteps
+from keras_bert_zoo.models.scheduling import LaysSchedules
 from keras_bert_zoo.models.sending import SendsAhead
 from keras_bert_zoo.models.steps import RunsItsSteps
 from keras_bert_zoo.models.streaming import inputs_alone, refuse_bare_pairs
 from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
-from keras_bert_zoo.training import WarmupPolynomialDecay
-from keras_bert_zoo.training.optimizer import BertOptimizer
 
 
-class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhead, CompilesSteps, keras.Model):
+class FedModel(
+    MakesBatches, LaysSchedules, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhead, CompilesSteps, keras.Model
+):
     """A model over a backbone that `fit`, `evaluate` and `predict` feed from `x`, which is
 
     - raw text, where there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
@@ -33,9 +34,6 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
     """
 
     most_predicted_tokens: ClassVar[int | None] = TOKENS_OF_A_BATCH
-
-    _steps_laid: int | None = None
-    """The schedule's total_steps in the compiled step."""
 
     def fit(
         self,
@@ -89,7 +87,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 )
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
-            self._check_optimizer()
+            self.check_optimizer()
             # Keras would go on within one epoch's batches, under which the next one's are drawn.
             if steps_per_epoch is not None and (self._is_columns(x) or isinstance(x, OwnBatches)):
                 raise ValueError(
@@ -136,7 +134,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
                 raise ValueError("`validation_split` needs arrays or raw text. Received: a data set that streams")
             else:
                 validation = None
-            self._lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
+            self.lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
         return super().fit(
             data,
             epochs=epochs,
@@ -184,7 +182,7 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
     ) -> Any:
         """As `keras.Model.train_on_batch`, on ready arrays; a schedule must have its steps, as there is no `fit`."""
         batch = self._given_batch(x, y, sample_weight)
-        if self._schedule_of_fit() is not None:
+        if self.schedule_of_fit() is not None:
             raise ValueError(
                 "`optimizer` must have a rate, or a schedule with total_steps, where `fit` does not lay it over its "
                 "run: compile with one. Received: a schedule with total_steps=None"
@@ -304,63 +302,6 @@ class FedModel(MakesBatches, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhe
         """Batches with a weight for each class, or with the `class_weight` that Keras shall make them of."""
         return data, dict(enumerate(weights.tolist()))
 
-    def _optimizer_within(self) -> Any:
-        return getattr(self.optimizer, "inner_optimizer", self.optimizer)
-
-    def _check_optimizer(self) -> None:
-        """Refuse weights that it was not built for: Keras' own error shows one of them."""
-        optimizer = self._optimizer_within()
-        if optimizer is None or not optimizer.built:
-            return
-        known = {id(variable) for variable in optimizer._trainable_variables}
-        unknown = next((each for each in self.trainable_variables if id(each) not in known), None)
-        if unknown is not None:
-            raise ValueError(
-                "`compile` must be called again where other weights are to be trained than before. "
-                f"Received: {unknown.path}, trainable now"
-            )
-
-    def _schedule_of_fit(self) -> WarmupPolynomialDecay | None:
-        """The optimizer's schedule, if it is one that was left open."""
-        schedule = getattr(self._optimizer_within(), "_learning_rate", None)
-        return schedule if isinstance(schedule, WarmupPolynomialDecay) and schedule.follows_fit else None
-
-    def _lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
-        """Lay a schedule that was left open over this run."""
-        schedule, optimizer = self._schedule_of_fit(), self._optimizer_within()
-        if schedule is None:
-            return
-        if steps_per_epoch is None:
-            steps_per_epoch = _count_batches(data)
-        if steps_per_epoch is None:
-            raise ValueError(
-                "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
-                "whose schedule has total_steps. Received: steps_per_epoch=None"
-            )
-        # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
-        # callback is about to restore them.
-        # `_iterations` counts gradients, and so do schedules in Keras' optimizers; in ours they count updates.
-        if not initial_epoch:
-            _forget_corrected(optimizer)
-        optimizer._iterations.assign(initial_epoch * steps_per_epoch)
-        total_steps = steps_per_epoch * epochs
-        if isinstance(optimizer, BertOptimizer):
-            total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
-        schedule.total_steps = total_steps
-        # The number is part of a compiled step; another model that has this schedule may have changed it since.
-        if self._steps_laid != total_steps:
-            self._steps_laid = total_steps
-            self.train_function = None
-
-
-def _forget_corrected(optimizer: Any) -> None:
-    """Moments that are corrected by the number of updates: of more than that they would come out too small."""
-    is_corrected = isinstance(optimizer, (keras.optimizers.Adam, keras.optimizers.Lamb))
-    if optimizer.built and is_corrected and getattr(optimizer, "bias_correction", True):
-        for moment in (*optimizer._momentums, *optimizer._velocities, *getattr(optimizer, "_velocity_hats", ())):
-            if moment is not None:  # As of the scales of float8.
-                moment.assign(keras.ops.zeros(moment.shape, moment.dtype))
-
 
 class _FollowEpochs(keras.callbacks.Callback):
     """Tells the batches the number of the epoch, on which their order depends; a resumed run goes on as it would."""
@@ -371,13 +312,6 @@ class _FollowEpochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.batches.epoch = epoch
-
-
-def _count_batches(data: Any) -> int | None:
-    try:
-        return data.num_batches if isinstance(data, keras.utils.PyDataset) else len(data)
-    except TypeError:
-        return None
 
 
 def _check_batch_size(batch_size: int | None) -> None:

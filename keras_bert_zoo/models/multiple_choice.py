@@ -131,8 +131,8 @@ class BertMultipleChoice(Task):
     def _targets(self, examples: Examples, *args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray | None]:
         targets, weight = super()._targets(examples, *args, **kwargs)
         there = _choices_there(examples)
-        known = np.minimum(targets, there.shape[1] - 1)
-        wrong = np.flatnonzero((targets != known) | ~np.take_along_axis(there, known[:, None], 1)[:, 0])
+        chosen = np.arange(there.shape[1]) == targets[:, None]
+        wrong = np.flatnonzero(~(there & chosen).any(-1))
         if len(wrong):
             i = wrong[0]
             raise ValueError(

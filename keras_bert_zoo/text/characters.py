@@ -8,6 +8,7 @@ Ranges of code points, hexadecimal, first and last included.
 """
 
 import re
+from functools import cache
 
 LONGEST_WORD = 100
 """The library's: a word of more characters is `[UNK]`."""
@@ -87,6 +88,12 @@ def code_points(ranges: str) -> set[int]:
     """The code points of a class."""
     bounds = ([int(bound, 16) for bound in part.split("-")] for part in ranges.split())
     return {point for bound in bounds for point in range(bound[0], bound[-1] + 1)}
+
+
+@cache
+def character_set(ranges: str) -> frozenset[str]:
+    """The characters of a class."""
+    return frozenset(map(chr, code_points(ranges)))
 
 
 def pattern(ranges: str) -> str:

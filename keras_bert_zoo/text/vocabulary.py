@@ -5,7 +5,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from keras_bert_zoo.text.characters import CHINESE, LONGEST_WORD, code_points
+from keras_bert_zoo.text.characters import CHINESE, LONGEST_WORD, character_set
 from keras_bert_zoo.text.languages import smoothed_passes
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
@@ -123,8 +123,7 @@ def _with_frequent_characters(words: Counter[str], most_chinese: int) -> Counter
         for character in word:
             counts[character] += count
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    chinese = set(map(chr, code_points(CHINESE)))
-    own = [character for character in ranked if character in chinese]
+    own = [character for character in ranked if character in character_set(CHINESE)]
     frequent = {*ranked[:_MOST_CHARACTERS], *own[: max(most_chinese, 0)]}
     return Counter({word: count for word, count in words.items() if frequent.issuperset(word)})
 

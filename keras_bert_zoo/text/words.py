@@ -3,13 +3,12 @@
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, code_points
+from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, character_set
 from keras_bert_zoo.text.texts import is_series, split_texts
 
 _EXPECTED = (
@@ -87,7 +86,7 @@ def split_text(text: str) -> list[Span]:
     """
     spans: list[Span] = []
     start = 0
-    spaces, chinese = _characters(SPACES), _characters(CHINESE)
+    spaces, chinese = character_set(SPACES), character_set(CHINESE)
     for i, character in enumerate((*text, " ")):
         if character in spaces or character in chinese:
             spans += _trimmed(text, start, i)
@@ -97,15 +96,10 @@ def split_text(text: str) -> list[Span]:
     return spans
 
 
-@cache
-def _characters(ranges: str) -> frozenset[str]:
-    return frozenset(map(chr, code_points(ranges)))
-
-
 def _trimmed(text: str, start: int, end: int) -> list[Span]:
     """A run of characters without white space as words."""
     a, b = start, end
-    punctuation = _characters(PUNCTUATION)
+    punctuation = character_set(PUNCTUATION)
     while a < b and text[a] in punctuation:
         a += 1
     while b > a and text[b - 1] in punctuation:

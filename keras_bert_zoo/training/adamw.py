@@ -84,8 +84,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
 
     def _correction(self) -> Any:
         """What bias correction multiplies the rate by."""
-        step = ops.cast(self.iterations + 1, "float32")
-        first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
+        first, second = self._corrections()
         return ops.sqrt(second) / first
 
     def _updates_in(self, backend: str) -> bool:

@@ -115,12 +115,6 @@ class Lamb(BertOptimizer, keras.optimizers.Lamb):
             torch._foreach_mul_(updates, rate)
             torch._foreach_sub_(values, [update.to(value.dtype) for update, value in zip(updates, values, strict=True)])
 
-    def _corrections(self) -> tuple[Any, Any]:
-        """What the moments lack of their full weight."""
-        step = ops.cast(self.iterations + 1, "float32")
-        first, second = (1 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
-        return first, second
-
     def _is_qkv(self, variable: Any) -> bool:
         return getattr(self._keras_variable(variable), "path", "").endswith("qkv/kernel")
 

@@ -42,6 +42,12 @@ class BertOptimizer(keras.optimizers.Optimizer):
         """What the optimizer was built with, of which Keras hands on a replica's share."""
         return self._trainable_variables[self._get_variable_index(variable)]
 
+    def _corrections(self) -> tuple[Any, Any]:
+        """What the moments have of their full weight, after so many updates."""
+        step = ops.cast(self.iterations + 1, "float32")
+        first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
+        return first, second
+
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         with numbers_sent(beside=self._iterations.value):  # Such as one more update.
             super().apply(grads, trainable_variables)

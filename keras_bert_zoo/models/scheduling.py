@@ -1,0 +1,83 @@
+"""What a run of `fit` asks of its optimizer: that it knows the weights, and a schedule laid over the run's steps."""
+
+from typing import Any
+
+import keras
+
+from keras_bert_zoo.training import WarmupPolynomialDecay
+from keras_bert_zoo.training.optimizer import BertOptimizer
+
+
+class LaysSchedules:
+    """For a `keras.Model` that is compiled with a schedule which takes its steps from `fit`."""
+
+    optimizer: Any
+    trainable_variables: Any
+    train_function: Any
+
+    _steps_laid: int | None = None
+    """The schedule's total_steps in the compiled step."""
+
+    def _optimizer_within(self) -> Any:
+        return getattr(self.optimizer, "inner_optimizer", self.optimizer)
+
+    def check_optimizer(self) -> None:
+        """Refuse weights that it was not built for: Keras' own error shows one of them."""
+        optimizer = self._optimizer_within()
+        if optimizer is None or not optimizer.built:
+            return
+        known = {id(variable) for variable in optimizer._trainable_variables}
+        unknown = next((each for each in self.trainable_variables if id(each) not in known), None)
+        if unknown is not None:
+            raise ValueError(
+                "`compile` must be called again where other weights are to be trained than before. "
+                f"Received: {unknown.path}, trainable now"
+            )
+
+    def schedule_of_fit(self) -> WarmupPolynomialDecay | None:
+        """The optimizer's schedule, if it is one that was left open."""
+        schedule = getattr(self._optimizer_within(), "_learning_rate", None)
+        return schedule if isinstance(schedule, WarmupPolynomialDecay) and schedule.follows_fit else None
+
+    def lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
+        """Lay a schedule that was left open over this run."""
+        schedule, optimizer = self.schedule_of_fit(), self._optimizer_within()
+        if schedule is None:
+            return
+        if steps_per_epoch is None:
+            steps_per_epoch = _count_batches(data)
+        if steps_per_epoch is None:
+            raise ValueError(
+                "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
+                "whose schedule has total_steps. Received: steps_per_epoch=None"
+            )
+        # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
+        # callback is about to restore them.
+        # `_iterations` counts gradients, and so do schedules in Keras' optimizers; in ours they count updates.
+        if not initial_epoch:
+            _forget_corrected(optimizer)
+        optimizer._iterations.assign(initial_epoch * steps_per_epoch)
+        total_steps = steps_per_epoch * epochs
+        if isinstance(optimizer, BertOptimizer):
+            total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
+        schedule.total_steps = total_steps
+        # The number is part of a compiled step; another model that has this schedule may have changed it since.
+        if self._steps_laid != total_steps:
+            self._steps_laid = total_steps
+            self.train_function = None
+
+
+def _forget_corrected(optimizer: Any) -> None:
+    """Moments that are corrected by the number of updates: of more than that they would come out too small."""
+    is_corrected = isinstance(optimizer, (keras.optimizers.Adam, keras.optimizers.Lamb))
+    if optimizer.built and is_corrected and getattr(optimizer, "bias_correction", True):
+        for moment in (*optimizer._momentums, *optimizer._velocities, *getattr(optimizer, "_velocity_hats", ())):
+            if moment is not None:  # As of the scales of float8.
+                moment.assign(keras.ops.zeros(moment.shape, moment.dtype))
+
+
+def _count_batches(data: Any) -> int | None:
+    try:
+        return data.num_batches if isinstance(data, keras.utils.PyDataset) else len(data)
+    except TypeError:
+        return None
