@@ -1,20 +1,20 @@
-"""The paper's ablations (Devlin et al. 2019, sections 5.1, 5.2 and C.2), each on a budget of about ten CPU minutes.
+"""The paper's ablations (Devlin et al. 2019, sections 5.1, 5.2 and C.2), each within about ten CPU minutes.
 
     keras-bert-zoo vocab --size 8000 --out vocab.txt NOVELS/*.txt
     export KERAS_BACKEND=torch MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=8589934592
     KBZ_DATA=DATA python benchmarks/ablations.py --novels NOVELS --vocab vocab.txt --work WORK
     python benchmarks/ablations.py --table
 
-`ablations/ROW.json` is the configuration of each row, which `keras-bert-zoo pretrain --config FILE --data DATA` takes,
-too. All are BERT tiny, 2 x 128, what ten CPU minutes can take past the frequencies of words, in steps of 32, as on few
-tokens many small ones get further than few large ones, at ten times the paper's rate and with four times its first
-weights' deviation, which are for a model six times as wide, and without dropout, as nothing is seen twice (Geiping and
-Goldstein 2022, section 4.3).
+`ablations/ROW.json` is the configuration of each row, also for `keras-bert-zoo pretrain --config FILE --data DATA`. All
+rows are BERT tiny, 2 x 128, which learns more than word frequencies in ten CPU minutes. A step has 32 examples, because
+many small steps get further than few large ones on few tokens. The learning rate is ten times the paper's and the
+standard deviation of the initial weights four times, because the paper's are for a model six times as wide. There is no
+dropout, because nothing is seen twice (Geiping and Goldstein 2022, section 4.3).
 
-`NOVELS` are text files, a book each, of which the three shortest are held out; `DATA` holds `glue/MRPC` and
-`glue/SST-2`. Every row sees as many tokens of the same books and is then fine-tuned on the first 6,400 sentences of
-SST-2 and on MRPC with three seeds. It may be interrupted: a pre-training goes on, and rows that are in
-`results/ablations.jsonl` are left out. `--rows ltr ltr_bilstm` runs these only; `--trial` does a few steps of each row
+`NOVELS` are text files, one book each, of which the three shortest are held out; `DATA` holds `glue/MRPC` and
+`glue/SST-2`. Every row sees the same number of tokens of the same books. It is then fine-tuned with three seeds on the
+first 6,400 sentences of SST-2 and on MRPC. The script can be interrupted: pre-training resumes, and rows in
+`results/ablations.jsonl` are skipped. `--rows ltr ltr_bilstm` runs only these; `--trial` runs a few steps of each row
 and keeps no result.
 """
 
@@ -90,7 +90,7 @@ ABLATIONS = {
 
 
 def prepare_data(novels: Path, vocabulary: Path, work: Path) -> None:
-    """Two data sets for all rows, and their held-out book."""
+    """Two data sets for all rows, and their held-out books."""
     import keras_bert_zoo as kbz
 
     files = sorted(novels.glob("*.txt"), key=lambda path: (path.stat().st_size, path.name))

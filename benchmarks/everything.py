@@ -1,14 +1,14 @@
-"""Every benchmark of speed on a CPU, one after the other, on a machine that does nothing else: a day or so.
+"""Run every CPU speed benchmark in sequence, on an otherwise idle machine; takes over six hours.
 
     KBZ_DATA=DATA python benchmarks/everything.py --preset PRESET --peers-python PEERS_PYTHON --work WORK NOVELS/*.txt
 
-`PRESET` is MiniLM's Hugging Face directory; `PEERS_PYTHON` the Python of an environment with torch, transformers,
-onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax; the novels are for shard making and for cost against the
-corpus; `--original`, the folder of google-research/bert that `prepare_speed.py` describes, puts the original beside.
-Reports go to `WORK` and `results/`, and together to `results/README.md`. What `WORK` has of this machine, these
-versions and this code is not run again, so the command may be interrupted, and what fails is left for the next time;
-`--only base_8x128_float32,load_time` makes some. `WORK` also takes the scripts' logs and a model of BERT base's size
-with random weights. On a GPU: `gpu_pretraining.py`, and `finetune_speed.py --device gpu`.
+`PRESET` is MiniLM's Hugging Face directory. `PEERS_PYTHON` is the Python of an environment with torch, transformers,
+onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax. The novels are for shard making and for cost against
+corpus size. `--original`, the folder of google-research/bert that `prepare_speed.py` describes, adds the original code.
+Reports go to `WORK` and `results/`, and together to `results/README.md`. Results in `WORK` of this machine, these
+versions and this code are not measured again, so the command can be interrupted, and what fails is retried the next
+time; `--only base_8x128_float32,load_time` selects some. `WORK` also holds the scripts' logs and a model of BERT base's
+size with random weights. On a GPU use `gpu_pretraining.py` and `finetune_speed.py --device gpu`.
 """
 
 import argparse

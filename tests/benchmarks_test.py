@@ -166,7 +166,7 @@ def test_the_scores_on_the_pages_are_those_of_the_results(script):
     """The benchmarks' table has rows that `finetune_scores.py --table` prints, and our preset's card its numbers."""
     scores = script("finetune_scores")
     printed = [row(line) for line in scores.table(scores.read_results(scores.RESULTS))]
-    page = (BENCHMARKS / "README.md").read_text("utf-8").split("| task, score | seeds |")[1].split("\n\n")[0]
+    page = (BENCHMARKS / "scores.md").read_text("utf-8").split("| task, score | seeds |")[1].split("\n\n")[0]
     rows = [row(line) for line in page.splitlines()[2:]]
     assert len(rows) == 13
     for name, *cells in rows:
