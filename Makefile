@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BACKEND ?= tensorflow
 BACKENDS ?= tensorflow jax torch
-# Processes that share a backend's tests, file by file. PYTEST="-k name -n 0" and the like go to pytest.
+# Processes that share a backend's tests. PYTEST="-k name -n 0" and the like go to pytest.
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,8 +18,10 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 # They run for milliseconds: what LLVM optimises, and how XLA makes a kernel of each fusion, costs more than it gives.
 TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 
-# One thread each: PyTorch's would spin against those of the other process.
-RUN_TESTS = OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" KERAS_BACKEND=$$backend $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# One thread each: they would wait for those of the other process. Who has run out of tests takes the other's.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 TF_NUM_INTEROP_THREADS=1 TF_NUM_INTRAOP_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)"
+SHARED_PYTEST := -m pytest -n $(WORKERS) --dist worksteal
+RUN_TESTS = $(TEST_ENVIRONMENT) KERAS_BACKEND=$$backend $(BIN)/python $(SHARED_PYTEST)
 
 .PHONY: quickstart notebooks test test-all test-triton test-beam test-only-jax test-only-torch docs lint clean
 
@@ -59,7 +61,7 @@ test-beam: $(VENV)/.beam
 
 # With nothing but one backend installed, everything but what needs TensorFlow works.
 test-only-jax test-only-torch: test-only-%: $(VENV)/.only-%
-	KERAS_BACKEND=$* OMP_NUM_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)" $(VENV)/only-$*/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(PYTEST)
+	$(TEST_ENVIRONMENT) KERAS_BACKEND=$* $(VENV)/only-$*/bin/python $(SHARED_PYTEST) -m "not slow" $(PYTEST)
 
 # The site of guides and API, in .venv/site; a broken link or docstring stops it.
 docs: $(VENV)/.docs

@@ -1,10 +1,10 @@
-"""Which tiles make our Pallas kernels the fastest on a card: microseconds a layer, forward, and with the gradient.
+"""Find the tiles that make our Pallas kernels fastest on a GPU: microseconds per layer, forward and with gradient.
 
     KERAS_BACKEND=jax python benchmarks/card_kernels.py --out OUT
 
 Each kernel is compiled with each of the tiles below, in bfloat16 at the sizes of pre-training, and run; a tile that
-does not compile is said to fail. A minute or two on an H200. Without a card `--interpret` computes small ones on the
-CPU, to see that everything runs.
+does not compile is reported as failed. Takes a minute or two on an H200. Without a GPU `--interpret` computes small
+sizes on the CPU, to check that everything runs.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""What XLA makes of JAX's pre-training step for a card that is not there: its kernels, and what each moves.
+"""Compile JAX's pre-training step for a GPU that is not present: XLA's kernels, and the bytes that each moves.
 
     KERAS_BACKEND=jax python benchmarks/card_program.py --target h200.txtpb
 
-`--target` is XLA's description of the card, `xla/backends/gpu/target_config/specs/h200.txtpb` of openxla/xla; a field
-that an older XLA does not know is to be left out. Compiled for it, without running, is the whole step in bfloat16, of
-`--size`, with our own kernels. Bytes are those of each kernel's inputs and outputs: with the card's bandwidth they say
-how long the step takes at least, and what is read twice. Products are XLA's choice without trying any. Two minutes.
-Needs jax[cuda12] or jax[cuda13], and no card.
+`--target` is XLA's description of the GPU, `xla/backends/gpu/target_config/specs/h200.txtpb` of openxla/xla; remove
+fields that an older XLA does not know. The whole step is compiled, not run, in bfloat16, at `--size`, with our own
+kernels. Bytes are those of each kernel's inputs and outputs: divided by the GPU's bandwidth they give a lower bound of
+the step's time, and they show what is read twice. XLA chooses matrix-product kernels without trying any. Takes two
+minutes. Needs jax[cuda12] or jax[cuda13], but no GPU.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""How far each checkpoint layout's outputs are from transformers' on the same weights.
+"""Measure how far each checkpoint layout's outputs are from transformers' with the same weights.
 
     KERAS_BACKEND=torch python -m benchmarks.checkpoint_layouts --preset PRESET
     python -m benchmarks.checkpoint_layouts --preset PRESET --backends tensorflow,jax,torch --out TABLE.md
 
-PRESET is a Hugging Face BERT directory. It is written in every layout that `from_preset` takes, by the writers of the
-tests, loaded from there, and run in float32 on 8 inputs of up to 64 tokens with padding and both segments. The figure
-is the largest absolute difference over all tokens and the pooled output; for half precision transformers loads the same
-file as float32.
+PRESET is a Hugging Face BERT directory. It is written in every layout that `from_preset` reads, by the writers of the
+tests, loaded again, and run in float32 on 8 inputs of up to 64 tokens with padding and both segments. The result is the
+largest absolute difference over all tokens and the pooled output. For half precision transformers loads the same file
+as float32.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Two or more checkouts of keras_bert_zoo side by side: what did a change of the code give?
+"""Compare the speed of two or more checkouts of keras_bert_zoo, to measure a change of the code.
 
     git worktree add ../before HEAD~1
     KERAS_BACKEND=tensorflow python benchmarks/compare_checkouts.py ../before . --dtype mixed_bfloat16
 
-Milliseconds a batch of `fit` and of `evaluate`, from arrays on, and seconds of the first `fit`, in which it compiles: a
-classifier of MiniLM's size, fresh, on random tokens, a quarter of them padding at most. Each checkout has a process of
-its own, and they take turns.
+Reports milliseconds per batch of `fit` and of `evaluate`, from arrays, and seconds of the first `fit`, which compiles.
+The model is a new classifier of MiniLM's size, on random tokens of which at most a quarter are padding. Each checkout
+runs in its own process, and they take turns.
 """
 
 import argparse

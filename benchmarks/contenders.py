@@ -1,6 +1,6 @@
-"""The contenders of `finetune_speed.py`: each runs in a process of its own, which takes orders on stdin.
+"""The contenders of `finetune_speed.py`: each runs in its own process and takes orders on stdin.
 
-Frameworks are imported where they are used, as no environment needs to have them all.
+Frameworks are imported where they are used, because no environment needs all of them.
 """
 
 import dataclasses

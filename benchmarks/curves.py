@@ -1,9 +1,9 @@
-"""Learning curves of pre-training runs, in one picture and in small files.
+"""Draw learning curves of pre-training runs in one picture, and keep them in small files.
 
     python benchmarks/curves.py --out curves.svg WORK/runs/base "left to right=WORK/runs/ltr" tiny=kept/tiny.csv
 
-draws loss and accuracy of predicted tokens, on held-out text where the run has some (solid) and in training (dashed). A
-run is the directory of `keras-bert-zoo pretrain`, or a file that `--keep FOLDER` made of one. Needs the extra `plot`.
+Draws loss and accuracy of predicted tokens, on held-out text if the run has some (solid) and in training (dashed). A
+run is a directory of `keras-bert-zoo pretrain`, or a file that `--keep FOLDER` made from one. Needs the extra `plot`.
 """
 
 import argparse

@@ -1,16 +1,17 @@
-"""Dev scores of fine-tuning a real checkpoint, beside transformers with the same recipe on the same examples.
+"""Compare dev scores of fine-tuning with those of transformers: same checkpoint, recipe and examples.
 
     KBZ_DATA=DATA KERAS_BACKEND=torch python benchmarks/finetune_scores.py --preset PRESET --peers-python PEERS_PYTHON
     python benchmarks/finetune_scores.py --table
 
-`PRESET` is a Hugging Face BERT directory, `DATA` holds `glue/MRPC` and so on, `conll2003`, `squad` and
-`multiple_choice/dream`, and `PEERS_PYTHON` is the interpreter of an environment with torch, transformers, keras and
-keras_bert_zoo's other requirements; without it only keras_bert_zoo runs. The recipe: batch 32, peak 5e-5 unless told,
-10 % warm-up, linear decay counted from step 0, AdamW with bias correction, epsilon 1e-8 and decay 0.01 but for biases
-and LayerNorm, clip 1. `scores_tasks.py` has the epochs, the lengths and the share of each task. CoNLL-2003 is read by
-sentences, its F1 that of entities. SQuAD 2.0 has the threshold that is best on its dev share.
+`PRESET` is a Hugging Face BERT directory. `DATA` holds `glue/MRPC` and so on, `conll2003`, `squad` and
+`multiple_choice/dream`. `PEERS_PYTHON` is the interpreter of an environment with torch, transformers, keras and
+keras_bert_zoo's other requirements; without it only keras_bert_zoo runs. The recipe: batch size 32, peak learning rate
+5e-5 by default, 10 % warm-up, linear decay counted from step 0, AdamW with bias correction, epsilon 1e-8, decay 0.01
+except for biases and LayerNorm, and clipping at 1. `scores_tasks.py` has the epochs, the lengths and the share of each
+task. CoNLL-2003 is read by sentences, and its F1 is that of entities. SQuAD 2.0 uses the threshold that is best on its
+dev share.
 
-Each run is a process and adds a line to the results; started again, those that are there are not run again.
+Each run is a process and adds a line to the results. Started again, the script skips runs that have one.
 """
 
 import argparse

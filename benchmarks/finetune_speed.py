@@ -1,16 +1,15 @@
-"""How fast a classifier trains and predicts, from raw strings on: keras_bert_zoo, transformers, KerasHub.
+"""Measure how fast a classifier trains and predicts from raw strings: keras_bert_zoo, transformers, KerasHub.
 
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset PRESET --peers-python PEERS_PYTHON
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset BASE --tasks 8x128,4x512 --name fixed …
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --device gpu --backends jax,torch --name gpu_finetune_speed …
 
 PRESET is a Hugging Face BERT directory, DATA holds GLUE and SQuAD, and PEERS_PYTHON is the interpreter of an
-environment that has torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each
-contender has a process of its own, and only one works at a time. They take turns, so that what else the machine does
-hits them alike.
-Each task is measured in float32 and then in bfloat16: mixed precision of ours, autocast of transformers. On a GPU
-there are rows with torch.compile, too, all start beside each other, memory is the card's, and the report has MFU, the
-data sheet's share.
+environment with torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each
+contender has its own process, and only one works at a time. They take turns, so that other load on the machine affects
+all alike. Each task is measured in float32 and then in bfloat16: our mixed precision, transformers' autocast. On a GPU
+there are also rows with torch.compile, all contenders start in parallel, memory is the GPU's, and the report includes
+MFU, the fraction of the data sheet's peak.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Programs that take turns, a process of its own for each run: what it takes to start is what is measured.
+"""Programs that take turns, with a new process for each run, to measure start-up.
 
 `worker.py` has the processes that are warm before they are timed.
 """

@@ -3,16 +3,16 @@
     KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py
     KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py --table
 
-BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batches and lengths. At each
-size every contender has a process of its own; they start beside each other, and take turns once all have compiled.
-What is in results/gpu_pretraining.jsonl is not measured again, so the command may be interrupted, or run with
-`--minutes 9` where time is short: it begins with the table, and starts no size after that. Rows of another card, other
-versions or other code are measured again, and not in the table. MFU is the share of the data sheet's dense peak that
-the model's own products take (`training_flops`), the share of peak that of the framework's own product of two large
-matrices in the same process. transformers has SDPA, fused AdamW and, in a second row, torch.compile, as ours on PyTorch
-has `jit_compile=True`; it computes its head at every position, which its shares do not count. All drop out a tenth of
-the attention's probabilities, PyTorch within `scaled_dot_product_attention` on both sides. cuDNN's kernel, which we
-take on JAX, is for probabilities of which nothing is dropped: it runs in the rows "no attention dropout".
+Measures BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batch sizes and
+lengths. At each size every contender has its own process; they start in parallel, and take turns once all have
+compiled. Results in results/gpu_pretraining.jsonl are not measured again, so the command can be interrupted, or limited
+by `--minutes 9`: it begins with the table, and starts no size after that time. Rows of another GPU, other versions or
+other code are measured again and left out of the table. MFU is the fraction of the data sheet's dense peak that the
+model's own products use (`training_flops`). The share of peak is relative to the framework's own product of two large
+matrices in the same process. transformers runs with SDPA, fused AdamW and, in a second row, torch.compile; ours on
+PyTorch has `jit_compile=True`. transformers computes its head at every position, which its shares do not count. All
+contenders apply attention dropout of a tenth; on PyTorch both sides do so within `scaled_dot_product_attention`.
+cuDNN's kernel, which we use on JAX, supports no attention dropout, so it runs in the rows "no attention dropout".
 
 `--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12], torch, transformers and the extra `plot`.
 """

@@ -1,10 +1,10 @@
-"""What `import keras_bert_zoo` costs beyond `import keras`, beside keras-hub and transformers, in fresh processes.
+"""Measure what `import keras_bert_zoo` costs beyond `import keras`, beside keras-hub and transformers.
 
     python benchmarks/import_time.py --peers-python PEERS_PYTHON --out OUT
 
-Contenders take turns, on each backend of Keras, all in the peers' environment where there is one; transformers' is what
-it needs for a model, its classes and PyTorch. The files are in the system's cache after the first round, which is not
-counted.
+Every import runs in a fresh process. Contenders take turns, on each backend of Keras, all in the peers' environment if
+there is one; for transformers it is the import of PyTorch and of the classes that a model needs. The first round, which
+fills the system's file cache, is not counted.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""What int8 costs a classifier of SST-2, and what it saves: dev accuracy, seconds, bytes; in Keras and in ONNX Runtime.
+"""Measure what int8 costs and saves for a classifier of SST-2: dev accuracy, seconds, bytes; Keras and ONNX Runtime.
 
     KBZ_DATA=DATA KERAS_BACKEND=torch python benchmarks/int8_score.py --preset PRESET
 
-`PRESET` is any preset, `DATA` holds `glue/SST-2`. Fine-tunes on the first `--sentences` of the training set, one epoch,
-batch 32, peak 5e-5, 10 % warm-up; then the same weights predict the dev set from raw strings, in float32 and int8: in
-Keras, after `quantize("int8")`, and exported to ONNX, after ONNX Runtime's own `quantize_dynamic`. They take turns;
-seconds are the median of `--runs` after one that does not count. Keras' models are those that come back from their
-`.keras` files. Results: `results/int8_score_<backend>.json` and `.md`.
+`PRESET` is any preset, `DATA` holds `glue/SST-2`. The script fine-tunes on the first `--sentences` of the training set
+for one epoch with batch size 32, peak learning rate 5e-5 and 10 % warm-up. The same weights then predict the dev set
+from raw strings in float32 and int8: in Keras after `quantize("int8")`, and exported to ONNX after ONNX Runtime's own
+`quantize_dynamic`. They take turns; seconds are the median of `--runs` after one that does not count. Keras' models are
+loaded back from their `.keras` files. Results: `results/int8_score_<backend>.json` and `.md`.
 """
 
 import argparse

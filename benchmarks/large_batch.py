@@ -1,13 +1,13 @@
-"""The same examples in small and in large batches: losses of AdamW and LAMB in one picture.
+"""Train on the same examples in small and large batches: losses of AdamW and LAMB in one picture.
 
     keras-bert-zoo prepare --vocab vocab.txt --layout prose --no-pairs --sequence-length 64 --out data books/*.txt
     keras-bert-zoo prepare --vocab vocab.txt --layout prose --no-pairs --sequence-length 64 --out held_out other.txt
     python benchmarks/large_batch.py --data data --validation held_out --out runs
 
-BERT tiny, without dropout, sees 81,920 examples at a batch of 64, 256, 1,024 and 4,096, worked on 64 at a time. The
-learning rate grows with the square root of the batch (You et al. 2019, section 4.3), over the first tenth of the
-updates from zero. Needs matplotlib. It may be interrupted: runs that have ended are kept, and the one that has not goes
-on.
+BERT tiny, without dropout, sees 81,920 examples at batch sizes of 64, 256, 1,024 and 4,096, in parts of 64. The
+learning rate grows with the square root of the batch size (You et al. 2019, section 4.3), and warms up from zero over
+the first tenth of the updates. Needs matplotlib. The script can be interrupted: finished runs are kept, and the
+unfinished one resumes.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Seconds from a script's start to the first prediction of a preset of BERT base's size, and the memory it took.
+"""Measure seconds from a script's start to the first prediction of a preset of BERT base's size, and peak memory.
 
     python benchmarks/load_time.py --preset BASE --peers-python PEERS_PYTHON --out OUT
 
-`BASE` is a Hugging Face directory; `PEERS_PYTHON` the Python of an environment with transformers and what
-keras_bert_zoo needs on each backend. All run there: Keras imports scikit-learn where it is, which takes longer than all
-of ours. Each run is a process of its own; contenders take turns. The files are in the system's cache after the first,
-which is not counted.
+`BASE` is a Hugging Face directory; `PEERS_PYTHON` is the Python of an environment with transformers and what
+keras_bert_zoo needs on each backend. All contenders run there: Keras imports scikit-learn if it is installed, which
+takes longer than all of our own code. Each run is its own process; contenders take turns. The first round, which fills
+the system's file cache, is not counted.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What tells a measurement from another of the same thing; the standard library alone, as peers' environments run it.
+"""What distinguishes measurements of the same thing. Uses only the standard library, for peers' environments.
 
 `python machine.py` prints the versions in that Python's environment.
 """

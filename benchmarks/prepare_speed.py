@@ -1,18 +1,18 @@
-"""Text to pre-training examples, beside google-research/bert's `create_pretraining_data.py`, in turns.
+"""Time text to pre-training examples, beside google-research/bert's `create_pretraining_data.py`, in turns.
 
     python benchmarks/prepare_speed.py --original ORIGINAL --vocab VOCAB --out OUT NOVELS/*.txt
 
-`ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert, as PyPI's
-`bert-tensorflow` 1.0.1 has them; without it only ours is timed. They were written for TensorFlow 1 and for that
-package; this is all that they need:
+`ORIGINAL` is a folder with `create_pretraining_data.py` and `tokenization.py` of google-research/bert, as in PyPI's
+`bert-tensorflow` 1.0.1; without it only ours is timed. They were written for TensorFlow 1 and for that package, and
+need only this change:
 
     sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/; s/^from bert import/import/' *.py
 
-Both sides read the same files, the novels with one sentence a line as our splitter finds them, and make the same thing:
-pairs of length 128 with 20 predictions at most, masks fixed. The original is one process and writes TFRecords; ours
-uses all cores and writes its data set. Each run is a process of its own. The original's is timed as a whole, and its
-start-up, the same command on some lines of text, is taken off; of ours the call of `prepare` is timed, with what its
-own processes need to start.
+Both sides read the same files, the novels with one sentence per line as split by ours, and make the same examples:
+pairs of length 128 with at most 20 predictions and fixed masks. The original is one process and writes TFRecords; ours
+uses all cores and writes its data set. Each run is its own process. The original is timed as a whole, minus its
+start-up, which is the same command on a few lines of text. For ours the call of `prepare` is timed, including the start
+of its own processes.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Steps of pre-training to be timed: ours and transformers', any size, a process each.
+"""Pre-training steps to be timed: ours and transformers', at any size, one process each.
 
     python benchmarks/pretraining_contenders.py '{"contender": "keras_bert_zoo", "batch": 8, "steps": 2}'
 
-prints a line of JSON: seconds of each of `repeats` rounds of `steps` updates, memory, and what two large matrices'
-product reaches; with `--turns` the process is a worker, an order a round. `Work` has the names. Dropout on, AdamW,
-gradients clipped, one batch of random tokens again and again, a mask of ones for both. `SIDES` says in what the two
-differ.
+Prints a line of JSON: seconds of each of `repeats` rounds of `steps` updates, memory, and the speed of a product of two
+large matrices. With `--turns` the process is a worker that takes one order per round. `Work` lists the names. Dropout
+is on, the optimizer is AdamW, gradients are clipped, one batch of random tokens is repeated, and both sides get a mask
+of ones. `SIDES` says how the two differ.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
-"""The pre-training step, 128 tokens with 20 predictions and 512 with 76, beside transformers' `BertForPreTraining`.
+"""Time the pre-training step, 128 tokens with 20 predictions and 512 with 76, beside `BertForPreTraining`.
 
     python benchmarks/pretraining_step.py --peers-python PEERS_PYTHON --out OUT
 
-`PEERS_PYTHON` is the Python of an environment with torch and transformers. Each contender runs in a process of its own,
-and they take turns; float32, and bfloat16 as mixed precision or autocast; dropout on, AdamW, gradients clipped, one
-batch of random tokens again and again. What `OUT` has of this machine, these versions and this code is not measured
-again, so the command may be interrupted; what it has of others goes.
+`PEERS_PYTHON` is the Python of an environment with torch and transformers. Each contender runs in its own process, and
+they take turns, in float32 and in bfloat16 as mixed precision or autocast. Dropout is on, the optimizer is AdamW,
+gradients are clipped, and one batch of random tokens is repeated. Results in `OUT` of this machine, these versions and
+this code are not measured again, so the command can be interrupted; other results are deleted.
 """
 
 import argparse

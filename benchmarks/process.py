@@ -1,4 +1,4 @@
-"""What a contender's process says of itself: its framework's threads, peak and device, and the memory it took."""
+"""What a contender's process reports: its framework's threads, peak and device, and its memory."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""What all reports have: the facts that a reader needs to judge the numbers, a table, and two files of one name."""
+"""Shared by all reports: facts that a reader needs to judge the numbers, a table, and two files of one name."""
 
 import argparse
 import datetime

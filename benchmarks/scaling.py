@@ -1,14 +1,14 @@
-"""Cost against length, batch, depth, width, corpus, replicas and the steps of an execution, and memory.
+"""Measure cost against length, batch, depth, width, corpus, replicas and steps per execution, and memory.
 
     python benchmarks/scaling.py --backend tensorflow --vocab VOCAB NOVELS/*.txt
     python benchmarks/scaling.py --backend tensorflow --table
 
-Each measurement is a process of its own, and what is in `results/scaling_<backend>.jsonl` of this machine, these
-versions and this code is not measured again: the command may be interrupted. The first line measures, then both fit a
-law by least squares to each sweep, draw `results/scaling_<backend>.svg` and print the laws. Without novels the corpus
-is left out. `--only length batch` takes some sweeps, `--quick` tiny sizes, to see that it runs. Memory, with
-rematerialisation and accumulation, is PyTorch's, whatever the backend: XLA on a CPU saves none by rematerialisation.
-Needs the extras `plot`, and for replicas TensorFlow. Measure on an idle machine.
+Each measurement is its own process. Results in `results/scaling_<backend>.jsonl` of this machine, these versions and
+this code are not measured again, so the command can be interrupted. The first line measures. Both lines fit a law to
+each sweep by least squares, draw `results/scaling_<backend>.svg` and print the laws. Without novels the corpus sweep is
+left out. `--only length batch` runs some sweeps, `--quick` uses tiny sizes to check that everything runs. Memory, with
+rematerialisation and accumulation, is measured on PyTorch for any backend: XLA on a CPU saves none by
+rematerialisation. Needs the extra `plot`, and TensorFlow for replicas. Measure on an idle machine.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Whether the contenders of `finetune_scores.py` learn the same: their inputs, their targets, and their losses.
+"""Check that the contenders of `finetune_scores.py` learn the same: their inputs, their targets, and their losses.
 
     KBZ_DATA=DATA KERAS_BACKEND=torch python benchmarks/scores_check.py --preset PRESET
 
-Compares every row of each task's shares, training and dev, to the token and the target. Then the losses of four steps
-of 8 rows each, without dropout, in the files' order and from the same weights, heads included: the first is that of
-the model, the later ones depend on gradients, clipping, decay and schedule, too. Rows that differ are listed. Needs
-keras_bert_zoo's requirements, torch and transformers.
+Compares every token and target in every row of each task's shares, training and dev. Then compares the losses of four
+steps of 8 rows each, without dropout, in the files' order and from the same weights, including the heads: the first
+loss is that of the model, the later ones also depend on gradients, clipping, decay and schedule. Rows that differ are
+listed. Needs keras_bert_zoo's requirements, torch and transformers.
 
-Two differences that are known are taken out of the losses: SQuAD's steps have one row, as transformers counts padding
-among the places where an answer may stand, and epsilon is added where Keras adds it.
+Two known differences are removed from the losses: SQuAD's steps have one row, because transformers counts padding among
+the places where an answer may be, and epsilon is added where Keras adds it.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""keras_bert_zoo in `finetune_scores.py`: raw examples through plain `fit`."""
+"""keras_bert_zoo in `finetune_scores.py`: raw examples with plain `fit`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The tasks of `finetune_scores.py`: what is trained and scored, one and the same for each contender."""
+"""The tasks of `finetune_scores.py`: what is trained and scored, identical for each contender."""
 
 import importlib.metadata
 import json

@@ -1,11 +1,11 @@
-"""Every answer of SQuAD files from characters to tokens of windows and back, scored as the official evaluation does.
+"""Convert every answer of SQuAD files from characters to tokens of windows and back, and score it officially.
 
     KBZ_DATA=DATA python -m benchmarks.squad_windows
 
-Each window is given logits that are certain of the target that `fit` would learn from it, and the answer is what
-`BertQuestionAnswerer` makes of such logits, with answers of any length and of at most 30 tokens, as it does unless told
-otherwise. Prints, and writes to `--out`, how many of these answers the official evaluation scores 1.0, and lists, with
-the reason, those of any length that are not. Needs no model.
+Each window is given logits that are certain of the target that `fit` would learn from it. The answer is what
+`BertQuestionAnswerer` makes of such logits, with answers of any length and, as by default, of at most 30 tokens.
+Prints, and writes to `--out`, how many of these answers the official evaluation scores 1.0, and lists those of any
+length that it does not, with the reason. Needs no model.
 """
 
 import argparse

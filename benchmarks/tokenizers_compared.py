@@ -1,9 +1,9 @@
-"""Both engines of the tokenizer against transformers and the original algorithm on real text, and their speed.
+"""Compare both engines of the tokenizer with transformers and the original algorithm on real text, and their speed.
 
     KBZ_DATA=DATA PYTHONPATH=. python benchmarks/tokenizers_compared.py --out OUT
 
-Prints, and writes to OUT, how many texts of each corpus become other ids than transformers' `BertTokenizer` gives, and
-how many texts a second each engine takes. Needs the extras `tensorflow` and `test`.
+Prints, and writes to OUT, how many texts of each corpus get other ids than from transformers' `BertTokenizer`, and how
+many texts per second each engine processes. Needs the extras `tensorflow` and `test`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Processes that take turns: a contender has its own, warm before any is timed, and works only when it is told to.
+"""Processes that take turns: each contender has its own, warm before any is timed, and works only on order.
 
-So what else the machine does hits all alike. A process answers each order on stdin with a line of JSON on stdout.
+Other load on the machine thus affects all alike. A process answers each order on stdin with a line of JSON on stdout.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, so that every class refuses bad ones with the same words."""
+"""Checks of constructor arguments, so that every class raises the same errors."""
 
 import math
 from typing import Any
@@ -20,21 +20,21 @@ def check_positive(**arguments: Any) -> None:
 
 
 def check_rate(**arguments: Any) -> None:
-    """Each keyword must hold a dropout rate in [0, 1)."""
+    """Each keyword must hold a number in [0, 1), such as a dropout rate."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
 
 
 def check_seed(**arguments: Any) -> None:
-    """Each keyword must hold an integer that random numbers can start from."""
+    """Each keyword must hold an integer that can seed random numbers."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
             raise ValueError(f"`{name}` must be an integer in [0, 2**32). Received: {name}={value!r}")
 
 
 def check_position(length: Any, **arguments: Any) -> None:
-    """Each keyword must hold a position of a text of `length` tokens, which may not be known yet."""
+    """Each keyword must hold a position in a text of `length` tokens; the length may be unknown."""
     for name, value in arguments.items():
         if value < 0 or (isinstance(length, int) and value >= length):
             raise ValueError(
@@ -52,7 +52,7 @@ def check_trainable(dtype: str) -> None:
 
 
 def check_heads(hidden_dim: int, num_heads: int) -> None:
-    """The heads must divide the width."""
+    """`num_heads` must divide `hidden_dim`."""
     if hidden_dim % num_heads:
         raise ValueError(
             f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"

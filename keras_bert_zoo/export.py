@@ -1,4 +1,4 @@
-"""A model as other runtimes' files, where Keras' own export needs help."""
+"""Export to the formats of other runtimes, where Keras' own export needs help."""
 
 import importlib.util
 import os
@@ -17,13 +17,13 @@ from keras_bert_zoo.layers.activations import gelu_of_erfc, gelu_of_products, ge
 
 
 class Format(NamedTuple):
-    """What a format asks for.
+    """Requirements of an export format.
 
     Attributes:
-        suffixes: Those of its files; none for a directory. The first is the path's.
-        needs: The modules that it needs on each backend that can write it.
-        lacks: Why the others cannot.
-        fixed_length: The backends on which a file has one length, not any.
+        suffixes: Suffixes of its files, the path's first; empty for a directory.
+        needs: The modules that each supported backend needs.
+        lacks: Why other backends are not supported.
+        fixed_length: The backends whose files accept one length only.
     """
 
     suffixes: tuple[str, ...]
@@ -39,7 +39,7 @@ _ONNX: dict[str, tuple[str, ...]] = {
 }
 _OWN = "it is PyTorch's own"
 
-# jax2onnx' (0.17) `arange` loses a symbolic length. litert-torch (0.10) wants, by xdsl, an older typing-extensions.
+# jax2onnx 0.17 loses a symbolic length in `arange`. litert-torch 0.10 needs, through xdsl, an older typing-extensions.
 FORMATS = {
     "tf_saved_model": Format(
         (),
@@ -76,15 +76,15 @@ _NO_LOOPS = {
     ("litert", "tensorflow"): "the converter leaves it to operations of TensorFlow that LiteRT comes without",
     ("torch", "torch"): _ONE_SIZE,
 }
-"""Of a format and a backend, why a BiLSTM cannot go there."""
+"""(format, backend) -> why a BiLSTM cannot be exported."""
 
 
 class Texts(NamedTuple):
-    """How a SavedModel makes a model's inputs of strings.
+    """How a SavedModel converts strings to a model's inputs.
 
     Attributes:
-        tokenizer: A `tf.Module`, to be saved with it.
-        pack: String tensors `[batch]`, one a column, to the model's inputs.
+        tokenizer: A `tf.Module`, saved with the model.
+        pack: Converts string tensors `[batch]`, one per column, to the model's inputs.
         columns: Names of the columns.
     """
 
@@ -94,11 +94,11 @@ class Texts(NamedTuple):
 
 
 Axes = dict[str, tuple[str | int, ...]]
-"""Of each input the names of the axes, or their sizes where they are fixed; axes of one name have one size."""
+"""Input name -> names of its axes, or sizes where they are fixed. Axes with the same name have the same size."""
 
 
 def check_format(path: str | os.PathLike[str], format: str) -> Path:
-    """The path, once this backend with what is installed can write the format there."""
+    """Return the path if this backend and the installed packages can write the format there."""
     if format not in FORMATS:
         raise ValueError(f"`format` must be one of {list(FORMATS)}. Received: format={format!r}")
     suffixes, needs, lacks, _ = FORMATS[format]
@@ -133,16 +133,16 @@ def write_model(
     texts: Texts | None = None,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Write a functional model whose inputs are a dict; all of it or nothing.
+    """Write a functional model whose inputs are a dict, completely or not at all.
 
     Args:
         model: The model.
-        path: Where to; see `check_format`.
+        path: Target path; see `check_format`.
         format: One of `FORMATS`.
         axes: What is known of its inputs' shapes.
-        longest: Largest size of the axes that have one.
+        longest: Largest size of each axis that has one.
         texts: For a SavedModel that takes strings.
-        options: More arguments of the exporter.
+        options: Additional arguments of the exporter.
     """
     options = options or {}
     backend = keras.backend.backend()
@@ -173,11 +173,11 @@ def write_model(
         write_directory(path, marker="saved_model.pb", owned=("variables", "assets", "fingerprint.pb"), write=write)
         return
     writers = {"onnx": _write_onnx, "openvino": _write_openvino, "litert": _write_litert, "torch": _write_torch}
-    path = Path(os.path.realpath(path))  # What goes beside a model goes beside what a link to it leads to.
+    path = Path(os.path.realpath(path))  # Other files lie beside the model, not beside a link to it.
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, ExitStack() as files:
         writers[format](model, Path(folder) / path.name, axes, longest, options)
-        # Large weights of ONNX are in a file of their own, which the model names. What is entered first goes last.
+        # ONNX keeps large weights in a file that the model names. The model is entered first, so it is replaced last.
         for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
             shutil.move(file, files.enter_context(replacing(path.with_name(file.name))))
 
@@ -194,12 +194,12 @@ def _write_saved_model(
 
     archive = keras.export.ExportArchive()
     if keras.backend.backend() == "jax":
-        # Keras takes the lengths of different inputs for different ones, and JAX' gradients cannot be saved.
+        # Keras would give each input a length of its own, and JAX gradients cannot be saved.
         lengths = [f"{name} <= {size}" for name, size in longest.items()]
         shapes = {name: f"({', '.join(map(str, sizes))})" for name, sizes in axes.items()}
         jax2tf = {"with_gradient": False, "polymorphic_shapes": [shapes], "polymorphic_constraints": lengths}
         options = {"jax2tf_kwargs": jax2tf, **options}
-    # The first one would be the default, were no other called so.
+    # The first endpoint is the default unless another is named `serving_default`.
     run = archive.track_and_add_endpoint("serve" if texts is None else "serve_tokens", model, _specs(axes), **options)
     if texts is not None:
         signature = [tf.TensorSpec([None], tf.string, name=column) for column in texts.columns]
@@ -212,7 +212,7 @@ def _write_saved_model(
 
 
 def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> None:
-    # A graph's outputs are called as the model's; one that has no name as in Keras' SavedModels.
+    # Outputs keep the model's names; an unnamed one is called as in Keras' SavedModels.
     with gelu_spelled(gelu_of_products):
         if keras.backend.backend() == "tensorflow":
             outputs = model.output if isinstance(model.output, dict) else {"output_0": model.output}
@@ -223,7 +223,7 @@ def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, i
             return
         import torch
 
-        # Keras 3.15 has PyTorch's older exporter do this, which fails on a LayerNorm.
+        # Keras 3.15 uses PyTorch's older exporter, which fails on LayerNorm.
         program = _program(model, axes, longest, {})
         places: Any = program.call_spec.out_spec.unflatten(range(program.call_spec.out_spec.num_leaves))
         torch.onnx.export(
@@ -237,7 +237,7 @@ def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, i
 
 
 def _write_onnx_of_jax(model: keras.Model, path: Path, axes: Axes, options: dict[str, Any]) -> None:
-    """With jax2onnx itself: what Keras 3.15 has it write has outputs without names."""
+    """Call jax2onnx directly: through Keras 3.15 the outputs have no names."""
     import jax
     import jax2onnx
 
@@ -248,7 +248,7 @@ def _write_onnx_of_jax(model: keras.Model, path: Path, axes: Axes, options: dict
         run,
         inputs=[jax.ShapeDtypeStruct(sizes, "int32") for sizes in axes.values()],
         input_names=list(axes),
-        # In JAX' order of a dict.
+        # JAX sorts the keys of a dict.
         output_names=sorted(model.output) if isinstance(model.output, dict) else ["output_0"],
         return_mode="file",
         output_path=path,
@@ -259,7 +259,7 @@ def _write_onnx_of_jax(model: keras.Model, path: Path, axes: Axes, options: dict
 def _write_openvino(
     model: keras.Model, path: Path, axes: Axes, longest: dict[str, int], options: dict[str, Any]
 ) -> None:
-    """By way of ONNX: what Keras 3.15 writes has outputs that nobody asked for, or that have no name."""
+    """Convert by way of ONNX: Keras 3.15 writes surplus or unnamed outputs."""
     import openvino
 
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -294,9 +294,9 @@ def _specs(axes: Axes) -> list[dict[str, keras.InputSpec]]:
 
 @contextmanager
 def _lists_kept(model: keras.Model) -> Iterator[None]:
-    """PyTorch's exporter (2.13) puts copies of a layer's lists in their place, which Keras no longer writes to.
+    """Restore the layers' list attributes, which PyTorch's exporter (2.13) replaces by copies.
 
-    What `quantize` did later would not be seen in `weights`, nor come back from a file.
+    Keras does not write to the copies: what `quantize` adds later would be missing from `weights` and from files.
     """
     layers = model._flatten_layers()
     lists = [
@@ -310,13 +310,13 @@ def _lists_kept(model: keras.Model) -> Iterator[None]:
 
 
 def _program(model: keras.Model, axes: Axes, longest: dict[str, int], options: dict[str, Any]) -> Any:
-    """The model as a `torch.export.ExportedProgram` of any batch and length."""
+    """Return the model as a `torch.export.ExportedProgram` for any batch size and length."""
     import torch
 
     names = {size for sizes in axes.values() for size in sizes if isinstance(size, str)}
     dims = {name: torch.export.Dim(name, max=longest.get(name)) for name in names}
     shapes = {name: {i: dims[size] for i, size in enumerate(sizes) if size in dims} for name, sizes in axes.items()}
-    sample = {  # PyTorch takes a size of 1 for a fixed one.
+    sample = {  # PyTorch treats a size of 1 as constant.
         name: keras.ops.ones([size if isinstance(size, int) else 2 for size in sizes], dtype="int32")
         for name, sizes in axes.items()
     }

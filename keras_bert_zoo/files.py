@@ -1,4 +1,4 @@
-"""Reading and writing files so that a failure leaves nothing half-done."""
+"""Read and write files so that a failure leaves nothing half-written."""
 
 import glob
 import json
@@ -11,25 +11,25 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-# No configuration comes near the first; the largest vocabularies of other models near a tenth of the second.
+# No configuration comes near the first limit; the largest known vocabularies reach a tenth of the second.
 SETTINGS_BYTES, TEXT_BYTES = 16 * 2**20, 256 * 2**20
 
 
 def check_size(path: Path, limit: int) -> None:
-    """Refuse a file that is larger than anybody means, before it is read."""
+    """Reject an implausibly large file before it is read."""
     size = path.stat().st_size
     if size > limit:
         raise ValueError(f"{path} must be of at most {limit // 2**20} MiB. Received: {size / 2**20:.0f} MiB")
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more."""
+    """Join the first six names and count the others."""
     shown = ", ".join(names[:6])
     return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
 def read_json(path: Path, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """A JSON object; anything else in the file is a `ValueError` that names it."""
+    """Read a JSON object; anything else in the file raises a `ValueError` that names it."""
     check_size(path, limit)
     value = parse_json(path, path.read_bytes(), "a JSON object")
     if not isinstance(value, dict):
@@ -38,24 +38,24 @@ def read_json(path: Path, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
 
 
 def parse_json(place: object, text: bytes, expected: str) -> Any:
-    """What JSON text says; what is wrong with it is a `ValueError` that begins with `place`."""
+    """Parse JSON text; invalid text raises a `ValueError` that begins with `place`."""
     try:
         return json.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{place} must be UTF-8 text. Received: {error.reason} at byte {error.start}") from None
-    except ValueError as error:  # Python refuses integers of thousands of digits, too.
+    except ValueError as error:  # Also raised for integers of thousands of digits.
         raise ValueError(f"{place} must hold {expected} ({error})") from None
     except RecursionError:
         raise ValueError(f"{place} must hold {expected}. Received: one nested too deeply") from None
 
 
 def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A field of a JSON object: the default where it is missing or null, a `ValueError` where it is of another kind."""
+    """Return a JSON object's field: the default if it is missing or null; another type raises a `ValueError`."""
     value = values.get(name)
     if value is None:
         return default
     if isinstance(value, int) and not isinstance(value, bool):
-        # What no computer counts to is no size; transformers writes 1e30 as an integer where a float is meant.
+        # No size needs more than 63 bits. transformers writes 1e30 as an integer where a float is meant.
         if value.bit_length() > (1023 if kind is float else 63):
             raise ValueError(f"{path}: `{name}` must be a number. Received: one of {value.bit_length()} bits")
         value = float(value) if kind is float else value
@@ -66,16 +66,16 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to: in the end it takes the place of `path`, and after an error nothing is left.
+    """Yield a temporary path beside `path` that replaces `path` at the end; an error leaves nothing behind.
 
-    Each process has a path of its own. What another one has left there, or is about to write, goes: it cannot put half
-    of a file into place.
+    Each process has its own temporary path. It deletes those of other processes, even of running ones, so that none
+    can put a partial file into place.
     """
     if path.exists() and not path.is_file():
         received = "a directory" if path.is_dir() else "a pipe or a device"
         raise ValueError(f"{path} must be a regular file, or a new one. Received: {received}")
-    target = Path(os.path.realpath(path))  # A link stays one.
-    begin, end = f".{target.stem}.part", path.suffix  # Some writers ask for their suffix.
+    target = Path(os.path.realpath(path))  # A link is kept.
+    begin, end = f".{target.stem}.part", path.suffix  # Some writers require their suffix.
     for left in target.parent.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
         if left.name.removeprefix(begin).removesuffix(end).isdecimal():
             left.unlink(missing_ok=True)
@@ -88,12 +88,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a process that was killed within `replacing` left it."""
+    """Whether the file was left by a process that was killed within `replacing`."""
     return path.name.startswith(".") and ".part" in path.name
 
 
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
-    """A JSON object or list, indented, with a final newline; all of it or nothing."""
+    """Write an indented JSON object or list with a final newline, completely or not at all."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -101,17 +101,17 @@ def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
 def write_directory(
     path: str | os.PathLike[str], marker: str, owned: tuple[str, ...], write: Callable[[Path], None]
 ) -> None:
-    """Fill a directory beside `path`, then rename it into place; an error on the way leaves `path` as it was.
+    """Fill a directory beside `path`, then rename it into place; an error leaves `path` unchanged.
 
-    The current directory stays, and its files are exchanged.
+    If `path` is the current directory, it is kept and its files are replaced.
 
     Args:
-        path: The directory to make. It may exist if it is empty or holds `marker`; other files in it are kept.
-        marker: Name of the file that tells our own directories from others.
-        owned: Names of files that `write` makes at times; what is left of them from before goes.
+        path: The directory to write. It may exist if it is empty or holds `marker`; other files in it are kept.
+        marker: Name of the file that identifies our own directories.
+        owned: Names of files that `write` does not always make; old ones are removed.
         write: Called with the directory to fill.
     """
-    target = Path(path).resolve()  # A link stays one, and `.` has a parent.
+    target = Path(path).resolve()  # A link is kept, and `.` has a parent.
     if target.exists() and not target.is_dir():
         raise ValueError(f"`path` must be a directory. Received: path={str(path)!r}, a file")
     if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
@@ -119,7 +119,7 @@ def write_directory(
             f"`path` must be a new or empty directory, or one with a {marker}. Received: path={str(path)!r}"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    # To rename the directory that we and the shell are in would leave both in a deleted one.
+    # Renaming the current directory would leave this process and the shell in a deleted one.
     stays = target.exists() and target.samefile(".")
     with tempfile.TemporaryDirectory(dir=target if stays else target.parent, prefix=f".{target.name}.") as beside:
         new, old = Path(beside) / "new", Path(beside) / "old"
@@ -147,7 +147,7 @@ def write_directory(
 
 
 def _exchange(target: Path, new: Path, old: Path, owned: tuple[str, ...]) -> None:
-    """Move what is new into `target`, and what it replaces to `old`; an error on the way brings all back."""
+    """Move the new files into `target` and those they replace to `old`; an error undoes all moves."""
     names = [path.name for path in new.iterdir()]
     moves = [(target / name, old / name) for name in {*names, *owned} if (target / name).exists()]
     moves += [(new / name, target / name) for name in names]

@@ -1,4 +1,4 @@
-"""Where spellings apply that have been measured to be the faster ones on a CPU, and on nothing else."""
+"""Device check for implementations that were measured to be faster on a CPU only."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import keras
 
 
 def on_cpu(tensor: Any) -> bool:
-    """Whether `tensor` is worked on by a CPU; on TensorFlow and JAX whether there is nothing else."""
+    """Whether `tensor` is on a CPU; on TensorFlow and JAX, whether there is no other device."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf

@@ -1,7 +1,7 @@
-"""What goes to a card without holding up the host, on PyTorch; elsewhere a step is one program, and nothing is done.
+"""Copies to a GPU that do not block the host on PyTorch; elsewhere a step is one program, and this does nothing.
 
-PyTorch waits, at each array or number that it sends, until the card has done all that it was given, and then the card
-waits for what the host does next. From memory that is pinned it sends in the order of the card's other work.
+At each array or number that PyTorch copies, the host waits until the GPU has finished all its work, and then the GPU
+waits for the host. A copy from pinned memory is queued with the GPU's other work.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ import keras
 
 
 def sends_to_card(tensor: Any) -> bool:
-    """Whether what is computed with this tensor is to be sent to a card."""
+    """Whether the other operands of this tensor are to be copied to a GPU."""
     if keras.backend.backend() != "torch" or not hasattr(tensor, "device"):
         return False
     from keras_bert_zoo.torch_sending import is_card, is_shown
@@ -20,7 +20,7 @@ def sends_to_card(tensor: Any) -> bool:
 
 
 def sent(data: Any, beside: Any) -> Any:
-    """A structure with its arrays and tensors of the host on the card where the tensor `beside` is."""
+    """Copy a structure's host arrays and tensors to the GPU that holds the tensor `beside`."""
     if not sends_to_card(beside):
         return data
     from keras_bert_zoo.torch_sending import sent_to
@@ -29,9 +29,9 @@ def sent(data: Any, beside: Any) -> Any:
 
 
 def numbers_sent(beside: Any) -> AbstractContextManager[Any]:
-    """Within, so go numbers and lists that Keras makes tensors of, such as how many examples a mean is of.
+    """Context in which numbers and lists that Keras converts to tensors, such as a mean's count, are copied so, too.
 
-    PyTorch calls Python at each operation then, so this goes around few of them.
+    PyTorch then calls Python at each operation, so use it around few operations.
     """
     if not sends_to_card(beside):
         return nullcontext()

@@ -1,4 +1,4 @@
-"""From memory that is pinned; imported on PyTorch alone."""
+"""Copies to a GPU from pinned memory; imported on PyTorch only."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,12 +18,12 @@ def is_card(device: Any) -> bool:
 
 
 def is_shown(tensor: Any) -> bool:
-    """Whether PyTorch shows it to what it draws a graph of. Numbers there are the graph's, and there is no memory."""
+    """Whether PyTorch is tracing with this tensor. It has no memory then, and numbers belong to the graph."""
     return isinstance(tensor, FakeTensor)
 
 
 def sent_to(device: Any, value: Any) -> Any:
-    """An array or a tensor of the host as a tensor on the card `device`; anything else as it is."""
+    """Return a host array or tensor as a tensor on the GPU `device`, and anything else unchanged."""
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OSUT":
         with keras.device("cpu"):
             value = keras.ops.convert_to_tensor(value)
@@ -33,12 +33,12 @@ def sent_to(device: Any, value: Any) -> Any:
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, whatever the caller does with his; PyTorch gives its memory to another when it has been sent."""
+    """Return a pinned copy: the caller may change the original. PyTorch reuses the memory after the transfer."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 class NumbersSent(TorchFunctionMode):
-    """Within, tensors that are made of numbers are made on the host, and sent."""
+    """Mode in which tensors made of numbers are created on the host and copied to the GPU."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -52,5 +52,5 @@ class NumbersSent(TorchFunctionMode):
 
 
 def numbers_left_alone() -> AbstractContextManager[Any]:
-    """Within `NumbersSent`, a part that is out of it, for its many operations."""
+    """Context that suspends `NumbersSent`, for a part with many operations."""
     return _pop_mode_temporarily() if isinstance(_get_current_function_mode(), NumbersSent) else nullcontext()

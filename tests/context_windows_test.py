@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 import keras_bert_zoo as kbz
@@ -105,6 +106,8 @@ def test_places_of_answers(tokenizer):
         [0, 0], [begin + 1, begin + 3], [0, 0], [0, 0],
         [0, 0], [0, 0], [0, 0], [0, 0],
     ]  # fmt: skip
+    column = pandas.Series(answers, index=[7, 2, 9])  # Of a frame whose rows were shuffled.
+    np.testing.assert_array_equal(windows.targets(column), windows.targets(answers))
     # "so" in "also" is not meant where "so" stands elsewhere; where it does not, it is the word that holds it.
     cut = pack_contexts(tokenizer, ["it", "it"], ["also So slow", "also a"], 16, 4, 2)
     assert cut.targets([[("so", 2)]] * 2).tolist() == [[4, 4], [3, 3]]

@@ -226,7 +226,7 @@ def test_bad_sources(tmp_path):
     ):
         refused(
             lambda source=source: readers.read_glue("sst2", source),
-            "The columns must be lists at hand. Received:",
+            "The columns must be lists in memory. Received:",
             words,
         )
     refused(

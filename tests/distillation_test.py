@@ -107,7 +107,7 @@ def test_bad_arguments(tokenizer):
     for x, y, words in (
         (TEXTS, ["dull"] * 6, "`y` must hold integers, as the classes have no names. Received: y with 'dull'"),
         (TEXTS, [0, 1, 2], "`y` must have the shape (6,)"),
-        (iter(TEXTS), None, "`x` must be raw text or ready arrays at hand. Received: x of type list_iterator"),
+        (iter(TEXTS), None, "`x` must be raw text or ready arrays in memory. Received: x of type list_iterator"),
     ):
         with pytest.raises(ValueError) as error:
             student.batches(x, y)

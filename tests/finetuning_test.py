@@ -435,7 +435,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("mrcp", data, "`task` must be one of ['cola', "),
         ("mrpc", data | {"language": "de"}, "`language` must be None for the task mrpc"),
         ("mrpc", data | {"epochs": 0}, "`epochs` must be a positive integer"),
-        ("mrpc", data | {"warmup": 1.5}, "`warmup` must be a share"),
+        ("mrpc", data | {"warmup": 1.5}, "`warmup` must be a number in [0, 1)"),
         ("mrpc", data | {"strategy": "multi_worker"}, "`strategy` must be one of a single machine"),
         ("mrpc", data | {"strategy": "mirror"}, "must be None"),
         ("mrpc", {}, "`data` or `train` must be given"),

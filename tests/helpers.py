@@ -1,4 +1,4 @@
-"""What many tests need: tiny configurations, inputs, and one test of saving for every class."""
+"""Shared by many tests: tiny configurations, inputs, and one test of saving for every class."""
 
 import copy
 import importlib.util
@@ -22,7 +22,7 @@ TINY = {
     "intermediate_dim": 16,
     "max_sequence_length": 16,
 }
-# For what does not depend on how many layers there are: a program of one compiles in two thirds of the time.
+# For tests that do not depend on the number of layers: one layer compiles in two thirds of the time.
 SHALLOW = {**TINY, "num_layers": 1}
 WORDS = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "good", "film", "fine", "dull", "very", "not", "so",
@@ -33,18 +33,18 @@ LABELS = [0, 1, 1, 2, 0, 1]
 
 
 def slow_on(*backends):
-    """Marks a test as slow where its programs compile for long; the other backends run it each time."""
+    """Mark a test as slow on backends where it compiles for long; the other backends always run it."""
     return pytest.mark.slow if keras.backend.backend() in backends else pytest.mark.skipif(False, reason="is quick")
 
 
 def left_to_torch():
-    """Whether a test that knows no backend is left to PyTorch's pass: once is enough."""
+    """Return whether a test that does not depend on the backend is left to PyTorch's pass: once is enough."""
     return keras.backend.backend() != "torch" and importlib.util.find_spec("torch") is not None
 
 
 @contextmanager
 def broken_off(after=0):
-    """The run within is broken off, as by Ctrl+C, once its state of this epoch is saved."""
+    """Interrupt the run within, as by Ctrl+C, once its state of this epoch is saved."""
     save = SaveState.on_epoch_end
 
     def save_and_stop(self, epoch, logs=None):
@@ -59,7 +59,7 @@ def broken_off(after=0):
 
 
 class Batches(keras.utils.PyDataset):
-    """A user's own."""
+    """A user's own data set."""
 
     def __init__(self, *batches):
         super().__init__()
@@ -73,7 +73,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def streams(*batches):
-    """What Keras takes these batches from, a few ways."""
+    """Return these batches in each form that Keras accepts."""
     made = [Batches(*batches), (batch for batch in batches)]
     if keras.backend.backend() == "torch":
         from torch.utils.data import DataLoader
@@ -87,14 +87,14 @@ def numpy(tensor):
 
 
 def ids_of(tokenizer, texts):
-    """The ids of each text as a list."""
+    """Return the ids of each text as a list."""
     token_ids, lengths = tokenizer.encode_batch(texts)
     ends, flat = np.cumsum(lengths).tolist(), token_ids.tolist()
     return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def random_inputs(batch=3, length=9, vocabulary_size=40, num_segments=2, seed=0):
-    """Ids with every segment type and, in all rows but the first, padding."""
+    """Return token ids with every segment type and, in all rows but the first, padding."""
     rng = np.random.default_rng(seed)
     lengths = np.r_[length, rng.integers(2, length, batch - 1)]
     mask = (np.arange(length) < lengths[:, None]).astype("int32")
@@ -104,7 +104,7 @@ def random_inputs(batch=3, length=9, vocabulary_size=40, num_segments=2, seed=0)
 
 
 def randomise(model, seed=0, scale=0.2):
-    """Fill every weight, biases and LayerNorm too, so that no term of a formula can hide behind a zero."""
+    """Fill every weight, including biases and LayerNorm, so that no term of a formula is hidden by a zero."""
     rng = np.random.default_rng(seed)
     for weight in model.weights:
         value = rng.normal(scale=scale, size=weight.shape) + (weight.name == "gamma")
@@ -113,13 +113,13 @@ def randomise(model, seed=0, scale=0.2):
 
 
 def check_saving(build, inputs, tmp_path, as_model=None):
-    """Everything a serialisable class owes: a config of all its arguments, and a `.keras` file with the same outputs.
+    """Check a serialisable class: a config of all its arguments, and a `.keras` file with the same outputs.
 
     Args:
-        build: Makes the object.
-        inputs: What a model is called with.
-        tmp_path: Folder for the file.
-        as_model: Wraps a layer into a model; None where `build` makes one.
+        build: Function that makes the object.
+        inputs: Inputs of the model.
+        tmp_path: Directory for the file.
+        as_model: Function that wraps a layer in a model; None if `build` makes a model.
     """
     built = build()
     config = keras.saving.serialize_keras_object(built)
@@ -139,7 +139,7 @@ def check_saving(build, inputs, tmp_path, as_model=None):
 
 
 def gradients(model, inputs, loss):
-    """d loss(model(inputs)) / d weight by path, on any backend."""
+    """Return d loss(model(inputs)) / d weight by path, on any backend."""
     weights = model.trainable_weights
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -154,7 +154,7 @@ def gradients(model, inputs, loss):
             outputs, _ = model.stateless_call(values, [v.value for v in model.non_trainable_variables], inputs)
             return loss(outputs)
 
-        grads = jax.jit(jax.grad(pure))([w.value for w in weights])  # Operation by operation takes ten times as long.
+        grads = jax.jit(jax.grad(pure))([w.value for w in weights])  # Without jit it takes ten times as long.
     else:
         model.zero_grad()
         loss(model(inputs)).backward()
@@ -163,12 +163,12 @@ def gradients(model, inputs, loss):
 
 
 def on_devices(script, count=4):
-    """Run it in a process of its own, in which JAX has so many devices."""
+    """Run a script in its own process, in which JAX has `count` devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "XLA_FLAGS": flags})
 
 
 def crossentropy(logits, labels):
-    """Of each row, in float64."""
+    """Return the cross-entropy of each row, in float64."""
     logits = logits.astype("float64")
     return np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, np.expand_dims(labels, -1), -1)[..., 0]

@@ -262,7 +262,11 @@ def test_embeddings_save(tmp_path):
         (lambda: SelfAttention(8, 0), "`num_heads` must be a positive integer. Received: num_heads=0"),
         (lambda: SelfAttention(8, 2, dropout=1.0), "`dropout` must be a number in [0, 1)"),
         (lambda: EncoderLayer(8, 2, 16, activation="mish"), "Received: activation='mish'"),
+        (lambda: EncoderLayer(8, 2, 16, layer_norm_epsilon=-1.0), "`layer_norm_epsilon` must be a positive number"),
+        (lambda: EncoderLayer(8, 2, 16, initializer_range=0), "`initializer_range` must be a positive number"),
         (lambda: BertEmbeddings(0, 8), "`vocabulary_size` must be a positive integer"),
+        (lambda: BertEmbeddings(40, 8, layer_norm_epsilon=0), "`layer_norm_epsilon` must be a positive number"),
+        (lambda: BertEmbeddings(40, 8, initializer_range=-1), "`initializer_range` must be a positive number"),
         (lambda: EncoderLayer(8, 2, 16, colour="red"), "colour"),
     ],
 )

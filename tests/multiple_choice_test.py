@@ -165,7 +165,7 @@ def test_ready_arrays_stream(chooser):
     wrong = tf.data.Dataset.from_tensor_slices((arrays, [0, 3, 1, 2, 2, 0])).batch(6)
     with pytest.raises(ValueError, match=r"one of the question's choices. Received: y\[4\]=2 of \[0, 1\]"):
         chooser.fit(wrong, epochs=1, verbose=0)
-    with pytest.raises(ValueError, match="a data set of ready arrays, or contexts and choices at hand"):
+    with pytest.raises(ValueError, match="a data set of ready arrays, or contexts and choices in memory"):
         chooser.predict(tf.data.Dataset.from_tensor_slices((TEXTS, TEXTS)).batch(2), verbose=0)
 
 

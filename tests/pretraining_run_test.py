@@ -345,6 +345,7 @@ def test_bad_configurations():
         ({"dropout": 1.5}, "`dropout` must be a number in [0, 1)"),
         ({"dtype": "bfloat16"}, '`dtype` must be "mixed_bfloat16" to train'),
         ({"steps_per_execution": 0}, "`steps_per_execution` must be"),
+        ({"warmup": 1.0}, "`warmup` must be a number in [0, 1). Received: warmup=1.0"),
         ({"warmup": "0.1"}, "`warmup` must be of the type float. Received: warmup='0.1'"),
         ({"seed": "x"}, "`seed` must be of the type int. Received: seed='x'"),
         ({"seed": -1}, "`seed` must be an integer in [0, 2**32). Received: seed=-1"),

@@ -112,7 +112,7 @@ def test_ready_arrays_stream(answerer):
     with pytest.raises(ValueError, match="`y` must hold places of tokens, not of padding"):
         answerer.fit(beyond, verbose=0)
     texts = tf.data.Dataset.from_tensor_slices((QUESTIONS, CONTEXTS)).batch(2)
-    with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or texts at hand"):
+    with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or texts in memory"):
         answerer.predict(texts, verbose=0)
 
 

@@ -241,13 +241,13 @@ def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
 
 
 def test_what_is_not_looked_at_first_stops_training(many, data, tmp_path):
-    """A target and a position behind the first examples."""
+    """A segment, a position and targets behind the first examples."""
     batch = next(read_records(many[0], 8).as_numpy_iterator())
     model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW))
-    for place, name, words in ((0, "mask_positions", "`mask_positions` must be in"), (1, "mlm", "`mlm` must be in")):
+    for place, name in ((0, "segment_ids"), (0, "mask_positions"), (1, "mlm"), (1, "nsp")):
         wrong = keras.tree.map_structure(np.copy, batch)
-        wrong[place][name][3, 1] = 10_000
-        with pytest.raises(Exception, match=words):
+        wrong[place][name].flat[-1] = 10_000
+        with pytest.raises(Exception, match=f"`{name}` must be in"):
             model.evaluate(tf.data.Dataset.from_tensors(wrong), verbose=0)
     assert np.isfinite(model.evaluate(tf.data.Dataset.from_tensors(batch), verbose=0, return_dict=True)["loss"])
     assert model.predict(tf.data.Dataset.from_tensors(batch[0]), verbose=0)["nsp"].shape == (8, 2)

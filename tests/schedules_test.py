@@ -78,7 +78,7 @@ def test_models_share_a_schedule(tokenizer):
 @pytest.mark.parametrize(
     "run, words",
     [
-        (lambda: kbz.WarmupPolynomialDecay(1.0, warmup=1.0), "`warmup` must be a share in [0, 1)"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, warmup=1.0), "`warmup` must be a number in [0, 1)"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, "0.1"), "`warmup` must be a number. Received: warmup='0.1'"),
         (lambda: kbz.WarmupPolynomialDecay("1e-3"), "`learning_rate` must be a number. Received: learning_rate='1e-3'"),
         (

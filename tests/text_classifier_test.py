@@ -720,7 +720,7 @@ def test_pairs_need_two_segments(tokenizer):
     "options, words",
     [
         ({}, "`num_classes` must be a positive integer. Received: num_classes=None"),
-        ({"num_classes": 1}, "`num_classes` must be at least 2 without multi_label"),
+        ({"num_classes": 1}, "`num_classes` must be at least 2. Received: num_classes=1"),
         ({"num_classes": 3, "class_names": ["a", "b"]}, "`num_classes` must be the number of `class_names`"),
         ({"class_names": "ab"}, "`class_names` must be a list of strings. Received: class_names='ab'"),
         ({"class_names": ["a", "a"]}, "`class_names` must be different strings"),

@@ -312,7 +312,7 @@ def test_ready_arrays_and_streams(tagger):
     uneven = tf.data.Dataset.from_tensors(arrays).concatenate(tf.data.Dataset.from_tensors(short))
     with pytest.raises(ValueError, match="`x` must be batches of one length where they stream"):
         tagger.predict(uneven, verbose=0)
-    with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or words at hand"):
+    with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or words in memory"):
         tagger.fit(tf.data.Dataset.from_tensor_slices((["a"], [[0]])).batch(1), verbose=0)
 
 

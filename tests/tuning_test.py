@@ -519,14 +519,14 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         ({"learning_rate": [1e-5, 0]}, "`learning_rate` must be a positive number. Received: learning_rate=0"),
         ({"batch_size": [16, 16]}, "`batch_size` must be a value, or a list of different ones"),
         ({"epochs": []}, "`epochs` must be a value, or a list of different ones. Received: epochs=[]"),
-        ({"warmup": 1}, "`warmup` must be a share in [0, 1)"),
+        ({"warmup": 1}, "`warmup` must be a number in [0, 1)"),
         ({"warmup": None}, "`warmup` must be a value or a list of them"),
         ({"dropout": [0.1, 1]}, "`dropout` must be a number in [0, 1)"),
         ({"seed": -1}, "`seed` must be an integer in [0, 2**32)"),
         ({"seed": [1, 2**32]}, "`seed` must be an integer in [0, 2**32). Received: seed=4294967296"),
         (
             {"seed": [2**32 - 2, 1], "restarts": 3},
-            "`seed` and those that `restarts` counts from it must be below 2**32",
+            "`seed` + `restarts` must be at most 2**32",
         ),
         ({"restarts": 0}, "`restarts` must be a positive integer"),
     ):

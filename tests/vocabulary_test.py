@@ -45,6 +45,8 @@ def test_case_is_kept_on_request():
 def test_too_small():
     with pytest.raises(ValueError, match=r"must be at least 8, .* Received: vocabulary_size=7"):
         kbz.learn_vocabulary(["a b c"], 7)
+    with pytest.raises(ValueError, match=r"`vocabulary_size` must be a positive integer. Received: .*=8000.0"):
+        kbz.learn_vocabulary(["a b c"], 8000.0)
     with pytest.raises(ValueError, match=r"must be a list of strings. Received: one string"):
         kbz.learn_vocabulary("a b c", 100)
 

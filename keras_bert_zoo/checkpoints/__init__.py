@@ -1,3 +1,3 @@
-"""Other people's checkpoint formats, in and out, as data: no model class is known here."""
+"""Read and write other projects' checkpoint formats as data, without model classes."""
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint as Checkpoint

@@ -1,4 +1,4 @@
-"""BERT's config fields, which google-research/bert and transformers share, and `BertBackbone`'s arguments."""
+"""BERT's config fields, shared by google-research/bert and transformers, as `BertBackbone`'s arguments and back."""
 
 import logging
 import reprlib
@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_bert_zoo.files import listed, typed
 
-# config.json -> BertBackbone, with the value transformers' BertConfig has where the file is silent.
+# config.json -> BertBackbone, with the default of transformers' BertConfig.
 _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
     "vocab_size": ("vocabulary_size", 30522),
     "num_hidden_layers": ("num_layers", 12),
@@ -24,7 +24,7 @@ _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
     "is_decoder": ("causal", False),
 }
 
-# Fields that would change the function, with the only value we honour.
+# Fields that would change what the model computes, with the only value we support.
 _REFUSED_FIELDS: dict[str, Any] = {
     "model_type": "bert",
     "add_cross_attention": False,
@@ -48,7 +48,7 @@ _logger = logging.getLogger("keras_bert_zoo")
 
 
 def read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """`BertBackbone`'s arguments, but for the pooler; a field that we cannot honour is a `ValueError` by its name."""
+    """Return `BertBackbone`'s arguments except the pooler; an unsupported field raises a `ValueError` that names it."""
     for name, only in _REFUSED_FIELDS.items():
         value = config.get(name, only)
         if value != only and value is not None:
@@ -66,24 +66,24 @@ def read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_backbone(backbone: dict[str, Any]) -> dict[str, Any]:
-    """The fields that hold `BertBackbone`'s arguments."""
+    """Return the fields that hold `BertBackbone`'s arguments."""
     return {theirs: backbone[ours] for theirs, (ours, _) in _BACKBONE_FIELDS.items()}
 
 
 NAMED = "named_classes"
-"""A field of ours for certainty: names may be such as transformers writes where there are none."""
+"""Our own field that says that classes are named: the names may look like transformers' defaults."""
 
 
 def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) -> dict[str, Any]:
-    """`num_classes`, and `class_names` where somebody named them, for certain or as they look."""
+    """Return `num_classes`, and `class_names` if `are_named` is True or they are not transformers' defaults."""
     names = typed(path, config, "id2label", dict, {})
     class_names = [names.get(str(i)) for i in range(len(names))]
     if not all(isinstance(name, str) for name in class_names):
         raise ValueError(
             f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
         )
-    # `LABEL_0` and so on is what transformers writes where nobody named the classes; before 3.0 two of them, however
-    # many there were.
+    # transformers writes `LABEL_0` and so on for unnamed classes; before 3.0 two of them, however many classes there
+    # were.
     are_named = are_named or class_names != [f"LABEL_{i}" for i in range(len(names))]
     count = typed(path, config, "num_labels", int, None)
     if count is None or (names and are_named):
@@ -95,7 +95,7 @@ def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) ->
 
 
 def write_classes(head: dict[str, Any]) -> dict[str, Any]:
-    """The fields that hold them."""
+    """Return the fields that hold a head's classes."""
     names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
     return {
         "id2label": {str(i): name for i, name in enumerate(names)},

@@ -1,8 +1,8 @@
-"""TensorFlow's checkpoint files (`*.index`, `*.data-*`) without TensorFlow, whose own reader ends the process when an
-index is malformed.
+"""Read TensorFlow's checkpoint files (`*.index`, `*.data-*`) without TensorFlow.
 
-The index is a table of LevelDB's format (its doc/table_format.md): blocks of sorted keys that share prefixes, and a
-footer that leads to them. The values are protocol buffers of TensorFlow's tensor_bundle.proto: where each tensor lies.
+TensorFlow's own reader ends the process when an index is malformed. The index is a table in LevelDB's format (its
+doc/table_format.md): blocks of sorted keys that share prefixes, and a footer that points to them. The values are
+protocol buffers of TensorFlow's tensor_bundle.proto, which say where each tensor is.
 """
 
 import math
@@ -19,19 +19,19 @@ from keras_bert_zoo.files import SETTINGS_BYTES, check_size
 
 MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 FOOTER = 48
-# types.proto; a tensor of another kind is listed, but not read.
+# types.proto. A tensor of another kind is listed but cannot be read.
 FLOAT32 = 1
 _KINDS = {FLOAT32: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
-# Keys share prefixes: without bounds a few of the file's bytes would be gigabytes of names.
+# Keys share prefixes: without limits a few bytes could expand to gigabytes of names.
 _TENSORS, _NAME = 2**16, 1024
 
 
 class _BundleError(ValueError):
-    """What an index holds in place of what it should."""
+    """A malformed index; the message says what it holds."""
 
 
 def read(prefix: Path) -> dict[str, Tensor]:
-    """The tensors of the checkpoint `prefix.index`, by their names.
+    """Return the tensors of the checkpoint `prefix.index` by name.
 
     Raises:
         ValueError: The index is malformed, or a file of values is missing or too short.
@@ -59,7 +59,7 @@ def read(prefix: Path) -> dict[str, Tensor]:
 
 
 def shard(prefix: Path, i: int, shards: int) -> Path:
-    """The `i`-th file of values."""
+    """Return the path of the `i`-th file of values."""
     return prefix.with_name(f"{prefix.name}.data-{i:05d}-of-{shards:05d}")
 
 
@@ -96,10 +96,10 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(data) < FOOTER or not data.endswith(MAGIC):
         raise _BundleError("a file without the footer")
     footer = data[-FOOTER:]
-    _, position = _varint(footer, _varint(footer, 0)[1])  # The first handle leads to filters, which we do not use.
+    _, position = _varint(footer, _varint(footer, 0)[1])  # The first handle points to filters, which we do not use.
     end = 0
     for _, handle in _block(data, footer[position:]):
-        # Blocks lie one behind another; else a small file could have one parsed thousands of times.
+        # Blocks must not overlap, or a small file could have one parsed thousands of times.
         offset, place = _varint(handle, 0)
         if offset < end:
             raise _BundleError("blocks that overlap")
@@ -131,7 +131,7 @@ def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-    """Number -> values: integers, and bytes of what has a length."""
+    """Return field number -> values: integers, or bytes for fields with a length."""
     fields: dict[int, list[Any]] = {}
     position = 0
     while position < len(message):
@@ -154,7 +154,7 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def _number(fields: dict[int, list[Any]], number: int) -> int:
-    """A field's last value; protocol buffers leave zeros out."""
+    """Return a field's last value, or 0 without one: protocol buffers omit zeros."""
     value = fields.get(number, [0])[-1]
     if not isinstance(value, int) or value >= 2**48:
         raise _BundleError("a number that is no size")

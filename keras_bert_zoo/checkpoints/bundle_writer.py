@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoint files (`*.index`, `*.data-*`) written without TensorFlow; `bundle.py` says what they are."""
+"""Write TensorFlow's checkpoint files (`*.index`, `*.data-*`) without TensorFlow; `bundle.py` describes them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from keras_bert_zoo.checkpoints.crc32c import masked_crc32c
 
 def write(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write float32 tensors as the checkpoint `prefix`, in one file of values."""
-    # One file of values, and version 1 of the format; they stand under the empty key, which sorts first.
+    # The empty key, which sorts first, holds the number of files of values (1) and the format's version (1).
     entries = {b"": _field(1, 1) + _field(3, _field(1, 1))}
     with shard(prefix, 0, 1).open("wb") as file:
         for name in sorted(tensors, key=str.encode):
@@ -28,25 +28,25 @@ def _entry(values: np.ndarray, offset: int) -> bytes:
 
 
 def _field(number: int, value: int | bytes) -> bytes:
-    """A field of a protocol buffer; zeros are left out."""
+    """Encode a field of a protocol buffer; zeros are omitted."""
     if isinstance(value, bytes):
         return _varint(number << 3 | 2) + _varint(len(value)) + value
     return _varint(number << 3) + _varint(value) if value else b""
 
 
 def _table(entries: dict[bytes, bytes]) -> bytes:
-    """A table of one block, with the empty block of what describes it and the block of its index."""
+    """Encode a table of one data block, an empty meta-index block and an index block."""
     blocks, handles = b"", []
     for block in (entries, {}):
         blocks, handle = _append(blocks, block)
         handles.append(handle)
-    # The index holds a key that is not below its block's last.
+    # The key of a block in the index must not be below the block's last key.
     blocks, handle = _append(blocks, {max(entries): handles[0]})
     return blocks + (handles[1] + handle).ljust(FOOTER - len(MAGIC), b"\0") + MAGIC
 
 
 def _append(blocks: bytes, entries: dict[bytes, bytes]) -> tuple[bytes, bytes]:
-    """The blocks and one more, whose keys share no prefixes, and where it is."""
+    """Append a block, whose keys share no prefixes, and return the blocks and its handle."""
     content, starts = bytearray(), []
     for key, value in entries.items():
         starts.append(len(content))

@@ -1,4 +1,4 @@
-"""What every checkpoint format is translated into."""
+"""The form into which every checkpoint format is converted."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array in a file: its shape is known before it is read.
+    """An array in a file, whose shape is known before it is read.
 
     Attributes:
-        shape: As the file's header states it.
-        read: Gives the values.
+        shape: As stated in the file's header.
+        read: Returns the values.
     """
 
     shape: tuple[int, ...]
@@ -21,7 +21,7 @@ class Tensor:
 
 
 class LazyArrays(Mapping[str, np.ndarray]):
-    """Arrays that are read when asked for, so that a checkpoint is never in memory as a whole."""
+    """Arrays that are read on access, so that a checkpoint is never in memory as a whole."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
@@ -39,16 +39,16 @@ class LazyArrays(Mapping[str, np.ndarray]):
         return len(self._tensors)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every array, without reading one."""
+        """Return the shape of every array without reading any."""
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def without(self, names: Collection[str]) -> "LazyArrays":
-        """The others."""
+        """Return the arrays without these."""
         return LazyArrays({name: tensor for name, tensor in self._tensors.items() if name not in names})
 
 
 class Module(NamedTuple):
-    """One of the steps that sentence-transformers puts one after another.
+    """One of the consecutive modules of a sentence-transformers model.
 
     Attributes:
         kind: The name of its class.
@@ -68,15 +68,14 @@ class Checkpoint:
     Attributes:
         class_name: The class it was saved from, such as `"BertBackbone"`.
         backbone: `BertBackbone`'s arguments.
-        head: What the class's head needs, as its `head_config` says; empty where it needs nothing.
-        arrays: Weights under the paths that our models give them; kernels are `[in, out]`, query, key and value one
-            array.
+        head: Arguments of the class's head, as in its `head_config`; empty if there are none.
+        arrays: Weights by their paths in our models. Kernels are `[in, out]`, and query, key and value are one array.
         unknown: Names of tensors in the file that have no place in any of our models.
         vocabulary: Tokens in the order of their ids, or None.
         tokenizer: `BertTokenizer`'s other arguments.
-        sequence_length: Longest input in tokens the preprocessor makes, or None.
-        modules: What a directory of sentence-transformers' lists; empty where it is none.
-        settings: What else the task keeps, such as a threshold; other people's formats have no place for it.
+        sequence_length: Number of tokens of the preprocessor's longest output, or None.
+        modules: Modules that a sentence-transformers directory lists; empty for others.
+        settings: Other settings of the task, such as a threshold, which other projects' formats cannot hold.
     """
 
     class_name: str

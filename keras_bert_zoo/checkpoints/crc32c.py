@@ -4,13 +4,13 @@ from functools import cache
 
 import numpy as np
 
-_POLYNOMIAL = 0x82F63B78  # Its bits from the lowest power on.
-# As many parts of an array go through the tables at a time: enough for NumPy's loops, few enough for the cache.
+_POLYNOMIAL = 0x82F63B78  # The leading bit is the lowest power.
+# Number of parts of an array that are processed at a time: enough for NumPy's loops, few enough for the cache.
 _LANES = 4096
 
 
 def crc32c(data: np.ndarray) -> int:
-    """The checksum of an array's bytes; the array is contiguous."""
+    """Return the checksum of a contiguous array's bytes."""
     content = np.frombuffer(data, "u1")
     words = content[: content.size // 4 * 4].view("<u4")
     register, length = 0xFFFFFFFF, words.size // _LANES
@@ -27,13 +27,13 @@ def crc32c(data: np.ndarray) -> int:
 
 
 def masked_crc32c(data: np.ndarray) -> int:
-    """The checksum as TensorFlow and LevelDB store it (leveldb/util/crc32c.h)."""
+    """Return the checksum as TensorFlow and LevelDB store it (leveldb/util/crc32c.h)."""
     value = crc32c(data)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _lanes(lanes: np.ndarray, register: int) -> int:
-    """The register after all lanes in a row: each runs alone, and a matrix moves a register on as zeros would."""
+    """Return the register after all lanes: each runs alone, and a matrix advances a register as zeros would."""
     low, high = _tables()
     registers = np.zeros(len(lanes), "u4")
     registers[0] = register
@@ -53,7 +53,7 @@ def _lanes(lanes: np.ndarray, register: int) -> int:
 
 
 def _apply(matrix: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """A matrix over bits, given by its columns, times vectors of bits."""
+    """Multiply a matrix of bits, given by its columns, by vectors of bits."""
     product = np.zeros_like(vectors)
     for i, column in enumerate(matrix):
         product ^= (vectors >> np.uint32(i) & np.uint32(1)) * column
@@ -62,7 +62,7 @@ def _apply(matrix: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """What becomes of a word's lower and upper half."""
+    """Return lookup tables for a word's lower and upper half."""
     high = np.arange(2**16, dtype="u4")
     for _ in range(16):
         high = high >> 1 ^ (high & 1) * np.uint32(_POLYNOMIAL)

@@ -1,4 +1,4 @@
-"""Tensors of an HDF5 file, the container of Keras' weights."""
+"""Read tensors from an HDF5 file, the container of Keras' weights."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from keras_bert_zoo.checkpoints.tensors import check_bytes, float_dtype
 
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
-    """Every data set of a file by its path. Values outside of the file, which HDF5 could point at, are refused.
+    """Return a file's datasets by path; values stored in other files, which HDF5 allows, are rejected.
 
     Raises:
-        ValueError: There is no such file, it is no HDF5, or it cannot hold what it claims to.
+        ValueError: The file is missing, is not HDF5, or cannot hold what it claims to.
     """
     import h5py  # Keras depends on it.
 
@@ -23,12 +23,12 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
 
-    def add(name: str, node: Any) -> None:  # Links, soft and to other files, are not visited.
+    def add(name: str, node: Any) -> None:  # Soft and external links are not visited.
         if not isinstance(node, h5py.Dataset):
             return
         if node.external or node.is_virtual:
             raise ValueError(f"{path} must hold its values itself. Received: {name!r}, kept in another file")
-        # Before anything is read: one element may be of any size, and there may be none.
+        # Checked before anything is read: an element may have any size, and there may be none.
         if node.shape is None or not (node.dtype.kind == "f" or _is_bfloat16(node) or node.dtype.kind in "iub"):
             raise ValueError(f"{path} must hold arrays of numbers. Received: {name!r} of {str(node.dtype)[:80]}")
         tensors[name] = Tensor(node.shape, lambda: _read(path, name))
@@ -43,7 +43,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
 
 
 def _is_bfloat16(node: Any) -> bool:
-    """HDF5 has no such type: Keras keeps its two bytes and says so beside them."""
+    """Whether values are bfloat16, which HDF5 lacks: Keras stores two raw bytes and an attribute."""
     return node.attrs.get("dtype") == "bfloat16" and node.dtype.kind == "V" and node.dtype.itemsize == 2
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face BERT directories, in and out. They are our own format, too: `preset.json` holds what theirs cannot."""
+"""Read and write Hugging Face BERT directories, also our own format: `preset.json` holds what theirs cannot."""
 
 import reprlib
 import shutil
@@ -23,7 +23,7 @@ CONFIG, PRESET = "config.json", "preset.json"
 OPTIONAL = (*TOKENIZER_FILES, *sentence_transformers.OPTIONAL)
 _FORMAT = 1
 
-# What `read` asks for, so that nothing else need be fetched: fnmatch patterns, single files first.
+# Files that `read` uses, so that no others need to be downloaded: fnmatch patterns, single files first.
 SETTINGS = (CONFIG, *TOKENIZER_FILES, PRESET, *sentence_transformers.SETTINGS)
 _NUMBER = "[0-9]" * 5
 SAFETENSORS_FILES = (SAFETENSORS, SAFETENSORS + INDEX, f"model-{_NUMBER}-of-{_NUMBER}.safetensors")
@@ -41,7 +41,7 @@ ARCHITECTURES = {
     "BertNextSentencePredictor": "BertForNextSentencePrediction",
     "BertPretrainer": "BertForPreTraining",
 }
-_LEFT_TO_RIGHT = "BertLMHeadModel"  # A causal BertMaskedLM, of the same weights.
+_LEFT_TO_RIGHT = "BertLMHeadModel"  # A causal BertMaskedLM, with the same weights.
 
 _WITH_CLASSES = ("BertTextClassifier", "BertTokenClassifier")
 
@@ -52,10 +52,10 @@ def is_huggingface(directory: Path) -> bool:
 
 
 def read(directory: Path, load_weights: bool = True) -> Checkpoint:
-    """Read a directory of `config.json`, weights, the tokenizer's files, and `preset.json` where it is ours.
+    """Read a directory with `config.json`, weights, the tokenizer's files, and `preset.json` if it is ours.
 
     Raises:
-        ValueError: A config field that we cannot honour, by its name, or a missing or unreadable file.
+        ValueError: A config field, which the message names, is not supported, or a file is missing or unreadable.
     """
     path = directory / CONFIG
     config = read_json(path)
@@ -94,17 +94,17 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
 
 
 def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any], names: Collection[str]) -> str:
-    """Our name of the class, of whose file the tensors have these names; a head that is none of ours counts as none."""
+    """Return our name of the class of a file with these tensor names; an unknown head counts as none."""
     architectures = typed(path, config, "architectures", list, None)
     if architectures:
         if "model_type" not in config and not str(architectures[0]).startswith("Bert"):
             raise ValueError(f"{path}: `architectures` must be BERT's. Received: {reprlib.repr(architectures[0])}")
-        # The first of ours that has their class.
+        # The first of our classes that corresponds to theirs.
         classes = [*ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
         name = next((ours for ours, theirs in classes if theirs == architectures[0]), "BertBackbone")
     elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
-    else:  # Files of before 2020 do not say. A classifier is told by labels, too: others call its tensors the same.
+    else:  # Files from before 2020 do not say. A classifier must also have labels: others use the same tensor names.
         is_classifier = any(config.get(field) for field in ("id2label", "num_labels", "problem_type"))
         is_classifier = is_classifier and (not names or "classifier.weight" in names)
         name = class_by_head(names) or ("BertTextClassifier" if is_classifier else "BertBackbone")
@@ -112,7 +112,7 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
 
 
 def _by_loss(path: Path, config: dict[str, Any]) -> str:
-    """What `BertForSequenceClassification` is: without a word, one label means regression, of which ours has one."""
+    """Return our class for `BertForSequenceClassification`: one label means regression by default; ours has one."""
     labels = read_classes(path, config)["num_classes"]
     problem = config.get("problem_type") or ("regression" if labels == 1 else "classification")
     if problem != "regression":
@@ -121,7 +121,7 @@ def _by_loss(path: Path, config: dict[str, Any]) -> str:
 
 
 def _read_head(path: Path, config: dict[str, Any], class_name: str, are_named: bool) -> dict[str, Any]:
-    """The arguments of the head, empty where we know none."""
+    """Return the arguments of the head, empty if it has none."""
     if class_name not in (*_WITH_CLASSES, "BertTextRegressor", "BertMultipleChoice"):
         return {}
     dropout = typed(path, config, "classifier_dropout", float, None)
@@ -135,13 +135,13 @@ def _read_head(path: Path, config: dict[str, Any], class_name: str, are_named: b
 
 
 def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: str | None = None) -> None:
-    """Write what `read` reads and transformers opens, into an existing directory.
+    """Write a directory that `read` and transformers can load.
 
     Args:
-        directory: Where.
-        checkpoint: What.
+        directory: An existing directory.
+        checkpoint: The checkpoint.
         card: Whether to write a model card, too.
-        license: What the card names, the hub's name of it.
+        license: License that the card names, by the hub's name.
     """
     from safetensors.numpy import save_file
 
@@ -164,7 +164,7 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
     tensors = split_tensors(checkpoint.arrays, prefix)
     write_json(directory / CONFIG, config)
     save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
-    shutil.copymode(directory / CONFIG, directory / SAFETENSORS)  # safetensors makes files that nobody else can read.
+    shutil.copymode(directory / CONFIG, directory / SAFETENSORS)  # safetensors' files are readable by their owner only.
     if checkpoint.vocabulary is not None:
         length = checkpoint.sequence_length or backbone["max_sequence_length"]
         fields = write_tokenizer(directory, checkpoint.vocabulary, checkpoint.tokenizer, length)

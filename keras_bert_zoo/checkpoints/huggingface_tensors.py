@@ -1,6 +1,7 @@
-"""The tensor names of Hugging Face's BERT and ours, both ways.
+"""Conversion between the tensor names of Hugging Face's BERT and ours.
 
-Theirs are PyTorch's: linear weights `[out, in]`, query, key and value apart. Ours are the paths of the Keras variables.
+Theirs are PyTorch's: linear weights are `[out, in]`, and query, key and value are separate. Ours are the paths of the
+Keras variables.
 """
 
 from collections.abc import Collection, Mapping
@@ -77,7 +78,7 @@ _NEXT_SENTENCE = [
     Template("nsp/kernel", ("cls.seq_relationship.weight",), transposed=True),
     Template("nsp/bias", ("cls.seq_relationship.bias",)),
 ]
-# Each of our classes with the tensors of its head: several call theirs as text classifiers do.
+# Each of our classes with the tensors of its head; several have the same names as those of text classifiers.
 HEADS: dict[str, list[Template]] = {
     "BertBackbone": [],
     "BertTextEmbedder": [],
@@ -91,7 +92,7 @@ HEADS: dict[str, list[Template]] = {
     "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,
 }
 
-# Copies that older files hold of tied tensors.
+# Copies of tied tensors in older files.
 _TIED = {
     "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -100,7 +101,7 @@ _TIED = {
 # A buffer of positions that older versions of transformers wrote; it holds 0, 1, 2, ….
 _BUFFERS = {"embeddings.position_ids"}
 
-# What LayerNorm's weights were called in the first PyTorch ports.
+# Names of LayerNorm's weights in the first PyTorch ports.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
@@ -111,26 +112,26 @@ def _templates(prefix: str, heads: list[Template]) -> list[Template]:
     ]
 
 
-# Whose tensors have names that no other class' have, the one that has most first.
+# Classes whose head has tensor names that no other class has, those with the most tensors first.
 _TOLD_BY_HEAD = ("BertPretrainer", "BertMaskedLM", "BertNextSentencePredictor", "BertQuestionAnswerer")
 
 
 def class_by_head(names: Collection[str]) -> str | None:
-    """Our class that has a head of these tensors, where only one has."""
+    """Return our class whose head has these tensors, if only one has."""
     modern = set(map(_modern, names))
     return next((ours for ours in _TOLD_BY_HEAD if all(modern.issuperset(t.theirs) for t in HEADS[ours])), None)
 
 
 def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyArrays, tuple[str, ...]]:
-    """Their tensors as our arrays, and the names that have no place.
+    """Return their tensors as our arrays, and the names that have no place.
 
     Args:
-        tensors: By their names.
-        class_name: Our name of the class that the file is of.
+        tensors: Tensors by name.
+        class_name: Our name of the file's class.
     """
     tensors = {_modern(name): tensor for name, tensor in tensors.items()}
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in tensors) else ""
-    # The released models call themselves BertForMaskedLM and have the other head of pre-training, too.
+    # The released models call themselves BertForMaskedLM but also have the other head of pre-training.
     heads = HEADS["BertPretrainer" if class_name == "BertMaskedLM" else class_name]
     known = {prefix + name for name in _BUFFERS}
     if _MASKED_LM[0] in heads:
@@ -144,7 +145,7 @@ def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyAr
 
 
 def _copies(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """By the names of copies they and what they should be tied to."""
+    """Return name of a copy -> the copy and the tensor to which it should be tied."""
     originals = {copy: tensors.get(name, tensors.get(prefix + name)) for copy, name in _TIED.items()}
     return {
         copy: (tensors[copy], original)
@@ -154,7 +155,7 @@ def _copies(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, tuple[Tenso
 
 
 def _once_tied(tensor: Tensor, copies: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
-    """A tensor that a masked LM alone asks for, which is refused then where a copy is none; other tasks need no tie."""
+    """Check the copies when `tensor` is read, which only a masked LM does; other tasks need no tied tensors."""
 
     def read() -> np.ndarray:
         for copy, (theirs, original) in copies.items():
@@ -173,6 +174,6 @@ def _modern(name: str) -> str:
 
 
 def split_tensors(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Our arrays as their tensors, float32; an array without a place on their side is a `ValueError`."""
+    """Return our arrays as their float32 tensors; an array without a place there raises a `ValueError`."""
     heads = [template for head in HEADS.values() for template in head]
     return split_arrays(arrays, _templates(prefix, heads), "Hugging Face's BERT")

@@ -1,46 +1,47 @@
-"""The tokenizer's files of a BERT directory: `vocab.txt`, `tokenizer_config.json`, `tokenizer.json`."""
+"""Read and write the tokenizer files of a BERT directory: `vocab.txt`, `tokenizer_config.json`, `tokenizer.json`."""
 
 import reprlib
 from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.files import TEXT_BYTES, check_size, read_json, typed
+from keras_bert_zoo.text.characters import LONGEST_WORD
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
 
 VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
-# Of transformers before 4.34; since then the config has what was added, and since 5 tokenizer.json.
+# Of transformers before 4.34; since then the config holds added tokens, and since 5 tokenizer.json does.
 _ADDED, _SPECIAL_MAP = "added_tokens.json", "special_tokens_map.json"
 FILES = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, _ADDED, _SPECIAL_MAP)
 
-# Fields of tokenizer_config.json and special_tokens_map.json with more tokens that are never cut.
+# Fields of tokenizer_config.json and special_tokens_map.json with more tokens that are never split.
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
 
-# transformers' names for "what tokenizer.json says".
+# transformers' class names that mean "as tokenizer.json says".
 _AS_JSON_SAYS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-# Fields of tokenizer_config.json that would change the tokens, with the only values we honour.
+# Fields of tokenizer_config.json that would change the tokens, with the only values we support.
 _REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
     "tokenizer_class": ("BertTokenizer", "BertTokenizerFast", *_AS_JSON_SAYS, None),
-    "word_tokenizer_type": (None,),  # Of Japanese ones.
+    "word_tokenizer_type": (None,),  # Of Japanese tokenizers.
     "subword_tokenizer_type": (None,),
     "do_basic_tokenize": (True, None),
     "never_split": ([], None),
 }
 
-# Theirs in tokenizer_config.json, theirs in tokenizer.json's normalizer, BertTokenizer's, default.
+# Name in tokenizer_config.json, name in tokenizer.json's normalizer, name in BertTokenizer, default.
 _OPTIONS: list[tuple[str, str, str, bool | None]] = [
     ("do_lower_case", "lowercase", "lowercase", True),
     ("strip_accents", "strip_accents", "strip_accents", None),
     ("tokenize_chinese_chars", "handle_chinese_chars", "split_chinese", True),
 ]
 
-# What tokenizer.json must say to mean BERT's tokenisation. `truncation` and `padding` there are the last call's, and
-# `decoder` is not asked.
+# What tokenizer.json must say to mean BERT's tokenisation. Its `truncation` and `padding` are those of the last call,
+# and its `decoder` is ignored.
 _MODEL = {
-    "type": ("WordPiece", None),  # Early files leave it out.
+    "type": ("WordPiece", None),  # Early files omit it.
     "unk_token": ("[UNK]",),
     "continuing_subword_prefix": ("##",),
-    "max_input_chars_per_word": (100,),
+    "max_input_chars_per_word": (LONGEST_WORD,),
 }
 _SPECIAL = {"single_word": (False,), "lstrip": (False,), "rstrip": (False,)}
 
@@ -48,15 +49,15 @@ _SPECIAL = {"single_word": (False,), "lstrip": (False,), "rstrip": (False,)}
 def read_tokenizer(
     directory: Path, lowercase: bool = True, class_name: Any = None
 ) -> tuple[list[str] | None, dict[str, Any], int | None]:
-    """The vocabulary, `BertTokenizer`'s other arguments, and the longest input; None for what the files do not say.
+    """Return the vocabulary, `BertTokenizer`'s other arguments and the longest input, or None where no file says.
 
-    `vocab.txt` and `tokenizer_config.json` come first; `tokenizer.json`, which must have the same vocabulary, says what
-    one of them would that is missing or leaves it to it.
+    `vocab.txt` and `tokenizer_config.json` take precedence. `tokenizer.json`, which must have the same vocabulary,
+    counts if one of them is missing or refers to it.
 
     Args:
         directory: Where the files are.
-        lowercase: What to take where no file says.
-        class_name: The tokenizer's class where `tokenizer_config.json` does not name it.
+        lowercase: The value if no file says.
+        class_name: The tokenizer's class if `tokenizer_config.json` does not name it.
     """
     path = directory / TOKENIZER_CONFIG
     config = read_json(path) if path.is_file() else None
@@ -68,7 +69,7 @@ def read_tokenizer(
         words = _in_order(whole, typed(whole, typed(whole, document, "model", dict, {}), "vocab", dict, {}))
         if vocabulary is None or config is None or config.get("tokenizer_class") in _AS_JSON_SAYS:
             options = _options_of_json(whole, document)
-        if vocabulary is not None and words not in ([], vocabulary):  # transformers leaves an old one where it was.
+        if vocabulary is not None and words not in ([], vocabulary):  # transformers does not delete an old one.
             raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: other ones")
         vocabulary = words if vocabulary is None else vocabulary
         _check_added(whole, typed(whole, document, "added_tokens", list, []), vocabulary)
@@ -93,7 +94,7 @@ def read_tokenizer(
 
 
 def read_tokens(directory: Path) -> list[str] | None:
-    """The tokens of `vocab.txt`, or None without one."""
+    """Return the tokens of `vocab.txt`, or None without one."""
     path = directory / VOCABULARY
     if not path.is_file():
         return None
@@ -109,7 +110,7 @@ def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, A
 
 
 def _options_of_json(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """`BertTokenizer`'s other arguments, once all of the file means BERT's tokenisation."""
+    """Return `BertTokenizer`'s other arguments if all of the file means BERT's tokenisation."""
     model, normalizer, pre_tokenizer, template = (
         typed(path, document, name, dict, {}) for name in ("model", "normalizer", "pre_tokenizer", "post_processor")
     )
@@ -159,7 +160,7 @@ def _check_more_special(path: Path, config: dict[str, Any]) -> None:
 
 
 def _entry(token: Any, number: Any) -> dict[str, Any]:
-    """A token that was added to the vocabulary, as `tokenizer.json` has it."""
+    """Return an added token in the form of `tokenizer.json`."""
     return {
         **dict.fromkeys(_SPECIAL, False),
         **(token if isinstance(token, dict) else {"content": token}),
@@ -168,8 +169,8 @@ def _entry(token: Any, number: Any) -> dict[str, Any]:
 
 
 def _check_template(path: Path, template: dict[str, Any]) -> None:
-    """`[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`, the second text's segments 1."""
-    if template.get("type") == "BertProcessing":  # The same in one word.
+    """Require `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, with segment 1 for the second text."""
+    if template.get("type") == "BertProcessing":  # Means the same.
         return
     _check(path, template, {"type": ("TemplateProcessing",)})
 

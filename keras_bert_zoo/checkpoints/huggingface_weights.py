@@ -1,4 +1,4 @@
-"""The weight files of a Hugging Face directory: one or several, safetensors or PyTorch's own."""
+"""Read the weight files of a Hugging Face directory: one or several, safetensors or PyTorch's own."""
 
 import re
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from keras_bert_zoo.files import read_json, typed
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
-# safetensors' names of the floats that we take; NumPy has no type for some of the others.
+# safetensors' names of the float types that we support; NumPy has no type for some of the others.
 _KINDS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _PLAIN_NAME = re.compile(r"\w[\w.-]{0,200}")
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
-    """The tensors by their names; of several files safetensors comes first, and one file before shards."""
+    """Return the tensors by name; safetensors takes precedence, and within a format one file over shards."""
     for name, read in ((SAFETENSORS, read_safetensors), (PYTORCH, pytorch.read)):
         if (directory / name).is_file():
             return read(directory / name)
@@ -32,7 +32,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+    """Return the tensors of a safetensors file by name."""
     import safetensors
 
     try:
@@ -56,7 +56,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     places = typed(index, read_json(index), "weight_map", dict, {})
     shards: dict[str, dict[str, Tensor]] = {}
     for name in sorted(set(map(str, places.values()))):
-        # An index leads to its neighbours, nowhere else.
+        # An index may only refer to files beside it.
         if not _PLAIN_NAME.fullmatch(name):
             raise ValueError(f"{index}: `weight_map` must hold plain file names. Received: {name[:80]!r}")
         if not (index.parent / name).is_file():

@@ -1,4 +1,4 @@
-"""keras-hub's preset directories: JSON of Keras objects, a vocabulary and weights in HDF5. Nothing in them is run."""
+"""Read keras-hub's presets: JSON of Keras objects, a vocabulary and weights in HDF5. Nothing in them is executed."""
 
 import logging
 import math
@@ -21,16 +21,16 @@ CONFIG, TASK, PREPROCESSOR, TOKENIZER = "config.json", "task.json", "preprocesso
 VOCABULARY = "assets/tokenizer/vocabulary.txt"
 WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 
-# What `read` asks for.
+# Files that `read` uses.
 SETTINGS = (CONFIG, TASK, PREPROCESSOR, TOKENIZER, VOCABULARY)
 FILES = (WEIGHTS, TASK_WEIGHTS)
 
-# keras-nlp is what it was called before 2024.
+# It was called keras-nlp before 2024.
 _REGISTERED = re.compile(r"keras_(?:hub|nlp)>(\w+)")
 _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length")
-# What their BertBackbone has no arguments for.
+# Our arguments that their BertBackbone does not have.
 _FIXED = {"activation": "gelu_new", "layer_norm_epsilon": 1e-12, "initializer_range": 0.02, "causal": False}
-# What their tokenizer may be told, with the only values that BERT's has.
+# Options of their tokenizer, with the only values that BERT's has.
 _TOKENIZER: dict[str, Any] = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]", "special_tokens": None}
 
 _ATTENTION = "encoder/layer_{i}/_self_attention_layer"
@@ -81,7 +81,7 @@ _logger = logging.getLogger("keras_bert_zoo")
 
 
 def is_keras_hub(directory: Path) -> bool:
-    """Whether a directory is in this format; Hugging Face's configs have the same name."""
+    """Whether a directory is in this format; Hugging Face's configs have the same file name."""
     path = directory / CONFIG
     return path.is_file() and _registered(read_json(path)) is not None
 
@@ -90,7 +90,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     """Read a directory that keras-hub's `save_to_preset` wrote for BERT.
 
     Raises:
-        ValueError: Another model's, a field that we cannot honour, by its name, or a missing or unreadable file.
+        ValueError: The model is not BERT, a (named) field is not supported, or a file is missing or unreadable.
     """
     path = directory / CONFIG
     document = read_json(path)
@@ -145,7 +145,7 @@ def _read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
-    """The name of the class, which is ours too, and its head's arguments."""
+    """Return the name of the class, which is the same as ours, and its head's arguments."""
     document = _read_if_there(path)
     class_name = _registered(document)
     if class_name == "BertClassifier":  # As it was called before 2024.
@@ -157,7 +157,7 @@ def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
         pooling = typed(path, config, "pooling_mode", str, "mean")
         return class_name, {"pooling": pooling, "normalize": typed(path, config, "normalize", bool, True)}
     if class_name == "BertMaskedLM":
-        # Theirs has the exact GELU and an epsilon of 1e-5 in the head alone; no BERT config has a place for that.
+        # Theirs has the exact GELU and an epsilon of 1e-5 in the head only, which no BERT config can express.
         _logger.warning("%s: the head is computed as BERT's; probabilities differ from keras-hub's by some 1e-3", path)
         return class_name, {}
     activation = config.get("activation")
@@ -183,7 +183,7 @@ def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
     for name, only in _TOKENIZER.items():
         if config.get(name, only) != only:
             raise ValueError(f"{path}: `{name}` must be {only!r}. Received: {reprlib.repr(config[name])}")
-    # Theirs keeps accents unless told otherwise, even where it lower-cases.
+    # Theirs keeps accents by default, even if it lower-cases.
     options = {name: typed(path, config, name, bool, False) for name in ("lowercase", "strip_accents")}
     return vocabulary, {**options, "split_chinese": True}
 
@@ -195,7 +195,7 @@ def _read_length(path: Path, longest: int) -> int | None:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors by their places below `layers/`, as matrices, what an optimiser keeps left out."""
+    """Return tensors by their paths below `layers/`, as matrices, without those of an optimizer."""
     tensors = {}
     for name, tensor in read_hdf5(path).items():
         if name.startswith("layers/"):
@@ -206,7 +206,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _flat(name: str, tensor: Tensor) -> Tensor:
-    """Attention's weights, which are split by heads, as a linear layer's."""
+    """Reshape attention's weights, which are split by heads, to a linear layer's."""
     place = re.search(r"/(query|key|value|output)_dense/vars/(\d)$", name)
     if place is None:
         return tensor

@@ -1,8 +1,8 @@
-"""As much of a pickle as a PyTorch state dict needs, and no more.
+"""Read only those parts of a pickle that a PyTorch state dict needs.
 
-A pickle is a program for a stack machine; Python's own machine imports what the program names and calls it. This one
-knows the instructions below, looks names up in a table of its own and calls nothing else, so a pickle that holds more
-than tensors is refused by name and none of it runs.
+A pickle is a program for a stack machine. Python's own machine imports and calls what the program names. This one knows
+only the instructions below and calls only functions in a table of its own. So a pickle that holds more than tensors is
+rejected, with a message that names what, and nothing in it is executed.
 """
 
 import io
@@ -10,7 +10,7 @@ import pickletools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# Thousands of times a BERT's; every pickle is read whole.
+# Thousands of times the size of a BERT's; every pickle is read as a whole.
 MOST_BYTES = 16 * 2**20
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -21,18 +21,18 @@ _MARK = object()
 
 
 class Global:
-    """A name that a pickle may ask for, and what calling it gives."""
+    """A name that a pickle may use, and the function that a call of it runs."""
 
     def __init__(self, name: str, call: Callable[..., Any] | None = None) -> None:
         self.name, self.call = name, call
 
 
 class PickleError(ValueError):
-    """What a pickle holds instead of tensors."""
+    """A pickle without tensors only; the message says what it holds."""
 
 
 def checked_pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Pairs for a dict of strings: integers can all have one hash, and a deeply nested tuple's would crash Python."""
+    """Yield pairs with string keys: integers can share one hash, and hashing deeply nested tuples crashes Python."""
     for key, value in pairs:
         if not isinstance(key, str):
             raise PickleError(f"a {type(key).__name__} as a key")
@@ -40,22 +40,22 @@ def checked_pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]
 
 
 def load(stream: io.BytesIO, names: dict[str, Global], resolve: Callable[[Any], Any]) -> Any:
-    """Run the pickle at the stream's position and leave the stream behind it.
+    """Run the pickle at the stream's position and leave the stream at its end.
 
     Args:
-        stream: In memory, so that a length which lies takes no more than what is there.
-        names: What may be asked for, by `"module name"`.
-        resolve: Gives the object of a persistent id, which is how PyTorch refers to storages.
+        stream: In memory, so that a false length reads no more than what is there.
+        names: Names that may be used, by `"module name"`.
+        resolve: Returns the object of a persistent id, by which PyTorch refers to storages.
 
     Raises:
-        PickleError: An instruction or a name that a state dict does not need, or a broken pickle.
+        PickleError: The pickle is broken, or has an instruction or name that a state dict does not need.
     """
     try:
         return _Machine(names, resolve).run(stream)
     except PickleError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-        # All that is left to go wrong: an end too early, or an instruction without its operands on the stack.
+        # What can still go wrong: an early end, or an instruction without its operands on the stack.
         raise PickleError(f"a broken pickle ({type(error).__name__})") from None
 
 
@@ -118,7 +118,7 @@ class _Machine:
             raise PickleError(f"the instruction {name}")
 
     def _spend(self, *values: Any) -> None:
-        """Count what calls go through: a few bytes may hand one long list to each of a million."""
+        """Limit the values that calls process: a few bytes could pass one long list to a million calls."""
         self._left -= sum(len(value) for value in values if isinstance(value, (tuple, list, dict)))
         if self._left < 0:
             raise PickleError("calls of more values than it holds")

@@ -1,7 +1,7 @@
-"""`pytorch_model.bin` without PyTorch, and without running what a pickle may hold.
+"""Read `pytorch_model.bin` without PyTorch, and without executing what its pickles may hold.
 
-Two formats: a zip archive with a pickle and one entry a storage (PyTorch 1.6 and newer), and before it five pickles in
-a row with the storages behind them. Tensors are views of storages: an offset, a shape and strides.
+There are two formats: a zip archive with a pickle and one entry per storage (PyTorch 1.6 and newer), and an older one
+of five consecutive pickles followed by the storages. Tensors are views of storages: an offset, a shape and strides.
 """
 
 import io
@@ -28,7 +28,7 @@ _KINDS = {
     "torch DoubleStorage": "float64",
     "torch LongStorage": "int64",
 }
-# PyTorch numbers storages.
+# PyTorch's keys of storages are numbers.
 _LONGEST_KEY = 100
 # Flat names below one folder, as PyTorch writes them.
 _ENTRY = re.compile(r"[^/\\]+/(\.?data/)?[^/\\]+")
@@ -48,10 +48,10 @@ class _View(NamedTuple):
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict, by their names.
+    """Return the tensors of a state dict by name.
 
     Raises:
-        ValueError: The file holds anything but tensors, or is broken; nothing of it has run.
+        ValueError: The file is broken or holds anything but tensors; nothing in it is executed.
     """
     try:
         with path.open("rb") as file:
@@ -63,7 +63,7 @@ def read(path: Path) -> dict[str, Tensor]:
             _check_place(view.storage, positions, size)
     except PickleError as error:
         raise ValueError(f"{path} must hold a state dict of tensors and nothing else. Received: {error}") from None
-    # zipfile raises the last one for a way of compression that it does not know.
+    # zipfile raises the last one for an unknown compression method.
     except (zipfile.BadZipFile, struct.error, ValueError, KeyError, EOFError, OSError, NotImplementedError) as error:
         raise ValueError(f"{path} must be a file of torch.save. Received: a broken one ({error})") from None
     tensors = {name: _tensor(path, view, positions[view.storage.key]) for name, view in views.items()}
@@ -82,7 +82,7 @@ def _tensor(path: Path, view: _View, position: int) -> Tensor:
 
 
 def _span(view: _View) -> int:
-    """How many values of the storage lie between the view's first and its last."""
+    """Return the number of the storage's values from the view's first to its last."""
     if 0 in view.shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
@@ -92,7 +92,7 @@ def _check_view(view: _View) -> None:
     numbers = (view.offset, *view.shape, *view.strides)
     if len(view.shape) != len(view.strides) or len(numbers) > 9 or not all(map(_is_size, numbers)):
         raise PickleError("a tensor whose offset, shape and strides are not natural numbers")
-    # Fewer values than elements: overlapping strides, by which a few bytes would pose as a giant.
+    # More elements than values means overlapping strides, by which a few bytes could be a giant tensor.
     if view.offset + _span(view) > view.storage.size or math.prod(view.shape) > _span(view):
         raise PickleError(
             f"a tensor of shape {view.shape}, strides {view.strides} and offset {view.offset} in a storage of "
@@ -195,7 +195,7 @@ def _content(file: io.BufferedReader, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _start(file: io.BufferedReader, entry: zipfile.ZipInfo) -> int:
-    """Where a stored entry's bytes begin: behind its own header, whose last two fields have lengths of their own."""
+    """Return where a stored entry's bytes begin: after its header, whose last two fields have variable lengths."""
     file.seek(entry.header_offset)
     signature, name, extra = struct.unpack("<4s22xHH", file.read(30))
     if signature != b"PK\x03\x04":

@@ -1,7 +1,7 @@
-"""What sentence-transformers adds to a Hugging Face directory: `modules.json` and a configuration for each module.
+"""Files that sentence-transformers adds to a Hugging Face directory: `modules.json` and a configuration per module.
 
-Its versions name the same modules and fields differently; both forms are read, and the older is written, which all its
-versions open.
+Its versions use different names for the same modules and fields. Both forms are read. The older is written, which all
+versions can open.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ OPTIONAL = (MODULES, PROMPTS, TRANSFORMER, POOLING, NORMALIZE)
 
 _CLASS = re.compile(r"sentence_transformers\.(?:\w+\.)+(\w+)")
 _PLAIN_NAME = re.compile(r"\w[\w-]{0,200}")
-# Each way of pooling with its name in the older form.
+# Each pooling mode with its name in the older form.
 _POOLING = {
     "mean": "pooling_mode_mean_tokens",
     "cls": "pooling_mode_cls_token",
@@ -39,16 +39,16 @@ _POOLING = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 _SUPPORTED = ("mean", "cls", "max")
-# Each is a file to read; the longest known lists have four.
+# Each module is a file to read; the longest known lists have four.
 _MOST_MODULES = 16
 
 _logger = logging.getLogger("keras_bert_zoo")
 
 
 def read_modules(directory: Path) -> tuple[Module, ...]:
-    """What `modules.json` lists, in its order, each with its configuration; nothing where there is no such file.
+    """Return the modules that `modules.json` lists, in order, with their configurations; none without the file.
 
-    Nothing is judged here, as only an embedder asks for it.
+    They are not validated here, as only an embedder uses them.
     """
     path = directory / MODULES
     if not path.is_file():
@@ -62,7 +62,7 @@ def read_modules(directory: Path) -> tuple[Module, ...]:
     modules = []
     for number, entry in enumerate(entries):
         kind, place = typed(path, entry, "type", str, ""), typed(path, entry, "path", str, "")
-        # A list of modules leads to its own folders, nowhere else.
+        # A list of modules may only refer to folders beside it.
         if place and not _PLAIN_NAME.fullmatch(place):
             raise ValueError(f"{path}: `path` must be a plain folder name. Received: {place[:80]!r}")
         settings = directory / place / ("config.json" if number else TRANSFORMER)
@@ -80,7 +80,7 @@ def _read_prompts(path: Path) -> dict[str, Any]:
 
 
 def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint of sentence-transformers' with what its modules say; a module that we have not is a `ValueError`."""
+    """Apply a sentence-transformers checkpoint's modules; one that is not supported raises a `ValueError`."""
     kinds = [_class_name(module.kind) for module in checkpoint.modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         known = ["Transformer", "Pooling", "Normalize"]
@@ -97,7 +97,7 @@ def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
     length = typed(place, config, "max_seq_length", int, checkpoint.sequence_length)
     tokenizer = dict(checkpoint.tokenizer)
     if typed(place, config, "do_lower_case", bool, False) and not tokenizer["lowercase"]:
-        # Theirs are lower-cased before the tokenizer, which then strips no accents where it did not.
+        # Theirs lower-cases before the tokenizer, which then strips accents only if it did before.
         tokenizer |= {"lowercase": True, "strip_accents": bool(tokenizer["strip_accents"])}
     return dataclasses.replace(
         checkpoint,
@@ -109,7 +109,7 @@ def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _class_name(kind: str) -> str:
-    """The class of one of their modules; a module of somebody else's has none."""
+    """Return the class name of one of their modules, or an empty string for other modules."""
     match = _CLASS.fullmatch(kind)
     return match[1] if match else ""
 
@@ -138,7 +138,7 @@ def _check_normalize(modules: tuple[Module, ...]) -> None:
 
 
 def _read_pooling(config: dict[str, Any]) -> str:
-    if not config:  # They write the width at least; without it the way of pooling would be a guess.
+    if not config:  # They write at least the width; without a config the mode would be a guess.
         raise ValueError(f"{MODULES}: the Pooling must have its config.json. Received: none, or an empty one")
     modes = config.get("pooling_mode")
     if modes is None:
@@ -150,7 +150,7 @@ def _read_pooling(config: dict[str, Any]) -> str:
 
 
 def write_modules(directory: Path, checkpoint: Checkpoint) -> None:
-    """Write what makes a Hugging Face directory one of sentence-transformers'."""
+    """Write the files that make a Hugging Face directory one of sentence-transformers'."""
     head, width = checkpoint.head, checkpoint.backbone["hidden_dim"]
     folders = {"Transformer": "", "Pooling": POOLING} | ({"Normalize": NORMALIZE} if head["normalize"] else {})
     modules = [

@@ -1,4 +1,4 @@
-"""What shapes a configuration asks for, so that it can be held against a file before a model takes memory."""
+"""The shapes of a configuration's weights, checked against a file before a model takes memory."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _MOST_CLASSES = 1_000_000
 
 
 def backbone_shapes(backbone: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight of a `BertBackbone`, by path."""
+    """Return the shape of every weight of a `BertBackbone` by path."""
     width, inner = backbone["hidden_dim"], backbone["intermediate_dim"]
     norm: dict[str, tuple[int, ...]] = {"gamma": (width,), "beta": (width,)}
     shapes: dict[str, tuple[int, ...]] = {
@@ -43,7 +43,7 @@ def backbone_shapes(backbone: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def check_layers(path: Path, name: str, stated: int, arrays: Mapping[str, Any]) -> None:
-    """Hold a config's number of layers, the field `name` of `path`, against the weights."""
+    """Check a config's number of layers, the field `name` of `path`, against the weights."""
     layers = sum(array.endswith("/attention/qkv/kernel") for array in arrays)
     if layers != stated:
         raise ValueError(
@@ -52,10 +52,10 @@ def check_layers(path: Path, name: str, stated: int, arrays: Mapping[str, Any]) 
 
 
 def check_shapes(checkpoint: Checkpoint) -> None:
-    """Hold the configuration against the file's headers, or without weights against what anybody could mean.
+    """Check the configuration against plausible limits and, with weights, against the file's headers.
 
     Raises:
-        ValueError: A weight of the backbone is missing, a weight has another shape, or the model would be absurd.
+        ValueError: A weight of the backbone is missing, a weight has another shape, or the model is too large.
     """
     backbone, classes = checkpoint.backbone, checkpoint.head.get("num_classes", 0)
     if backbone["num_layers"] > MOST_LAYERS:

@@ -1,8 +1,8 @@
-"""Checkpoints of google-research/bert, in and out: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
+"""Read and write checkpoints of google-research/bert: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
 
-Its own code keeps fields of `bert_config.json` that it does not know (modeling.py, `BertConfig.from_dict`) and has the
-rest on the command line, so names of classes and our settings are there, and what `vocab.txt` does not say about the
-tokenizer in a `tokenizer_config.json`.
+Its own code keeps unknown fields of `bert_config.json` (modeling.py, `BertConfig.from_dict`) and takes the rest from
+the command line. So that file also holds class names and our settings. A `tokenizer_config.json` holds what `vocab.txt`
+does not say about the tokenizer.
 """
 
 import logging
@@ -29,13 +29,13 @@ from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 
-# The head of run_classifier.py; its dropout is written there, not in the config.
+# The head of run_classifier.py, which sets its dropout in code, not in the config.
 _CLASSIFIER = [
     Template("classifier/kernel", ("output_weights",), transposed=True),
     Template("classifier/bias", ("output_bias",)),
 ]
 _HEAD_DROPOUT = 0.1
-# That of run_squad.py.
+# The head of run_squad.py.
 _SPANS = [
     Template("spans/kernel", ("cls/squad/output_weights",), transposed=True),
     Template("spans/bias", ("cls/squad/output_bias",)),
@@ -57,7 +57,7 @@ _NEXT_SENTENCE = [
     Template("nsp/kernel", ("cls/seq_relationship/output_weights",), transposed=True),
     Template("nsp/bias", ("cls/seq_relationship/output_bias",)),
 ]
-# Each of our classes with a head of its scripts; a checkpoint is of the first whose weights it has.
+# Each of our classes with a head of its scripts; a checkpoint is of the first class whose weights it has.
 _HEADS = {
     "BertTextClassifier": _CLASSIFIER,
     "BertQuestionAnswerer": _SPANS,
@@ -68,12 +68,12 @@ _HEADS = {
 }
 _TEMPLATES = [*_CLASSIFIER, *_SPANS, *_MASKED_LM, *_NEXT_SENTENCE]
 
-# What its code has no choice of, and the activations that it knows (modeling.py).
+# What its code fixes, and the activations that it knows (modeling.py).
 _FIXED = {"layer_norm_epsilon": 1e-12, "causal": False}
 _ACTIVATIONS = ("gelu", "relu", "tanh")
 _WITHOUT = ("layer_norm_eps", "is_decoder")
 
-# What the optimiser keeps is no weight of the model.
+# The optimizer's variables are not weights of the model.
 _OPTIMIZER = re.compile(r"global_step|.*/adam_[mv]")
 
 _logger = logging.getLogger("keras_bert_zoo")
@@ -88,7 +88,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     """Read a directory as google-research/bert releases it, or as its scripts write it.
 
     Raises:
-        ValueError: A config field that we cannot honour, by its name, or a missing or unreadable file.
+        ValueError: A config field, which the message names, is not supported, or a file is missing or unreadable.
     """
     # `hidden_act="gelu"` is the exact GELU here as everywhere: the original's code has had the tanh form since 2019,
     # the released models were trained with either, and Hugging Face's copies of them compute the exact one.
@@ -127,10 +127,10 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
 
 
 def write(directory: Path, checkpoint: Checkpoint) -> None:
-    """Write what `read` and google-research/bert's scripts read, into an existing directory.
+    """Write into an existing directory what `read` and google-research/bert's scripts load.
 
     Raises:
-        ValueError: What this layout cannot hold, by its name.
+        ValueError: The layout cannot hold a property, which the message names.
     """
     _check_fits(checkpoint)
     backbone = checkpoint.backbone
@@ -158,7 +158,7 @@ def _check_fits(checkpoint: Checkpoint) -> None:
         "multi_label": (checkpoint.head.get("multi_label", False), (False,)),
     }
     if checkpoint.vocabulary is not None:
-        lowercase = options["lowercase"]  # Its tokenizer strips accents where it lower-cases.
+        lowercase = options["lowercase"]  # Its tokenizer strips accents if it lower-cases.
         held["strip_accents"] = (options["strip_accents"], (None, lowercase))
         held["split_chinese"] = (options["split_chinese"], (True,))
     for name, (value, allowed) in held.items():
@@ -172,7 +172,7 @@ def _class_name(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _is_uncased(directory: Path) -> bool:
-    """The original is told on the command line; the vocabulary of an uncased model has no capital letter."""
+    """Whether the vocabulary has no capital letters; the original takes this from the command line."""
     tokens = read_tokens(directory) or []
     capital = next(
         (token for token in tokens if re.search("[A-Z]", token) and not re.fullmatch(r"\[.*\]", token)), None
@@ -188,7 +188,7 @@ def _read_arrays(directory: Path) -> tuple[LazyArrays, tuple[str, ...]]:
 
 
 def _renamed(template: Template) -> Template:
-    """PyTorch's names came from TensorFlow's by a rule; this is the way back. Kernels are `[in, out]` as ours are."""
+    """Convert PyTorch's names back to TensorFlow's, from which they come. Kernels are `[in, out]` like ours."""
 
     def rename(name: str) -> str:
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")

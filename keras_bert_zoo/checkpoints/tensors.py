@@ -1,4 +1,4 @@
-"""Other people's tensors as our arrays and back: every format has a table, and this goes by any table."""
+"""Convert other formats' tensors to our arrays and back, by a table for each format."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import LazyArrays, Tensor
 
-# Half-precision tensors of ml_dtypes are of the kind "V" to NumPy.
+# By name: to NumPy, half-precision tensors of ml_dtypes are of the kind "V".
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # More than any BERT has; a file that names more would keep Keras busy for hours.
@@ -18,11 +18,11 @@ MOST_LAYERS = 1000
 
 
 class Template(NamedTuple):
-    """Where an array of ours is on their side.
+    """The tensors of another format that correspond to an array of ours.
 
     Attributes:
-        ours: The path of our variable; `{i}` is the layer's number, on their side too.
-        theirs: Names of tensors; several are one array on ours, side by side.
+        ours: The path of our variable; `{i}` is the layer's number, also in `theirs`.
+        theirs: Names of tensors; several are concatenated to one array of ours.
         transposed: Whether theirs is `[out, in]`.
     """
 
@@ -32,7 +32,7 @@ class Template(NamedTuple):
 
 
 def join_tensors(tensors: Mapping[str, Tensor], templates: Iterable[Template]) -> tuple[LazyArrays, tuple[str, ...]]:
-    """Their tensors as our float32 arrays, and the names that have no place."""
+    """Return their tensors as our float32 arrays, and the names that have no place."""
     left = set(tensors)
     layers = sorted({int(m[1]) for name in left if (m := re.search(r"\bencoder[./]layer[._](\d{1,4})[./]", name))})
     arrays: dict[str, Tensor] = {}
@@ -59,7 +59,7 @@ def _join(parts: dict[str, Tensor], transposed: bool) -> Tensor:
 
 
 def split_arrays(arrays: Mapping[str, np.ndarray], templates: Iterable[Template], layout: str) -> dict[str, np.ndarray]:
-    """Our arrays as their float32 tensors; an array without a place in the `layout` is a `ValueError`."""
+    """Return our arrays as their float32 tensors; an array without a place in `layout` raises a `ValueError`."""
     places = {template.ours: template for template in templates}
     tensors = {}
     for ours, array in arrays.items():
@@ -74,7 +74,7 @@ def split_arrays(arrays: Mapping[str, np.ndarray], templates: Iterable[Template]
 
 
 def check_kind(name: str, kind: str) -> None:
-    """Refuse a tensor of other values than floats."""
+    """Reject a tensor whose values are not floats."""
     if kind not in _FLOATS:
         raise ValueError(f"Weights must be of one of the kinds {', '.join(_FLOATS)}. Received: {name} of {kind}")
 
@@ -85,7 +85,7 @@ def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def float_dtype(kind: str) -> np.dtype:
-    """The little-endian type of a kind's name, `bfloat16` among them."""
+    """Return the little-endian dtype of a kind's name, including `bfloat16`."""
     if kind == "bfloat16":
         from ml_dtypes import bfloat16  # Keras depends on it.
 
@@ -94,7 +94,7 @@ def float_dtype(kind: str) -> np.dtype:
 
 
 def read_values(path: Path, kind: str, count: int, offset: int) -> np.ndarray:
-    """`count` values of a file from the byte `offset` on."""
+    """Read `count` values of a file from byte `offset` on."""
     values = np.fromfile(path, float_dtype(kind), count=count, offset=offset)
     if values.size != count:
         raise ValueError(f"{path} must stay as it was while it is read. Received: a shorter file")
@@ -102,7 +102,7 @@ def read_values(path: Path, kind: str, count: int, offset: int) -> np.ndarray:
 
 
 def check_bytes(path: object, tensors: Mapping[str, Tensor], size: int) -> None:
-    """Refuse tensors that a file of `size` bytes cannot hold; tied weights may use the same bytes twice."""
+    """Reject tensors that a file of `size` bytes cannot hold; tied weights may use the same bytes twice."""
     claimed = sum(math.prod(tensor.shape) for tensor in tensors.values())
     if claimed > size:  # No weight takes fewer than two bytes.
         raise ValueError(f"{path} must hold the values of its tensors. Received: {size} bytes for {claimed} values")

@@ -10,9 +10,9 @@ from keras_bert_zoo.cli.memory import keep_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what is wrong with its arguments or files is one line on stderr and the exit status 2.
+    """Run a command. Errors in its arguments or files print one line on stderr and give the exit status 2.
 
-    Ctrl+C is one line, too, which says whether the same command goes on, and 130.
+    Ctrl+C also prints one line, which says whether the same command resumes, and gives the exit status 130.
     """
     parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {keras_bert_zoo.__version__}")

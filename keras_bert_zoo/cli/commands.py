@@ -1,4 +1,4 @@
-"""What the commands share: their help, and a configuration from a file and the options given beside it."""
+"""Shared by the commands: their help, and a configuration from a file overridden by options."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from keras_bert_zoo.files import read_json
 from keras_bert_zoo.presets.presets import names_directory
 
 Option = tuple[str, Callable[[str], Any], str]
-"""Name, what makes a value of its text, what it is."""
+"""Name, function from text to value, help."""
 
 FINISHED = "; finished before: nothing was trained"
 
@@ -25,7 +25,7 @@ def add_command(
     run: Callable[[argparse.Namespace], None],
     resumes: bool = False,
 ) -> argparse.ArgumentParser:
-    """A command that `run` carries out; `example` ends its help, `resumes` says that it goes on when run again."""
+    """Add a command that calls `run`; `example` ends its help, `resumes` says that running it again resumes it."""
     parser = commands.add_parser(
         name,
         help=summary,
@@ -38,13 +38,13 @@ def add_command(
 
 
 def add_options(parser: argparse.ArgumentParser, *options: Option) -> None:
-    """Options for the fields of a configuration, None where they are not given."""
+    """Add options for the fields of a configuration, None by default."""
     for name, kind, words in options:
         parser.add_argument(f"--{name}", type=kind, help=words)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """An option's value; argparse names this function where it is none."""
+    """Parse an option's value; argparse names this function if the value is no object."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(text)
@@ -52,7 +52,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def configured(kind: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a dataclass: those of the file `--config`, if any, and over them what the options say."""
+    """Return the fields of a dataclass from the file `--config`, if any, overridden by the options."""
     names = {field.name for field in fields(kind)}
     config = read_config(Path(options.config), names) if options.config else {}
     given = {name: getattr(options, name, None) for name in names}
@@ -60,7 +60,7 @@ def configured(kind: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_config(path: Path, names: set[str]) -> dict[str, Any]:
-    """The configuration that a run has written."""
+    """Read the configuration that a run has written."""
     if not path.is_file():
         raise ValueError(f"--config must be a file. Received: {path}")
     config = read_json(path)
@@ -71,13 +71,13 @@ def read_config(path: Path, names: set[str]) -> dict[str, Any]:
 
 
 def place(config: dict[str, Any], names: tuple[str, ...], begun: Path | None = None) -> dict[str, Any]:
-    """The configuration with its paths absolute, so that the file of a run holds from every directory.
+    """Make the paths of a configuration absolute, so that the file of a run is valid in every directory.
 
     Args:
         config: The configuration.
-        names: Its fields that may be paths. A preset's name stays, and an address such as `gs://`; a link is not
-            followed, as the file behind it may end otherwise.
-        begun: The file of a run that may have begun from Python: a path is then as it has it.
+        names: Fields that may be paths. A preset's name and an address such as `gs://` are kept. Links are not
+            resolved, because the target may have another suffix.
+        begun: The file of a run that may have been started from Python; paths equal to its own are kept.
     """
     before = read_json(begun) if begun is not None and begun.is_file() else {}
     placed = dict(config)

@@ -1,4 +1,4 @@
-"""What pre-training would take, from the console: `estimate`."""
+"""The command `estimate`: the cost of pre-training on other machines."""
 
 import argparse
 from typing import Any

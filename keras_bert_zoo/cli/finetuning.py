@@ -1,4 +1,4 @@
-"""Fine-tuning from the console: `finetune`, `tune`, `evaluate`, `predict`."""
+"""The commands for fine-tuning: `finetune`, `tune`, `evaluate`, `predict`."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ from keras_bert_zoo.tuning.sweep import GRIDS, SEARCHES
 
 _FILES = ("train", "dev")
 _PATHS = ("data", *_FILES, "preset")
-# What `tune` takes several values of.
+# Options that take several values in `tune`.
 _SWEPT = (
     ("preset", str, "what to start from"),
     ("learning-rate", float, "the peak (the grid's)"),
@@ -231,7 +231,7 @@ def _predict(options: argparse.Namespace) -> None:
     predict(_run(options), options.out, options.input, verbose=1)
 
 
-# --- What they share
+# --- shared
 
 
 def _run(options: argparse.Namespace) -> Run:
@@ -240,7 +240,7 @@ def _run(options: argparse.Namespace) -> Run:
 
 def _config(options: argparse.Namespace) -> dict[str, Any]:
     config = configured(Run, options)
-    if getattr(options, "data", None) is not None:  # It takes the place of the files that another run names.
+    if getattr(options, "data", None) is not None:  # It replaces the files that another run names.
         config = {name: value for name, value in config.items() if name not in _FILES or getattr(options, name, None)}
     for name in ("task", "preset"):
         if name not in config:

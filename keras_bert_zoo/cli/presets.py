@@ -1,4 +1,4 @@
-"""Presets from the console: `convert`, `upload`."""
+"""The commands for presets: `convert`, `upload`."""
 
 import argparse
 from typing import Any

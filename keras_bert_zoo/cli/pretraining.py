@@ -1,4 +1,4 @@
-"""Pre-training from the console: `vocab`, `prepare`, `records`, `pretrain`."""
+"""The commands for pre-training: `vocab`, `prepare`, `records`, `pretrain`."""
 
 import argparse
 import shlex
@@ -93,7 +93,7 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
 
 
 def _texts(options: argparse.Namespace) -> Any:
-    """Files, or a dict from each language to its files."""
+    """Return the files, or a dict from each language to its files."""
     if bool(options.files) == bool(options.language):
         raise ValueError(
             "files or --language must be given, and not both. Received: " + ("both" if options.files else "neither")
@@ -131,7 +131,7 @@ def _vocab(options: argparse.Namespace) -> None:
 
 
 def _is_vocabulary(path: Path) -> bool:
-    """By its first line: `--out *.txt` would name the first of the texts."""
+    """Check the first line, because `--out *.txt` would name the first of the texts."""
     with path.open("rb") as file:
         return file.readline(16).rstrip() == b"[PAD]"
 
@@ -254,7 +254,7 @@ def _pretrain(options: argparse.Namespace) -> None:
     if "data" not in config:
         raise ValueError("--data or --config must be given. Received: neither")
     if options.steps is not None and options.save_every is None:
-        config.pop("save_every", None)  # The file's belongs to the steps that it has.
+        config.pop("save_every", None)  # The file's value belongs to its number of steps.
     config = place(config, ("data", "preset", "validation", "vocab"), Path(options.out) / "run.json")
     model = pretrain(Run(**config), options.out, verbose=1)
     end = "" if model.history.epoch else FINISHED

@@ -1,4 +1,4 @@
-"""Readers of the official files: plain Python columns, exact errors."""
+"""Readers of official files: they return plain Python columns and raise precise errors."""
 
 from keras_bert_zoo.data.columns import Columns as Columns
 from keras_bert_zoo.data.conll import ConllSentences as ConllSentences

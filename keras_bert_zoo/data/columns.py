@@ -1,4 +1,4 @@
-"""What readers give: plain Python columns in the shape that `fit` takes."""
+"""The result of readers: plain Python columns in the form that `fit` takes."""
 
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +13,10 @@ class Columns(NamedTuple):
     """The examples of a file, in its order.
 
     Attributes:
-        x: A list of strings; for pairs a tuple of two such lists; for multiple choice a tuple of a list of strings and
-            a list of lists of strings, the choices of each example.
-        y: A list of class numbers, of floats in regression, or of names where the classes have no order yet; None
-            where the file has no labels.
+        x: A list of strings; for pairs a tuple of two such lists; for multiple choice a tuple of such a list and a list
+            of each example's choices, a list of strings.
+        y: A list of class numbers, of floats for regression, or of names if the classes have no order yet; None if the
+            file has no labels.
         class_names: Names of the classes in the order of their numbers, or None.
     """
 
@@ -31,7 +31,7 @@ def text_columns(
     read_label: Callable[[str, Any], Any] | None,
     class_names: Sequence[str] | None = None,
 ) -> Columns:
-    """Rows of a text or two and, where there is `read_label`, a label, None where it is withheld."""
+    """Collect rows of one or two texts and, with `read_label`, a label, for which it returns None if withheld."""
     first: list[str] = []
     second: list[str] = []
     y: list[Any] = []
@@ -53,10 +53,10 @@ def text_columns(
 
 
 def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int | None]:
-    """A function that turns a label, `place` before it, into its class number, or None where it is withheld.
+    """Return a function of `(place, label)` that returns the class number, or None if the label is withheld.
 
     Args:
-        *spellings: The labels in the order of the classes, once for each way to write them. Numbers are labels, too.
+        *spellings: The labels in the order of the classes, once for each spelling. Class numbers are also accepted.
     """
     numbers: dict[Any, int] = {}
     for labels in (*spellings, range(len(spellings[0]))):
@@ -74,7 +74,7 @@ def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int | None]:
 
 
 def withheld(y: Sequence[Any], places: Sequence[str]) -> bool:
-    """Whether the labels, each from its place, are withheld: all of them or none."""
+    """Return whether all labels, each from its place, are withheld; raise an error if only some are."""
     missing = [place for place, label in zip(places, y, strict=True) if label is None]
     if missing and len(missing) < len(y):
         raise ValueError(f"{missing[0]} must have a label, as others have. Received: -1")
@@ -82,12 +82,12 @@ def withheld(y: Sequence[Any], places: Sequence[str]) -> bool:
 
 
 def is_withheld(label: Any) -> bool:
-    """Whether this is what Hugging Face's data sets hold where a test set's labels are withheld."""
+    """Return whether this is -1, which Hugging Face's data sets hold where a test set's labels are withheld."""
     return isinstance(label, (int, float, np.number)) and bool(label == -1)
 
 
 def check_text(place: str, text: Any, name: str = "a text") -> None:
-    """Refuse what is no string, and half a surrogate pair, which JSON can escape and UTF-8 cannot hold."""
+    """Refuse values that are not strings, and lone surrogates, which JSON can escape and UTF-8 cannot encode."""
     if not isinstance(text, str):
         raise ValueError(f"{place}: {name} must be a string. Received: {reprlib.repr(text)}")
     try:

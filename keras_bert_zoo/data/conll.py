@@ -1,4 +1,4 @@
-"""The column files of the CoNLL shared tasks: a word a line, its tag last, an empty line between sentences."""
+"""The column files of the CoNLL shared tasks: one word per line, its tag last, empty lines between sentences."""
 
 import os
 import re
@@ -20,12 +20,12 @@ _DOCUMENT = "-DOCSTART-"
 
 
 class ConllSentences(NamedTuple):
-    """A file of tagged sentences, a row each.
+    """A file of tagged sentences, one row each.
 
     Attributes:
         words: The words of each sentence.
-        tags: Their tags in BIO; an empty list each where they were not read.
-        documents: The number of the document that each sentence is of, from 0.
+        tags: Their tags in BIO; empty lists if the tags were not read.
+        documents: For each sentence the number of its document, from 0.
     """
 
     words: list[list[str]]
@@ -33,7 +33,7 @@ class ConllSentences(NamedTuple):
     documents: list[int]
 
     def by_document(self) -> tuple[list[list[list[str]]], list[list[list[str]]]]:
-        """Words and tags of each document's sentences: what gives a tagger the document as context."""
+        """Return the words and tags of each document's sentences, which gives a tagger the document as context."""
         count = self.documents[-1] + 1 if self.documents else 0
         words: list[list[list[str]]] = [[] for _ in range(count)]
         tags: list[list[list[str]]] = [[] for _ in range(count)]
@@ -46,19 +46,19 @@ class ConllSentences(NamedTuple):
 def read_conll(source: Source, labels: bool = True, class_names: Collection[str] | None = None) -> ConllSentences:
     """Read a file such as CoNLL-2003's `eng.train` (Tjong Kim Sang and De Meulder 2003).
 
-    The first column is the word and the last its tag; what stands between is not used. Columns are parted by spaces or
-    tabs. `-DOCSTART-` begins a document; sentences before the first one, such as all of a file without them, are each a
-    document, as nothing says that they belong together. IOB1, as in the official files, BIO and BIOES are read as
-    conlleval reads them, and come as BIO.
+    The first column is the word and the last its tag; columns in between are ignored. Columns are separated by spaces
+    or tabs. `-DOCSTART-` begins a document. A sentence before the first one is a document of its own, because nothing
+    says which sentences belong together; so is every sentence of a file without `-DOCSTART-`. IOB1, as in the official
+    files, BIO and BIOES are read as by conlleval and returned as BIO.
 
     Args:
-        source: A file; or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
-            `ner_tags`, which knows no documents.
-        labels: False reads the words of a file or data set whose tags are not there, or do not matter.
-        class_names: Tags whose labels are the only ones there may be, such as a model's; None takes any.
+        source: A file, or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
+            `ner_tags`, which has no documents.
+        labels: False reads only the words, of a file or data set without tags or if they do not matter.
+        class_names: Tags whose labels are the only ones allowed, such as a model's; None allows any.
 
     Raises:
-        ValueError: The file, the line and what was expected there.
+        ValueError: The message names the file, the line and what was expected there.
 
     Example:
 
@@ -81,7 +81,7 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
 
 
 def begins_conll(lines: Sequence[str]) -> bool:
-    """Whether a file's first lines are such as `read_conll` reads, by `-DOCSTART-` or by a tag at the end of each."""
+    """Return whether `read_conll` reads files with such first lines: `-DOCSTART-`, or a tag ending each line."""
     rows = [_COLUMNS.split(line.strip(" \t")) for line in lines]
     return bool(rows) and (
         rows[0][0] == _DOCUMENT
@@ -92,7 +92,7 @@ def begins_conll(lines: Sequence[str]) -> bool:
 def _file_sentences(
     path: str | os.PathLike[str], labels: bool, known: list[str] | None
 ) -> Iterator[tuple[list[str], list[str], bool]]:
-    """Words, tags, and whether a document begins."""
+    """Yield words, tags, and whether the sentence begins a document."""
     columns = 0
     words: list[str] = []
     tags: list[str] = []
@@ -120,7 +120,7 @@ def _file_sentences(
 
 
 def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iterator[tuple[list[str], list[str], bool]]:
-    """The same of columns; tags are names, or numbers where the data set has their names."""
+    """Yield the same from columns; tags are names, or numbers if the data set has their names."""
     tag_names = getattr(getattr(source, "features", {}).get("ner_tags"), "feature", None)
     names = getattr(tag_names, "names", None)
     for place, (words, *rest) in open_table(source).select("tokens", *["ner_tags"] * labels):
@@ -128,7 +128,7 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
         for name, row in (("tokens", words), ("ner_tags", tags)):
             if not isinstance(row, (list, tuple, np.ndarray)):
                 raise ValueError(f"{place}: `{name}` must be a list. Received: {reprlib.repr(row)}")
-        if names is not None:  # A number that has no name stays, and is refused.
+        if names is not None:  # A number without a name is kept, and refused below.
             tags = [names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else tag for tag in tags]
         for name, row in (("tokens", words), ("ner_tags", tags)):
             for text in row:
@@ -138,7 +138,7 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
         if labels and len(words) != len(tags):
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
         _check_known(place, tags, known)
-        yield list(words), list(tags), True  # One without words, too: predictions are to stand beside the rows.
+        yield list(words), list(tags), True  # Rows without words are kept, so that predictions match the rows.
 
 
 def _check_known(place: str, tags: Sequence[str], known: list[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""The tasks of GLUE (Wang et al. 2019): its official files, the same from Hugging Face, and its submissions."""
+"""The tasks of GLUE (Wang et al. 2019): official files, Hugging Face's data sets, and submissions."""
 
 import os
 import reprlib
@@ -14,16 +14,16 @@ from keras_bert_zoo.files import replacing
 
 
 class GlueTask(NamedTuple):
-    """How the files of a task are written.
+    """The format of a task's files.
 
     Attributes:
-        folder: Its folder in the official archive.
-        texts: The column of the text, or of the two texts, in the official files.
-        label: The column of the label.
-        labels: What the files call the classes, in the order of Hugging Face's class numbers; empty in regression.
-        class_names: What the classes mean, where `labels` are numbers.
-        hub_texts: `texts` in Hugging Face's data set, where they differ.
-        header: The columns where training and dev file do not name them.
+        folder: Folder in the official archive.
+        texts: Column of the text, or of the two texts, in the official files.
+        label: Column of the label.
+        labels: Labels in the files, in the order of Hugging Face's class numbers; empty for regression.
+        class_names: Meanings of the classes, if `labels` are numbers.
+        hub_texts: `texts` in Hugging Face's data set, if they differ.
+        header: Column names, if the training and dev files do not contain them.
         broken_lines: Whether the official training file has lines that end within a field.
     """
 
@@ -75,7 +75,7 @@ GLUE: dict[str, GlueTask] = {
     "wnli": GlueTask("WNLI", _SENTENCES, class_names=("not_entailment", "entailment")),
 }
 
-# The diagnostic set is for models of MNLI.
+# The diagnostic set (AX) is for models of MNLI.
 SUBMISSIONS = {
     **{task.folder: name for name, task in GLUE.items() if name != "mnli"},
     **dict.fromkeys(("MNLI-m", "MNLI-mm", "AX"), "mnli"),
@@ -85,8 +85,8 @@ SUBMISSIONS = {
 def read_glue(task: str, source: Source) -> Columns:
     """Read a training, dev or test set of GLUE.
 
-    Lines are taken as they are, without quoting. Of QQP's the few with labels that are broken are left out, and the log
-    says so; in a test set, whose predictions go by the row, there must be none.
+    Lines are read as they are, without quoting. The few broken lines of QQP's labelled files are skipped and logged; a
+    test set must have none, because its predictions are matched by row.
 
     Args:
         task: One of `cola`, `sst2`, `mrpc`, `stsb`, `qqp`, `mnli`, `qnli`, `rte`, `wnli`.
@@ -94,10 +94,10 @@ def read_glue(task: str, source: Source) -> Columns:
             task.
 
     Returns:
-        `Columns`: class numbers as Hugging Face has them, scores from 0 to 5 for `stsb`, no `y` for a test set.
+        `Columns`: class numbers as in Hugging Face's data sets, scores from 0 to 5 for `stsb`, no `y` for a test set.
 
     Raises:
-        ValueError: Something is not as expected, with the file and the line.
+        ValueError: Something is not as expected; the message names the file and the line.
 
     Example:
 
@@ -125,13 +125,13 @@ def read_glue(task: str, source: Source) -> Columns:
 
 
 def write_submission(directory: str | os.PathLike[str], name: str, predictions: Sequence[int] | np.ndarray) -> Path:
-    """Write a file as https://gluebenchmark.com takes it, all of it or nothing.
+    """Write a submission to https://gluebenchmark.com, completely or not at all.
 
     Args:
-        directory: Where to write; it is made if it is not there.
-        name: The file's name without `.tsv`: `CoLA`, `SST-2`, `MRPC`, `STS-B`, `QQP`, `MNLI-m`, `MNLI-mm`, `QNLI`,
-            `RTE`, `WNLI`, or `AX` for MNLI's classes on the diagnostic set.
-        predictions: Class numbers, or scores for `STS-B`, one for each line of the test set, in its order.
+        directory: Directory of the file, created if missing.
+        name: File name without `.tsv`: `CoLA`, `SST-2`, `MRPC`, `STS-B`, `QQP`, `MNLI-m`, `MNLI-mm`, `QNLI`, `RTE`,
+            `WNLI`, or `AX` for MNLI's classes on the diagnostic set.
+        predictions: Class numbers, or scores for `STS-B`, one per line of the test set, in its order.
 
     Returns:
         The path of the file.

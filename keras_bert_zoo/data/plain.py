@@ -1,4 +1,4 @@
-"""A user's own texts and labels."""
+"""Your own texts and labels."""
 
 import math
 import re
@@ -20,23 +20,23 @@ def read_texts(
 ) -> Columns:
     """Read texts, or pairs, and their labels from a table.
 
-    Labels of a TSV or CSV file are integers where every one looks like one, else floats where every one looks like
-    one, else names. Where another file of the same labels may be typed otherwise, as `3+` is in one of them alone, ask
-    for `numbers=False` of both: a 1 would be the second class, whatever its name. JSON says of itself what is what; a
-    list of names a line is for `multi_label`.
+    Labels of a TSV or CSV file are read as integers if all look like integers, else as floats if all look like numbers,
+    else as names. If another file with the same labels could be typed differently, for example because only one of them
+    contains `3+`, pass `numbers=False` for both: a 1 would otherwise be the second class, whatever its name. JSON
+    values have their own types; a list of names per line is for `multi_label`.
 
     Args:
         source: A `.tsv` (no quoting), `.csv` (as in RFC 4180) or `.jsonl` file, the first two with a header, or a
             mapping of columns or a Hugging Face data set.
-        text: The column of the text; a tuple of two for pairs.
-        label: The column of the label; None reads texts only.
-        numbers: False leaves the labels of TSV and CSV files as they are written, `007` too.
+        text: Column of the text; a tuple of two for pairs.
+        label: Column of the label; None reads only texts.
+        numbers: False keeps the labels of TSV and CSV files as written, including `007`.
 
     Returns:
         `Columns`, without `class_names`: `fit` numbers names in sorted order.
 
     Raises:
-        ValueError: Something is not as expected, with the file and the line.
+        ValueError: Something is not as expected; the message names the file and the line.
 
     Example:
 
@@ -56,9 +56,10 @@ def read_columns(
     check: Callable[[str, Any, Any], None],
     numbers: bool = False,
 ) -> tuple[Columns, bool]:
-    """Texts and labels as they are written, and whether that is how the file writes numbers, too.
+    """Return texts and labels as written, and whether the file writes numbers as text, too.
 
-    `check` is given the place of each label, the label, and what it means: with `numbers` one that looks like a number.
+    `check` is called with each label's place, the label, and its meaning: with `numbers`, a number if it looks like
+    one.
     """
     texts = (text,) if isinstance(text, str) else tuple(text)
     if len(texts) not in (1, 2):

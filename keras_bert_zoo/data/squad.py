@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and what is written like it: XQuAD, a user's own."""
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and files in their format: XQuAD, your own."""
 
 import os
 import reprlib
@@ -25,13 +25,13 @@ class SquadColumns(NamedTuple):
     """The questions of a file, in its order.
 
     Attributes:
-        id: The question's, different for each.
-        question: Its text.
-        context: The paragraph that it is about.
-        answers: All answers that were given: one in training sets, several in dev sets, none where there is none,
-            or where they were not read.
-        impossible: Whether there is none, as in SQuAD 2.0; False where they were not read.
-        title: That of the article, or `""`.
+        id: Unique id of the question.
+        question: Text of the question.
+        context: Paragraph that the question is about.
+        answers: All given answers: one in training sets, several in dev sets, none if there is no answer or answers
+            were not read.
+        impossible: Whether there is no answer, as in SQuAD 2.0; False if answers were not read.
+        title: Title of the article, or `""`.
     """
 
     id: list[str]
@@ -47,11 +47,11 @@ def read_squad(source: Source, labels: bool = True) -> SquadColumns:
 
     Args:
         source: An official file of SQuAD 1.1 or 2.0, or one part of Hugging Face's data sets `squad` or `squad_v2`.
-        labels: False reads questions and contexts whose answers are not there, or do not matter.
+        labels: False reads only questions and contexts, if there are no answers or they do not matter.
 
     Raises:
-        ValueError: Something is not as expected, with the file, the article, the paragraph and the question; also an
-            answer that does not stand where the file says.
+        ValueError: Something is not as expected, such as an answer that is not at its `answer_start`; the message names
+            the file, article, paragraph and question.
     """
     if isinstance(source, (str, os.PathLike)):
         rows = _file_rows(Path(source), labels)
@@ -108,7 +108,7 @@ def _objects(place: str, holder: dict[str, Any], name: str) -> list[dict[str, An
 
 
 def _objects_of(place: str, answers: Any) -> list[dict[str, Any]]:
-    """The answers as the files have them; Hugging Face's are a list for each field."""
+    """Return the answers in the format of the files; Hugging Face's data sets have one list per field."""
     if not isinstance(answers, dict):
         return _objects(place, {"answers": answers}, "answers")
     texts, starts = answers.get("text"), answers.get("answer_start")

@@ -16,14 +16,14 @@ def write_squad_predictions(
 ) -> None:
     """Write `predictions.json`, `nbest_predictions.json` and, with a threshold, `null_odds.json`.
 
-    They are as google-research/bert's run_squad.py writes them, each all of it or nothing. Without a threshold a
-    `null_odds.json` of other predictions goes.
+    The format is that of google-research/bert's run_squad.py. Each file is written completely or not at all. Without a
+    threshold, a `null_odds.json` of earlier predictions is deleted.
 
     Args:
-        directory: Where to write them; made if need be.
-        ids: Of the questions.
-        found: What `BertQuestionAnswerer.find_answers` found for each.
-        null_threshold: The answerer's.
+        directory: Directory of the files, created if missing.
+        ids: Ids of the questions.
+        found: Results of `BertQuestionAnswerer.find_answers`, one per question.
+        null_threshold: The threshold of the answerer.
 
     Example:
 

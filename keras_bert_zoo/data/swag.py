@@ -17,11 +17,11 @@ def read_swag(source: Source) -> Columns:
     """Read SWAG's `train.csv`, `val.csv` or `test.csv`, or one part of Hugging Face's data set `swag`.
 
     Returns:
-        `Columns`: the first sentences and, for each, the four ways the second one may go on, from its beginning; the
-        number of the right one, or no `y` for the test set.
+        `Columns`: first sentences, each with four complete second sentences to choose from, and the number of the right
+        one; no `y` for the test set.
 
     Raises:
-        ValueError: Something is not as expected, with the file and the line.
+        ValueError: Something is not as expected; the message names the file and the line.
     """
     table = open_table(source)
     labelled = table.has("label")
@@ -42,11 +42,11 @@ def read_dream(source: Source) -> Columns:
     """Read DREAM's `train.json`, `dev.json` or `test.json`, or one part of Hugging Face's data set `dream`.
 
     Returns:
-        `Columns`: dialogues, a turn a line, and, for each, the question with each of the choices after it; the number
-        of the right one.
+        `Columns`: dialogues with one turn per line, each with the question followed by each choice, and the number of
+        the right one.
 
     Raises:
-        ValueError: Something is not as expected, with the file and the dialogue.
+        ValueError: Something is not as expected; the message names the file and the dialogue.
     """
     if isinstance(source, (str, os.PathLike)):
         rows = _dream_rows(Path(source))
@@ -69,7 +69,7 @@ def read_dream(source: Source) -> Columns:
 
 
 def _dream_rows(path: Path) -> Iterator[Row]:
-    """Each entry is `[turns, questions, id]`."""
+    """Yield the questions of a file, in which each entry is `[turns, questions, id]`."""
     if not path.is_file():
         raise ValueError(f"{path} must be a JSON file. Received: none of that name")
     check_size(path, TEXT_BYTES)

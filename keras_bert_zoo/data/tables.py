@@ -1,4 +1,4 @@
-"""Rows of TSV, CSV and JSON-lines files and of data sets in memory; what is wrong names the file and the line."""
+"""Rows of TSV, CSV and JSON-lines files and of data sets in memory; errors name the file and the line."""
 
 import csv
 import logging
@@ -11,31 +11,31 @@ from typing import Any, NamedTuple
 
 from keras_bert_zoo.files import parse_json
 
-# A document of that many bytes in one line is none that anybody fine-tunes on.
+# Nobody fine-tunes on a document of that many bytes in one line.
 _LONGEST_LINE = 16 * 2**20
 
 Source = str | os.PathLike[str] | Mapping[str, Sequence[Any]] | Any
-"""A file's path, or columns in memory: a mapping, or one of Hugging Face's `datasets.Dataset`s."""
+"""A file's path, or columns in memory: a mapping, or a `datasets.Dataset` of Hugging Face."""
 
 Row = tuple[str, Sequence[Any]]
-"""Where it stands, for errors, and its values."""
+"""The place of a row, for error messages, and its values."""
 
 _logger = logging.getLogger("keras_bert_zoo")
 
 
 class Table(NamedTuple):
-    """Rows with named columns; they are read once, as they are asked for."""
+    """Rows with named columns; they are read once, on demand."""
 
     name: str
     header: list[str]
     rows: Iterator[tuple[str, Mapping[str, Any]]]
 
     def has(self, *columns: str) -> bool:
-        """Whether all these columns are there."""
+        """Return whether all these columns exist."""
         return set(columns) <= set(self.header)
 
     def select(self, *columns: str) -> Iterator[Row]:
-        """The rows with the values of these columns only."""
+        """Yield the rows, with the values of these columns only."""
         if not self.has(*columns):
             raise ValueError(
                 f"{self.name}: the columns must include {list(columns)}. Received: {reprlib.repr(self.header)}"
@@ -54,11 +54,11 @@ class Table(NamedTuple):
 
 
 def open_table(source: Source) -> Table:
-    """The table that a file's name or an object in memory stands for.
+    """Open a table from a file, by its suffix, or from an object in memory.
 
     Args:
-        source: A path that ends in `.tsv` (tabs between fields, no quoting), `.csv` (as in RFC 4180) or `.jsonl` (an
-            object a line), the first two with a header; or columns in memory.
+        source: A path that ends in `.tsv` (tabs between fields, no quoting), `.csv` (as in RFC 4180) or `.jsonl` (one
+            object per line), the first two with a header; or columns in memory.
     """
     if not isinstance(source, (str, os.PathLike)):
         return _columns_table(source)
@@ -70,33 +70,33 @@ def open_table(source: Source) -> Table:
 
 
 def tsv_table(path: Path, header: Sequence[str] = (), skip_short_with: str | None = None) -> Table:
-    """Lines of fields with tabs between them; a quotation mark is one character among others.
+    """Read tab-separated fields; quotation marks have no special meaning.
 
     Args:
         path: The file.
-        header: The columns' names where the file does not begin with them.
-        skip_short_with: A column; in a file that has it, lines with too few fields are left out, and the log says so.
+        header: Column names, if the file does not begin with them.
+        skip_short_with: A column; in a file that has it, lines with too few fields are skipped and logged.
     """
     lines = ((number, _without_end(line).split("\t")) for number, line in _lines(path))
     return _delimited(path, lines, header, skip_short_with)
 
 
 def csv_table(path: Path) -> Table:
-    """Comma-separated values as in RFC 4180: a quoted field may hold commas, line ends and doubled quotation marks."""
+    """Read CSV as in RFC 4180: a quoted field may contain commas, line ends and doubled quotation marks."""
     return _delimited(path, _csv_records(path))
 
 
 def jsonl_table(path: Path) -> Table:
-    """A JSON object a line, all with those of the first one's keys that are asked for."""
+    """Read one JSON object per line; the first one's keys are the columns, and every object needs the selected ones."""
     records = _json_records(path)
     first = _first(path, records)
     return Table(str(path), list(first[1]), chain([first], records))
 
 
 def _columns_table(source: Any) -> Table:
-    if hasattr(source, "with_format"):  # Else numbers and lists may be another library's.
+    if hasattr(source, "with_format"):  # Otherwise numbers and lists may be another library's.
         source = source.with_format(None)
-    names = getattr(source, "column_names", None)  # That of `datasets`, which need not be installed.
+    names = getattr(source, "column_names", None)  # An attribute of `datasets`, which may not be installed.
     if names is None and isinstance(source, Mapping):
         names = list(source)
     if not isinstance(names, list):
@@ -108,7 +108,7 @@ def _columns_table(source: Any) -> Table:
     columns = [column.tolist() if hasattr(column, "tolist") else column for column in columns]
     for name, column in zip(names, columns, strict=True):
         if isinstance(column, (str, Mapping)) or not hasattr(column, "__len__"):
-            raise ValueError(f"The columns must be lists at hand. Received: {name!r} of type {type(column).__name__}")
+            raise ValueError(f"The columns must be lists in memory. Received: {name!r} of type {type(column).__name__}")
     lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"The columns must be of one length. Received: {reprlib.repr(lengths)}")
@@ -123,7 +123,7 @@ def _delimited(
     skip_short_with: str | None = None,
 ) -> Table:
     first = _first(path, records)
-    # Of a task's files some may have a header: it has other columns, as those without labels do.
+    # Some of a task's files may have a header; it has other columns, because these files have no labels.
     if header and len(first[1]) == len(header):
         records = chain([first], records)
     else:
@@ -159,7 +159,7 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
     while True:
         number = reader.line_num + 1
-        usual = csv.field_size_limit(_LONGEST_LINE)  # The whole program's, so it is put back.
+        usual = csv.field_size_limit(_LONGEST_LINE)  # A global setting, so it is restored.
         try:
             fields = next(reader, None)
         except csv.Error as error:
@@ -181,7 +181,7 @@ def _json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers and their ends; only a line feed ends one."""
+    """Yield the lines with their numbers and line ends; only a line feed ends a line."""
     number = 0
     try:
         with path.open("rb") as file:

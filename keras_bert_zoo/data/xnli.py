@@ -6,7 +6,7 @@ from keras_bert_zoo.data.columns import Columns, class_reader, text_columns
 from keras_bert_zoo.data.glue import GLUE
 from keras_bert_zoo.data.tables import Source, Table, open_table
 
-# The machine-translated training files write one of the labels in their own way.
+# The machine-translated training files spell one of the labels differently.
 _LABELS = GLUE["mnli"].labels
 _TRANSLATED_LABELS = ("entailment", "neutral", "contradictory")
 
@@ -15,15 +15,16 @@ def read_xnli(source: Source, language: str | None = None) -> Columns:
     """Read a part of XNLI.
 
     Args:
-        source: `xnli.dev.tsv` or its like, or the same as `.jsonl`; `multinli.train.XX.tsv` of the translations; a file
-            with a language's columns, such as `sentence1_ur`; or one part of Hugging Face's data set of a language.
-        language: Such as `"de"`, where the file holds several; None takes all of its rows.
+        source: `xnli.dev.tsv` or similar, or the same as `.jsonl`; `multinli.train.XX.tsv` of the translations; a file
+            with the columns of a language, such as `sentence1_ur`; or one part of Hugging Face's data set of a
+            language.
+        language: Language such as `"de"`, if the file has several; None takes all rows.
 
     Returns:
         `Columns` of pairs, with MNLI's class numbers.
 
     Raises:
-        ValueError: Something is not as expected, with the file and the line.
+        ValueError: Something is not as expected; the message names the file and the line.
     """
     table = open_table(source)
     texts, label = _layout(table, language)
@@ -40,7 +41,7 @@ def read_xnli(source: Source, language: str | None = None) -> Columns:
 
 
 def _layout(table: Table, language: str | None) -> tuple[tuple[str, str], str]:
-    """The columns of the two texts and of the label."""
+    """Return the columns of the two texts, and that of the label."""
     if table.has("sentence1", "sentence2"):
         return ("sentence1", "sentence2"), "gold_label"
     for second in ("hypo", "hypothesis"):

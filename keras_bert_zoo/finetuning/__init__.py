@@ -1,4 +1,4 @@
-"""A task's official files to a fine-tuned preset, its scores and its predictions, by the paper's recipes."""
+"""Fine-tune on a task's official files, by the paper's recipes: a preset, its scores and its predictions."""
 
 from keras_bert_zoo.finetuning.finetune import evaluate as evaluate
 from keras_bert_zoo.finetuning.finetune import finetune as finetune

@@ -1,4 +1,4 @@
-"""What a run's log shows: the learning curve and the time."""
+"""What a run's log shows: the learning curve and the training time."""
 
 import csv
 import logging
@@ -13,18 +13,18 @@ _logger = logging.getLogger("keras_bert_zoo")
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """The rows, one an epoch, without what was not logged."""
+    """Return the rows of a log, one per epoch, without values that were not logged."""
     with path.open(newline="", encoding="utf-8") as file:
         return [{name: float(value) for name, value in row.items() if value != "NA"} for row in csv.DictReader(file)]
 
 
 def train_seconds(path: Path) -> float:
-    """What all epochs took, dev scores not counted."""
+    """Return the training time of all epochs, without scoring on the dev set."""
     return round(sum(row["seconds"] for row in read_log(path)), 1)
 
 
 def draw_curve(log: Path, path: Path, score: str) -> None:
-    """Draw the loss and the dev score after each epoch, where matplotlib is installed; else the log says so."""
+    """Draw the loss and the dev score after each epoch; without matplotlib log a warning instead."""
     if not can_draw("the learning curve"):
         return
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
 
 
 def can_draw(what: str) -> bool:
-    """Whether matplotlib is installed; else the log says what there is no picture of."""
+    """Return whether matplotlib is installed; if not, log what is not drawn."""
     if find_spec("matplotlib") is None:
         _logger.warning('No picture of %s: that needs matplotlib (pip install "keras-bert-zoo[plot]").', what)
         return False
@@ -52,6 +52,6 @@ def can_draw(what: str) -> bool:
 
 
 def write_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Write matplotlib's figure, all of it or nothing."""
+    """Write a matplotlib figure, completely or not at all."""
     with replacing(Path(path)) as beside:
         figure.savefig(beside, dpi=150)

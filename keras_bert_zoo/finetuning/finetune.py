@@ -1,4 +1,4 @@
-"""Fine-tuning on a task's files, from a preset to a preset, its scores and its predictions."""
+"""Fine-tune a preset on a task's files: a new preset, its scores and its predictions."""
 
 import os
 import platform
@@ -23,29 +23,29 @@ from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_dire
 CONFIG, STATE, LOG, CURVE = "run.json", "state.safetensors", "log.csv", "curve.png"
 RESULTS, SCORES, PREDICTIONS, PRESET = "results.json", "scores.json", "predictions", "preset"
 
-# What of a run's configuration decides on an evaluation; the rest is training's.
+# Fields of a run that affect an evaluation; the others affect training only.
 _OF_AN_EVALUATION = ("task", "preset", "data", "dev", "dtype", "language", "text", "label")
 
 
 def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> dict[str, Any]:
-    """Fine-tune and score, or go on where a run of the same configuration was killed.
+    """Fine-tune and score, or resume a killed run of the same configuration.
 
-    The state is saved after each epoch, so that a run that was killed ends with the weights of one that never was,
-    where the backend's operations are deterministic. The weights are those after the last epoch.
+    The state is saved after each epoch, so that a resumed run ends with the same weights as an uninterrupted one if the
+    backend's operations are deterministic. The weights are those after the last epoch.
 
     Args:
         run: The configuration.
-        out: Directory of the run: `run.json`, the last state, `log.csv` with the scores of each epoch, and in the end
-            `preset/`, `results.json`, the dev set's `predictions/`, and `curve.png` where matplotlib is installed.
+        out: Directory of the run: `run.json`, the last state, `log.csv` with the scores of each epoch, and at the end
+            `preset/`, `results.json`, the dev set's `predictions/`, and `curve.png` if matplotlib is installed.
         verbose: As in `fit`.
 
     Returns:
-        What `results.json` holds; of a run that is finished as it is, whatever the files hold now.
+        The contents of `results.json`. A finished run is returned as it is, even if the data files have changed.
 
     Raises:
-        ValueError: Something in a file is not as expected, with the file and the line; `out` holds another run, or an
-            unfinished one that began with other data; or the loss became NaN, with the step and the last
-            state.
+        ValueError: A file is not as expected (the message names file and line), `out` holds another run or an
+            unfinished one that began with other data, or the loss became NaN (the message names the step and the last
+            state).
 
     Example:
 
@@ -76,7 +76,7 @@ def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
             _KeepConfig(run, folder),
             StopAtNaN(state),
             _Seconds(),
-            ValidationScores(score),  # Before the state, as on PyTorch it takes random numbers.
+            ValidationScores(score),  # Before the state, because it draws random numbers on PyTorch.
             keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0),
             SaveState(state),
         ]
@@ -92,7 +92,7 @@ def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
         "examples": {"train": train.size, "dev": dev.size},
         "train_seconds": train_seconds(folder / LOG),
     }
-    write_json(folder / RESULTS, results)  # Last: it says that all is there.
+    write_json(folder / RESULTS, results)  # Last, because it marks the run as finished.
     return results
 
 
@@ -101,11 +101,11 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None, verbose: Any =
 
     Args:
         run: The task, the preset, and the files as for `finetune`; the training file is not read.
-        out: Directory for `scores.json` and `predictions/`; None writes nothing.
+        out: Directory for `scores.json` and `predictions/`; None to write nothing.
         verbose: As in `keras.Model.predict`; 1 shows a progress bar.
 
     Returns:
-        What `scores.json` holds: as `results.json`, without what training adds.
+        The contents of `scores.json`: those of `results.json` without what training adds.
 
     Example:
 
@@ -128,7 +128,7 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None, verbose: Any =
 
 
 class Score:
-    """Scores a model on the dev set, and keeps the last of it."""
+    """Scores a model on the dev set, and keeps the last scores and predictions."""
 
     def __init__(self, run: Run, dev: Data) -> None:
         self._kind = run.recipe.kind
@@ -144,7 +144,7 @@ class Score:
 
 
 class _KeepConfig(keras.callbacks.Callback):
-    """Makes the directory a run's when training begins: until then its data may be refused, and others put right."""
+    """Writes `run.json` only when training begins: until then the data may be refused and corrected."""
 
     def __init__(self, run: Run, folder: Path) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class _KeepConfig(keras.callbacks.Callback):
 
 
 class _Seconds(keras.callbacks.Callback):
-    """Adds to the logs how long an epoch's training took, in seconds."""
+    """Adds the training time of each epoch to the logs, in seconds."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._start = time.perf_counter()
@@ -169,7 +169,7 @@ class _Seconds(keras.callbacks.Callback):
 
 def _described(run: Run, scores: Scores, settings: dict[str, Any]) -> dict[str, Any]:
     backend = keras.backend.backend()
-    # JSON has no word for a correlation with what is constant.
+    # JSON has no NaN, the correlation with a constant.
     kept = {name: value if isfinite(value) else None for name, value in scores.items()}
     return {
         "task": run.task,

@@ -1,4 +1,4 @@
-"""What the kinds of tasks differ in: the model and its head, what it predicts, how that is scored and written."""
+"""The kinds of tasks: each has its model and head, its predictions, and how these are scored and written."""
 
 import json
 import reprlib
@@ -21,21 +21,22 @@ from keras_bert_zoo.models import (
     BertTextRegressor,
     BertTokenClassifier,
 )
+from keras_bert_zoo.text.answers import texts_and_odds
 
 Scores = dict[str, float]
 Measure = Callable[[Any, Any], Mapping[str, float]]
-"""Scores by name, from labels and predictions."""
+"""Function from labels and predictions to scores by name."""
 
 
 class Data(NamedTuple):
     """The examples of a file.
 
     Attributes:
-        x: What `fit` takes.
-        y: The same; classes by their names. None where the file has no labels.
+        x: Inputs for `fit`.
+        y: Targets for `fit`, with classes by name. None if the file has no labels.
         size: Number of examples: texts, sentences of words, questions.
-        class_names: The task's classes in the order of its numbers, where it has such an order.
-        ids: Of SQuAD's questions.
+        class_names: The task's classes in the order of their numbers, if they have an order.
+        ids: Ids of SQuAD's questions.
     """
 
     x: Any
@@ -45,46 +46,46 @@ class Data(NamedTuple):
     ids: list[str] | None = None
 
     def digest(self) -> str:
-        """What tells these examples from others."""
+        """Return a checksum that identifies these examples."""
         return sha256(json.dumps([self.x, self.y]).encode()).hexdigest()
 
 
 class Kind(ABC):
-    """A kind of task. A subclass states what is its own."""
+    """A kind of task. Subclasses override what differs."""
 
     model_class: ClassVar[Any]
     fields: int | None
-    """Texts on a line, parted by tabs, where `predict` is given lines; None stands for three or more."""
+    """Number of tab-separated texts in each line given to `predict`; None stands for three or more."""
 
     def head(self, train: Data) -> dict[str, Any]:
-        """The arguments of `from_preset` for a head that is to learn this data."""
+        """Return the arguments of `from_preset` for a head to be trained on this data."""
         return {}
 
     def first(self, data: Data, count: int) -> Data:
-        """The first so many examples."""
+        """Return the first `count` examples."""
         x = tuple(column[:count] for column in data.x) if isinstance(data.x, tuple) else data.x[:count]
         ids = None if data.ids is None else data.ids[:count]
         return data._replace(x=x, y=data.y[:count], size=min(count, data.size), ids=ids)
 
     def predict(self, model: Any, data: Data, verbose: Any = 0) -> Any:
-        """What the model says to each example, for the functions below; `verbose` as Keras has it."""
+        """Return the model's predictions, as the methods below take them; `verbose` is as in Keras."""
         return model.predict(data.x, verbose=verbose)
 
     def tune(self, model: Any, data: Data, predictions: Any) -> None:  # noqa: B027 (most kinds have nothing)
-        """Set what is not trained and comes from the dev data."""
+        """Set values that come from the dev data rather than from training."""
 
     @abstractmethod
     def score(self, model: Any, data: Data, predictions: Any) -> Scores:
-        """The official scores."""
+        """Return the official scores."""
 
     @abstractmethod
     def records(self, model: Any, data: Data, predictions: Any) -> Iterator[dict[str, Any]]:
-        """A JSON object an example."""
+        """Yield a JSON object per example."""
 
 
 @dataclass(frozen=True)
 class Classes(Kind):
-    """A class for a text or a pair."""
+    """One class for each text or pair."""
 
     measure: Measure
     fields: int | None
@@ -94,7 +95,7 @@ class Classes(Kind):
         return {"class_names": train.class_names or sorted(set(train.y))}
 
     def predict(self, model: Any, data: Data, verbose: Any = 0) -> np.ndarray:
-        """Logits, in the data's order of the classes where it has one."""
+        """Return logits, with the classes in the data's order if it has one."""
         names = _classes(model, data)
         unknown = next((name for name in data.y or () if name not in names), None)
         if unknown is not None:
@@ -112,14 +113,14 @@ class Classes(Kind):
         names = _classes(model, data)
         for logits, row in zip(predictions, _softmax(predictions), strict=True):
             yield {
-                "label": names[int(logits.argmax())],  # Of nearly equal logits the probabilities may be the same.
+                "label": names[int(logits.argmax())],  # Nearly equal logits may have equal probabilities.
                 "probabilities": dict(zip(names, map(float, row), strict=True)),
             }
 
 
 @dataclass(frozen=True)
 class Numbers(Kind):
-    """A number for a text or a pair."""
+    """One number for each text or pair."""
 
     measure: Measure
     fields: int | None
@@ -134,7 +135,7 @@ class Numbers(Kind):
 
 @dataclass(frozen=True)
 class Tags(Kind):
-    """A tag for each word; `predict` gives tags for words, and entities for texts."""
+    """One tag for each word; `predict` gives tags for words, and entities for texts."""
 
     fields: int | None = 1
     model_class = BertTokenClassifier
@@ -144,7 +145,7 @@ class Tags(Kind):
         return {"class_names": ["O", *(f"{prefix}-{label}" for label in sorted(labels) for prefix in "BI")]}
 
     def first(self, data: Data, count: int) -> Data:
-        """Sentences are counted, and come in documents."""
+        """Return the first `count` sentences, which are grouped in documents."""
         places = [
             count - end + len(document) for document, end in zip(data.x, accumulate(map(len, data.x)), strict=True)
         ]
@@ -176,7 +177,7 @@ class Tags(Kind):
 
 @dataclass(frozen=True)
 class Answers(Kind):
-    """A span of a context; with `impossible` there may be none (SQuAD 2.0)."""
+    """A span of a context, or no answer if `impossible` (SQuAD 2.0)."""
 
     impossible: bool
     fields: int | None = 2
@@ -186,16 +187,16 @@ class Answers(Kind):
         return {"null_threshold": 0.0 if self.impossible else None}
 
     def predict(self, model: Any, data: Data, verbose: Any = 0) -> Any:
-        if self.impossible != (model.null_threshold is not None):  # A preset of the other SQuAD.
+        if self.impossible != (model.null_threshold is not None):  # The preset is of the other SQuAD version.
             model.null_threshold = 0.0 if self.impossible else None
         return model.find_answers(data.x, verbose=verbose)
 
     def tune(self, model: Any, data: Data, predictions: Any) -> None:
         if self.impossible:
-            model.null_threshold = squad_v2_scores(data.y, *_best(predictions))["best_f1_thresh"]
+            model.null_threshold = squad_v2_scores(data.y, *texts_and_odds(predictions))["best_f1_thresh"]
 
     def score(self, model: Any, data: Data, predictions: Any) -> Scores:
-        texts, odds = _best(predictions)
+        texts, odds = texts_and_odds(predictions)
         if not self.impossible:
             return squad_v1_scores(data.y, texts)
         return squad_v2_scores(data.y, texts, odds, model.null_threshold)
@@ -229,7 +230,7 @@ class Choices(Kind):
 
 
 def _classes(model: Any, data: Data) -> list[str]:
-    """Names of the classes, in the data's order where it has one."""
+    """Return the names of the classes, in the data's order if it has one."""
     if getattr(model, "multi_label", False):
         raise ValueError("`preset` must have one class for a text. Received: one with several at once (multi_label)")
     theirs = model.class_names or [str(i) for i in range(model.num_classes)]
@@ -244,7 +245,3 @@ def _classes(model: Any, data: Data) -> list[str]:
 def _softmax(logits: np.ndarray) -> np.ndarray:
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
-
-
-def _best(found: Any) -> tuple[list[str], list[float]]:
-    return [one.best().text for one in found], [one.null_odds for one in found]

@@ -1,4 +1,4 @@
-"""Predictions in files: what the leaderboards take, and JSON lines."""
+"""Write predictions to files, in the leaderboards' formats or as JSON lines."""
 
 import json
 import os
@@ -18,27 +18,27 @@ from keras_bert_zoo.finetuning.recipes import Recipe
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.text.files import read_lines
 
-# Lines that are in memory together.
+# Number of lines in memory at a time.
 _BLOCK = 10_000
-# Those by which a file is known.
+# Number of lines used to recognise a file.
 _FIRST = 50
-# Endings of what is never a text a line.
+# Suffixes of files that never hold one text per line.
 _NO_LINES = (".csv", ".json", ".jsonl")
 
 
 def predict(
     run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str] | None = None, verbose: Any = 0
 ) -> None:
-    """Write what a fine-tuned preset says.
+    """Write the predictions of a fine-tuned preset.
 
     Args:
-        run: The task and the preset; of a user's own tables, also the column of the text.
-        out: The `.jsonl` to write, an object an example: `label` and `probabilities`, `value`, `tags` or `entities`,
-            `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or `MNLI-mm.tsv`; for
-            one of SQuAD it is a directory for the three official files.
-        source: A file of the task, by the ending of its name, with or without labels (of DREAM with them), or of
-            CoNLL by its first lines; any other file is lines: a text each, two with a tab between, or a context and its
-            choices. None reads lines from standard input.
+        run: The task and the preset; for your own tables also the column of the text.
+        out: The `.jsonl` file to write, with one object per example: `label` and `probabilities`, `value`, `tags` or
+            `entities`, `answer`, or `choice`. For a file of GLUE it may be a submission such as `MRPC.tsv` or
+            `MNLI-mm.tsv`; for a file of SQuAD it is a directory for the three official files.
+        source: A file of the task, recognised by its suffix (for CoNLL also by its first lines), with or without labels
+            (DREAM needs them). Any other file is read as lines: one text, two texts with a tab between, or a context
+            and its choices. None reads lines from standard input.
         verbose: As in `keras.Model.predict`; 1 shows a progress bar.
 
     Example:
@@ -104,7 +104,7 @@ def _is_own(source: Path, recipe: Recipe) -> bool:
 
 
 def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:
-    """The predictions on a dev set: SQuAD's official files, else JSON lines."""
+    """Write the predictions on a dev set: SQuAD's official files, or JSON lines for other tasks."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(run.recipe.kind, Answers):
         assert data.ids is not None
@@ -120,7 +120,7 @@ def _lines(source: str | os.PathLike[str] | None) -> Iterator[tuple[str, str]]:
 
 
 def _write(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """A JSON object a line; all of it or nothing."""
+    """Write a JSON object per line, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
         for record in records:

@@ -1,4 +1,4 @@
-"""The official files, a user's own, and plain lines, as `Data`."""
+"""Read official files, your own tables, and plain lines as `Data`."""
 
 import os
 import reprlib
@@ -14,11 +14,11 @@ from keras_bert_zoo.finetuning.kinds import Data
 
 Source = str | os.PathLike[str]
 Reader = Callable[..., Data]
-"""Takes a file and the options of its task."""
+"""Function of a file and the options of its task."""
 
 
 def columns_reader(read: Callable[..., Columns]) -> Reader:
-    """A reader on top of one of `keras_bert_zoo.data` that gives `Columns`; class numbers become names."""
+    """Make a reader from one of `keras_bert_zoo.data` that returns `Columns`; class numbers become names."""
 
     def read_data(path: Source, **options: Any) -> Data:
         columns = read(path, **options)
@@ -31,7 +31,7 @@ def columns_reader(read: Callable[..., Columns]) -> Reader:
 
 
 def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], None]) -> Reader:
-    """A reader of a user's own tables, whose labels are checked as in `read_columns`, and converted."""
+    """Make a reader of your own tables, whose labels are checked as in `read_columns`, and then converted."""
 
     def read_data(
         path: Source,
@@ -47,7 +47,7 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
                 )
 
         own_text: Any = text[0] if len(text) == 1 else tuple(text)
-        # Names stay as they are written: whether all of a file look like numbers says nothing about another file's.
+        # Names stay as written: that all labels of one file look like numbers does not mean that another file's do.
         columns, _ = read_columns(path, own_text, label, check_known, numbers=convert is not str)
         y = None if columns.y is None else [convert(label) for label in columns.y]
         return _data(columns.x, y)
@@ -68,21 +68,21 @@ def check_number(place: str, label: Any, number: Any) -> None:
 
 
 def read_documents(path: Source, labels: bool = True, class_names: Sequence[str] | None = None) -> Data:
-    """Documents of tagged sentences, so that a sentence sees its document (Devlin et al. 2019, section 5.3)."""
+    """Read documents of tagged sentences, so that a sentence sees its document (Devlin et al. 2019, section 5.3)."""
     sentences = read_conll(path, labels, class_names)
     x, y = sentences.by_document()
     return Data(x, y if labels else None, len(sentences.words))
 
 
 def read_questions(path: Source, labels: bool = True) -> Data:
-    """Questions, contexts and answers, of which there may be none (SQuAD 2.0)."""
+    """Read questions, contexts and answers, of which there may be none (SQuAD 2.0)."""
     columns = read_squad(path, labels)
     x = (columns.question, columns.context)
     return Data(x, columns.answers if labels else None, len(columns.id), ids=columns.id)
 
 
 def read_answered(path: Source, labels: bool = True) -> Data:
-    """The same where each question has an answer (SQuAD 1.1)."""
+    """Read the same, but require an answer to each question (SQuAD 1.1)."""
     data = read_questions(path, labels)
     for name, answers in zip(data.ids or (), data.y or (), strict=labels):
         if not answers:
@@ -94,9 +94,9 @@ def read_answered(path: Source, labels: bool = True) -> Data:
 
 
 def from_lines(lines: Iterable[tuple[str, str]], fields: int | None, tabs: bool = True) -> Data:
-    """Lines, each after its place, of so many texts with tabs between; None stands for three or more.
+    """Split lines, given with their places, into `fields` tab-separated texts; None stands for three or more.
 
-    A single text may have tabs in it, unless `tabs` is False: then it could be a pair that somebody forgot to announce.
+    A single text may contain tabs, unless `tabs` is False: the line could then be a pair that was not announced.
     """
     rows = []
     for place, line in lines:

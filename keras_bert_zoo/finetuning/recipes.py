@@ -1,7 +1,7 @@
-"""How each task is fine-tuned: its files, its kind of model, the numbers to train with, the score that counts.
+"""How each task is fine-tuned: its files, its kind of model, its hyperparameters and its main score.
 
-The numbers are those of Devlin et al. 2019 (https://arxiv.org/abs/1810.04805) and of google-research/bert. Where the
-paper names a grid, its scores are those of the best point on the dev set: start there, and search.
+The hyperparameters are those of Devlin et al. 2019 (https://arxiv.org/abs/1810.04805) and of google-research/bert.
+Where the paper searches a grid, it reports the best point on the dev set: start from the values here, then search.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,23 +28,23 @@ from keras_bert_zoo.metrics.glue import GLUE_METRICS
 
 @dataclass(frozen=True)
 class Recipe:
-    """A task.
+    """The recipe of a task.
 
     Attributes:
-        kind: Its kind: model, predictions, scores.
-        read: What reads its files.
-        folders: Where its files may be below the directory of the data; `""` is that directory.
-        train: Names that the training file may have there; `{language}` is filled in.
-        dev: Those of the dev file.
-        score: The score that counts; the leaderboard's, or the first of its two.
+        kind: Kind of the task: model, predictions, scores.
+        read: Reader of its files.
+        folders: Where its files may be below the data directory; `""` is that directory itself.
+        train: Names that the training file may have; `{language}` is filled in.
+        dev: Names that the dev file may have.
+        score: Main score: the leaderboard's, or the first of its two.
         sequence_length: Longest input in tokens.
-        batch_size: Examples an update; of long ones, windows.
-        learning_rate: The peak.
+        batch_size: Number of examples per update, or of windows if inputs are split.
+        learning_rate: Peak learning rate.
         epochs: Passes over the training data.
         options: Which of `language`, `text` and `label` its reader takes.
-        unlabelled: What its reader takes for a file whose labels are not there, where it does not see that by itself.
-        suffixes: What the names of its own files end in; what else `predict` is given is lines of text.
-        is_begin: Whether lines, the first ones of a file, are its own, however the file is named.
+        unlabelled: Arguments of its reader for a file without labels, if it cannot detect that by itself.
+        suffixes: Suffixes of its own files; `predict` reads other files as lines of text.
+        is_begin: Function that recognises the task's files by their first lines, whatever their name.
     """
 
     kind: Kind
@@ -74,7 +74,7 @@ def _correlations(labels: object, predictions: object) -> dict[str, float]:
 def _glue(task: str) -> Recipe:
     """google-research/bert, README.md, "Sentence (and sentence-pair) classification tasks": 128, 32, 2e-5, 3 epochs.
 
-    The paper's are the same, with the best of 5e-5, 4e-5, 3e-5 and 2e-5 on the dev set (section 4.1).
+    The paper uses the same, with the best of 5e-5, 4e-5, 3e-5 and 2e-5 on the dev set (section 4.1).
     """
     known = GLUE[task]
     kind = Classes if known.labels else Numbers
@@ -114,7 +114,7 @@ _SWAG = Recipe(
     suffixes=(".csv",),
 )
 
-# The numbers of GLUE's.
+# The hyperparameters are those of GLUE.
 _TEXTS = Recipe(
     Classes(_accuracy, 1),
     own_reader(str, check_name),
@@ -141,7 +141,7 @@ RECIPES: dict[str, Recipe] = {
         epochs=2,
     ),
     # Appendix A.3 searches 16 and 32, 5e-5 to 2e-5, 2 to 4 epochs. Windows hold as much of a document as there are
-    # positions (section 5.3), so that an epoch has few: the point with most training of them.
+    # positions (section 5.3), so that an epoch has few of them: take the point with the most training.
     "conll": Recipe(
         Tags(),
         read_documents,

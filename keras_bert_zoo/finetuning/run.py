@@ -1,4 +1,4 @@
-"""The configuration of fine-tuning, and what follows from it: the data and the model."""
+"""The configuration of fine-tuning, and the data and model that follow from it."""
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checks import check_positive, check_positive_int, check_seed
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_seed
 from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
@@ -17,28 +17,28 @@ from keras_bert_zoo.training.runs import check_types, spell_paths
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides what fine-tuning computes; `run.json` in its directory.
+    """The configuration of fine-tuning, saved as `run.json` in its directory; it determines what is computed.
 
-    What is None is the recipe's of the task, `finetuning.RECIPES[task]`, and is filled in.
+    Values that are None are filled in from the recipe of the task, `finetuning.RECIPES[task]`.
 
     Attributes:
         task: Name of the task, such as `"mrpc"`.
-        preset: What to start from: what `from_preset` takes.
-        data: Directory of the task's official files, or of the folder that holds them.
-        train: The training file, in place of the one in `data`.
-        dev: The dev file, in place of the one in `data`.
+        preset: Preset to start from, as in `from_preset`.
+        data: Directory of the task's official files, or its parent directory.
+        train: Training file, instead of the one in `data`.
+        dev: Dev file, instead of the one in `data`.
         sequence_length: Longest input in tokens.
-        batch_size: Examples an update; of what comes in windows, windows.
-        learning_rate: The peak.
+        batch_size: Number of examples per update, or of windows if inputs are split.
+        learning_rate: Peak learning rate.
         epochs: Passes over the training data.
-        warmup: Share of the updates spent warming up.
-        seed: Where chance comes from.
+        warmup: Fraction of the updates used for warm-up.
+        seed: Random seed.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
-        limit: Train on the first so many examples only; the classes are those of all.
-        language: Of XNLI's files.
-        text: Of a user's own tables the column of the text, or the two columns of a pair; `["text"]` unless given.
-        label: Of a user's own tables the column of the label; `"label"` unless given.
-        strategy: What `keras_bert_zoo.distribute` takes, to train on many devices of this machine; each batch is split
+        limit: Train on this many examples from the start of the file; the classes are those of all examples.
+        language: Language of XNLI's files.
+        text: Column of the text in your own tables, or the two columns of a pair; `["text"]` by default.
+        label: Column of the label in your own tables; `"label"` by default.
+        strategy: Argument of `keras_bert_zoo.distribute`, to train on many devices of this machine; each batch is split
             among them.
     """
 
@@ -78,7 +78,7 @@ class Run:
             check_positive_int(limit=self.limit)
         if self.text is not None and (len(self.text) not in (1, 2) or not all(isinstance(c, str) for c in self.text)):
             raise ValueError(f"`text` must be a list of one column or two. Received: text={self.text!r}")
-        WarmupPolynomialDecay(1.0, self.warmup)  # It says what is wrong with a share.
+        check_rate(warmup=self.warmup)
         if self.strategy == "multi_worker":
             raise ValueError(
                 '`strategy` must be one of a single machine, such as "mirrored". Received: strategy="multi_worker"'
@@ -94,9 +94,9 @@ class Run:
         return RECIPES[self.task]
 
     def read_both(self) -> tuple[Data, Data, dict[str, Any]]:
-        """The examples to train on, those of the dev set, and what `from_preset` is told of a head for both.
+        """Return the training and dev examples, and the arguments of `from_preset` for a head that suits both.
 
-        The labels of the dev set must be among those of the training file, all of it.
+        The labels of the dev set must occur in the complete training file.
         """
         kind, train = self.recipe.kind, self.read("train")
         head = kind.head(train)
@@ -110,10 +110,10 @@ class Run:
         return train if self.limit is None else kind.first(train, self.limit), dev, head
 
     def read(self, part: str, **options: Any) -> Data:
-        """All examples of `"train"` or `"dev"`; `options` are the reader's, over those of the run.
+        """Read all examples of `"train"` or `"dev"`; `options` of the reader override those of the run.
 
         Raises:
-            ValueError: There is no such file, or something in it is not as expected, with the file and the line.
+            ValueError: There is no such file, or its contents are not as expected; the message names file and line.
         """
         data = self.read_file(self.path(part), **options)
         if data.y is None:
@@ -121,7 +121,7 @@ class Run:
         return data
 
     def read_file(self, path: Path, **options: Any) -> Data:
-        """The examples of a file of the task; `options` are the reader's, over those of the run."""
+        """Read the examples of a file of the task; `options` of the reader override those of the run."""
         own = {name: getattr(self, name) for name in self.recipe.options if getattr(self, name) is not None}
         data = self.recipe.read(path, **own | options)
         if not data.size:
@@ -129,7 +129,7 @@ class Run:
         return data
 
     def path(self, part: str) -> Path:
-        """The file of `"train"` or `"dev"`."""
+        """Return the file of `"train"` or `"dev"`."""
         named = getattr(self, part)
         if named is not None:
             return Path(named)
@@ -146,7 +146,7 @@ class Run:
         return found
 
     def build(self, head: dict[str, Any]) -> keras.Model:
-        """The task's model with this head, compiled with the run's optimizer."""
+        """Return the task's model with this head, compiled with the run's optimizer."""
         model = self.recipe.kind.model_class.from_preset(
             self.preset, dtype=self.dtype, sequence_length=self.sequence_length, **head
         )
@@ -155,10 +155,10 @@ class Run:
         return model
 
     def load(self) -> keras.Model:
-        """The task's model from a preset that has its head."""
+        """Load the task's model from a preset that has its head."""
         task = self.recipe.kind.model_class
         found = task.read_preset(self.preset, load_weights=False)
-        if issubclass(task, HasClasses) and not (task.is_own(found) and found.head):  # It would ask for its classes.
+        if issubclass(task, HasClasses) and not (task.is_own(found) and found.head):  # It would need its classes.
             missing = task.head_layers[:1]
         else:
             model = task.from_preset(self.preset, dtype=self.dtype)

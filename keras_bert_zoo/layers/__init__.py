@@ -1,4 +1,4 @@
-"""What a BERT is made of: Keras layers, no files, no strings."""
+"""The Keras layers of BERT, without files or strings."""
 
 from keras_bert_zoo.layers.attention import SelfAttention as SelfAttention
 from keras_bert_zoo.layers.bilstm import BiLSTM as BiLSTM

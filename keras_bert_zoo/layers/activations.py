@@ -24,15 +24,15 @@ def _gelu_erf(x: Any) -> Any:
 
 
 def _gelu_erf_in_training(x: Any) -> Any:
-    # Without a gradient TensorFlow fuses its own with the product before it.
+    # Without a gradient TensorFlow fuses its own GELU with the matmul before it.
     takes_erf = keras.backend.backend() == "tensorflow" and on_cpu(x) and not _spelling.get()
     return _of_erf(x) if takes_erf else _gelu_erf(x)
 
 
 def _of_erf(x: Any) -> Any:
-    """TensorFlow and JAX compute erfc, on a CPU several times the work of erf.
+    """The exact GELU by erf. TensorFlow and JAX use erfc, on a CPU several times the work.
 
-    TensorFlow's has half the digits in half precision besides.
+    In half precision TensorFlow's erfc also has only half the digits.
     """
     wide = _wide(x)
     return keras.ops.cast(wide * (0.5 * keras.ops.erf(wide * math.sqrt(0.5)) + 0.5), x.dtype)
@@ -44,7 +44,7 @@ def gelu_of_products(x: Any) -> Any:
 
 
 def gelu_of_erfc(x: Any) -> Any:
-    """The same in what TensorFlow reads of JAX (0.10): of erf, which it writes whole, TensorFlow 2.21 knows nothing."""
+    """The exact GELU by erfc: TensorFlow 2.21 does not know the erf operation that JAX 0.10 exports."""
     return keras.ops.cast(keras.ops.gelu(_wide(x), approximate=False), x.dtype)
 
 
@@ -66,9 +66,9 @@ _IN_TRAINING = {"gelu": _gelu_erf_in_training}
 
 
 def get_activation(name: str, training: bool | None = False) -> Callable[[Any], Any]:
-    """The function behind a config's activation name; a name it does not know is a `ValueError`.
+    """Return the function for a config's activation name; an unknown name raises a `ValueError`.
 
-    With `training` one whose gradient is quick, where that is another.
+    With `training`, return a version with a faster gradient if there is one.
     """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"`activation` must be one of {sorted(ACTIVATIONS)}. Received: activation={name!r}")
@@ -77,7 +77,7 @@ def get_activation(name: str, training: bool | None = False) -> Callable[[Any], 
 
 @contextmanager
 def gelu_spelled(spelling: Callable[[Any], Any]) -> Iterator[None]:
-    """What is traced within has the exact GELU in this spelling."""
+    """Context in which the exact GELU is traced with this implementation."""
     token = _spelling.set(spelling)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Multi-head self-attention with one product for query, key and value (Vaswani et al. 2017, section 3.2)."""
+"""Multi-head self-attention with one matmul for query, key and value (Vaswani et al. 2017, section 3.2)."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.checks import check_heads, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import Dense, add_bias
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import adds_bias, fused_attention, fused_attention_pays
@@ -24,27 +24,27 @@ from keras_bert_zoo.on_cpu import on_cpu
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention.
 
-    The backend's fused attention runs whenever no dropout acts on the probabilities (always at inference) or it has
-    dropout of its own, the caller does not ask to see them or for some positions alone, and it is the faster one.
+    The backend's fused attention runs where it is faster, if it has its own dropout or no dropout acts on the
+    probabilities (always at inference), and if neither `output_positions` nor `return_attention_scores` is used.
 
     Args:
         hidden_dim: Width of input and output.
         num_heads: Number of heads; divides `hidden_dim`.
         dropout: Dropout rate of the attention probabilities.
-        causal: If True, a position sees itself and those before it only.
-        initializer_range: Standard deviation of the truncated normal that fills the kernels.
+        causal: If True, each position attends only to itself and earlier ones.
+        initializer_range: Standard deviation of the truncated normal that initializes the kernels.
 
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
-        output_positions: Where outputs are wanted: an int, the same position of each example, int32 `[batch, n]`, or
-            None, everywhere. Queries, keys and values are computed everywhere all the same, but for an int, which
-            needs a query alone.
-        return_attention_scores: If True, the probabilities are returned too.
+        output_positions: Positions of the outputs: an int (the same in each example), int32 `[batch, n]`, or None for
+            all. Queries, keys and values are computed at all positions regardless, except with an int, which needs
+            only one query.
+        return_attention_scores: If True, also return the probabilities.
 
     Returns:
-        `[batch, n, hidden_dim]`, n the length or that of `output_positions`; with `return_attention_scores` a pair of
-        it and `[batch, heads, n, length]`.
+        `[batch, n, hidden_dim]`, where n is the length or the number of `output_positions`. With
+        `return_attention_scores`, a pair of this and the probabilities `[batch, heads, n, length]`.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class SelfAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         check_positive_int(hidden_dim=hidden_dim, num_heads=num_heads)
         check_rate(dropout=dropout)
+        check_positive(initializer_range=initializer_range)
         check_heads(hidden_dim, num_heads)
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
@@ -96,7 +97,7 @@ class SelfAttention(keras.layers.Layer):
     def attend(
         self, hidden: Any, padding_mask: Any, output_positions: Any, training: bool | None, shows_scores: bool
     ) -> tuple[Any, Any]:
-        """What the output's product is of, `[batch, n, hidden_dim]`, and the probabilities where they are asked for."""
+        """Return the input of the output projection, `[batch, n, hidden_dim]`, and, if asked for, the probabilities."""
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None, None, :]
         if isinstance(output_positions, int) and is_plain(self, self.qkv, hidden):
             context, scores = self._at_one(hidden, mask, output_positions, training)
@@ -135,10 +136,10 @@ class SelfAttention(keras.layers.Layer):
         return adds_bias(keras.KerasTensor(shape, self.compute_dtype), self.causal)
 
     def _at_one(self, hidden: Any, mask: Any, position: int, training: bool | None) -> tuple[Any, Any]:
-        """The same at one position of each text, for which no token needs a key and a value.
+        """Attend at one position of each text, which needs no keys and values of the tokens.
 
-        q (h Wk)^T is (q Wk^T) h^T and p (h Wv) is (p h) Wv, so that the kernels meet a row of each text and not of
-        each token. The keys' bias adds the same to all scores of a row, which softmax does not see.
+        q (h Wk)^T is (q Wk^T) h^T and p (h Wv) is (p h) Wv, so the kernels multiply one row per text, not one per
+        token. The key bias adds the same to all scores of a row, which does not change the softmax.
         """
         kernel, bias = self.qkv.cast_weights(hidden)
         (to_query, to_key, to_value), (query_bias, _, value_bias) = ops.split(kernel, 3, axis=1), ops.split(bias, 3)
@@ -149,7 +150,7 @@ class SelfAttention(keras.layers.Layer):
         weights = call_part(self, self.dropout_layer, scores, training=training)[:, :, 0]
         weights = ops.cast(weights, self.compute_dtype)
         context = ops.matmul(ops.transpose(ops.matmul(weights, hidden), (1, 0, 2)), self._by_heads(to_value))
-        # Where dropout acts the weights do not sum to one.
+        # With dropout the weights do not sum to one.
         sums = ops.transpose(ops.sum(ops.cast(weights, "float32"), -1))[..., None]
         context = add_bias(context, sums * ops.cast(self._by_heads(value_bias[None]), "float32"))
         return ops.transpose(context, (1, 0, 2))[:, None], scores
@@ -163,13 +164,13 @@ class SelfAttention(keras.layers.Layer):
         dtype = wide if dtype is None else dtype
         scores = ops.cast(scores, dtype) * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
-            # From 0, as jax2onnx (0.17) has no stop alone.
+            # With a start, as jax2onnx 0.17 does not accept a stop alone.
             steps = ops.arange(0, ops.shape(scores)[-1], dtype="int32")
             own = output_positions if output_positions is not None else steps[None]
             causal = (ops.reshape(own, (-1, 1, 1, 1)) if isinstance(own, int) else own[:, None, :, None]) >= steps
             mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
-            # A sum's gradient costs nothing, and no constant has to go to the device.
+            # A sum's gradient costs nothing, and no constant has to be copied to the device.
             scores = scores + (ops.cast(mask, dtype) - 1.0) * 1e30
         return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), self.compute_dtype)
 
@@ -200,10 +201,10 @@ class SelfAttention(keras.layers.Layer):
 
 
 def _dtype_of_sums(scores: Any) -> str | None:
-    """What scale and mask are in: bfloat16 where TensorFlow's graph rewriter makes them part of the product, else None.
+    """Return the dtype of scale and mask: bfloat16 where TensorFlow fuses them with the matmul, else None.
 
-    With oneDNN it does so where nothing is trained, if no cast is between, and the float32 sums are rounded once, after
-    them. A TensorFlow without oneDNN rounds once more.
+    With oneDNN its graph rewriter does so outside training, if no cast is between them. The float32 sums are then
+    rounded only once, after both. A TensorFlow without oneDNN rounds once more.
     """
     if keras.backend.backend() == "tensorflow" and makes_outputs_alone() and on_cpu(scores):
         import tensorflow as tf

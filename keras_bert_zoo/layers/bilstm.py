@@ -1,4 +1,4 @@
-"""A recurrent layer for on top of the encoder (Devlin et al. 2019, sections 5.1 and 5.3)."""
+"""A recurrent layer on top of the encoder (Devlin et al. 2019, sections 5.1 and 5.3)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from keras_bert_zoo.checks import check_positive_int
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BiLSTM(keras.layers.Layer):
-    """A stack of Keras' bidirectional LSTMs that does not read padding.
+    """A stack of Keras' bidirectional LSTMs that ignores padding.
 
     Args:
         units: Width of each direction.
@@ -21,7 +21,7 @@ class BiLSTM(keras.layers.Layer):
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
 
     Returns:
-        `[batch, length, 2 * units]`, what was read left to right before what was read right to left; zeros at padding.
+        `[batch, length, 2 * units]`: the left-to-right outputs, then the right-to-left ones; zeros at padding.
     """
 
     def __init__(self, units: int, num_layers: int = 1, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ class BiLSTM(keras.layers.Layer):
         mask = ops.cast(padding_mask, "bool")
         for lstm in self.lstms:
             hidden = lstm(hidden, mask=mask, training=training)
-        # What Keras' LSTM gives at padding depends on the kernel that runs.
+        # The outputs of Keras' LSTM at padding depend on the kernel that runs.
         return hidden * ops.cast(mask, hidden.dtype)[..., None]
 
     def compute_output_shape(self, hidden_shape: Any, padding_mask_shape: Any = None) -> tuple[int | None, ...]:

@@ -1,23 +1,26 @@
-"""Questions with several choices through an encoder that takes one text a row."""
+"""Questions with several choices for an encoder that takes one text per row."""
 
 from typing import Any
 
 import keras
 from keras import ops
 
-NO_CHOICE = -1e9
-"""The logit of a choice that is not there: its probability is exactly 0, and no gradient is NaN, as it is with -inf."""
+NOT_THERE = -1e9
+"""The logit of a missing choice, or of a position where no answer can be.
+
+Its probability is exactly 0, and no gradient is NaN, as it would be with -inf.
+"""
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class FoldChoices(keras.layers.Layer):
-    """Gives each choice a row of its own.
+    """Give each choice a row of its own.
 
     Call arguments:
         token_ids, segment_ids, padding_mask: int32 `[questions, choices, length]`.
 
     Returns:
-        The three as a dict, `[questions * choices, length]`. Of a choice that is not there the first token is shown, as
+        A dict of the three, `[questions * choices, length]`. The first token of a missing choice is unmasked, as
         attention to nothing is NaN on some backends.
     """
 
@@ -41,14 +44,14 @@ class FoldChoices(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class UnfoldChoices(keras.layers.Layer):
-    """A row a question again.
+    """Give each question a row again.
 
     Call arguments:
         scores: `[questions * choices, 1]`.
-        padding_mask: int32 `[questions, choices, length]`; all 0 where there is no choice.
+        padding_mask: int32 `[questions, choices, length]`, all 0 for a missing choice.
 
     Returns:
-        `[questions, choices]`, `NO_CHOICE` where there is none.
+        `[questions, choices]`, `NOT_THERE` for a missing choice.
     """
 
     def build(self, *shapes: Any) -> None:
@@ -57,7 +60,7 @@ class UnfoldChoices(keras.layers.Layer):
     def call(self, scores: Any, padding_mask: Any) -> Any:
         there = ops.max(padding_mask, axis=-1) > 0
         scores = ops.reshape(scores, ops.shape(there))
-        return ops.where(there, scores, ops.cast(NO_CHOICE, scores.dtype))
+        return ops.where(there, scores, ops.cast(NOT_THERE, scores.dtype))
 
     def compute_output_spec(self, scores: Any, padding_mask: Any) -> Any:
         return keras.KerasTensor(padding_mask.shape[:2], dtype=self.compute_dtype)

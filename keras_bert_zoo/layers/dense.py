@@ -1,4 +1,4 @@
-"""Products with weights, in spellings that are faster than what a backend finds by itself."""
+"""Matrix products with weights, in forms that are faster than the backends' own."""
 
 from typing import Any
 
@@ -12,22 +12,22 @@ from keras_bert_zoo.on_cpu import on_cpu
 
 
 def _may_keep(inputs: Any) -> bool:
-    """Whether what was made of the weights for a product with `inputs` serves another call."""
+    """Whether the weights prepared for a product with `inputs` can be reused in another call."""
     if keras.backend.backend() != "torch" or is_compiled():
-        return False  # It is part of a program.
+        return False  # They are part of a compiled program.
     import torch
 
-    return not (inputs.is_meta or torch.is_grad_enabled())  # A tensor without values or with gradient serves nobody.
+    return not (inputs.is_meta or torch.is_grad_enabled())  # Not without values or with a gradient.
 
 
 def _cast(dense: Any) -> tuple[Any, Any]:
-    """Kernel and bias, if there is one, in the dtype of its products."""
+    """Return kernel and bias, which may be None, in the compute dtype."""
     bias = None if dense.bias is None else ops.cast(dense.bias, dense.compute_dtype)
     return ops.cast(dense.kernel, dense.compute_dtype), bias
 
 
 def _pack(dense: Any) -> tuple[Any, Any]:
-    """The same, the kernel as PyTorch's product reads it fastest."""
+    """Like `_cast`, with the kernel in the layout that PyTorch's matmul reads fastest."""
     from keras_bert_zoo.layers.torch_product import pack
 
     kernel, bias = _cast(dense)
@@ -35,9 +35,9 @@ def _pack(dense: Any) -> tuple[Any, Any]:
 
 
 def add_bias(product: Any, bias: Any) -> Any:
-    """`product + bias`, whose gradient for the bias adds up in float32.
+    """Return `product + bias`, with the bias gradient summed in float32.
 
-    In half precision JAX and TensorFlow's CPU add it up in that, over all tokens: in bfloat16 it stands still at 256.
+    JAX and TensorFlow's CPU would sum it over all tokens in half precision: a bfloat16 sum of ones stops at 256.
     """
     wide = ops.cast(bias, keras.backend.result_type(product.dtype, "float32"))
     return product + ops.cast(ops.broadcast_to(wide, ops.shape(product)), product.dtype)
@@ -46,7 +46,7 @@ def add_bias(product: Any, bias: Any) -> Any:
 @plain_part
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class Dense(keras.layers.Dense):
-    """Keras' Dense, on PyTorch with the bias as part of the product, with a faster or an exacter gradient elsewhere."""
+    """Keras' Dense, with the bias fused into the matmul on PyTorch and a faster or more exact gradient elsewhere."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         backend = keras.backend.backend()
@@ -55,7 +55,7 @@ class Dense(keras.layers.Dense):
 
             inputs = ops.convert_to_tensor(inputs)
             kernel, bias = self._weights(inputs)
-            if inputs.dtype == kernel.dtype:  # Else Keras' product finds a type for both.
+            if inputs.dtype == kernel.dtype:  # Else Keras promotes both to one dtype.
                 return self.activation(product(inputs, kernel, bias))
         elif backend == "tensorflow" and (outputs := self._in_tensorflow(inputs)) is not None:
             return self.activation(outputs)
@@ -64,7 +64,7 @@ class Dense(keras.layers.Dense):
         return super().call(inputs, training=training)
 
     def _in_tensorflow(self, inputs: Any) -> Any:
-        """The product where Keras' own, or its gradient, is not the fastest; else None."""
+        """Return the product where Keras' own, or its gradient, is not the fastest; else None."""
         from keras_bert_zoo.layers.tensorflow_product import is_for, product
 
         if self._casts_for_outputs():
@@ -76,17 +76,17 @@ class Dense(keras.layers.Dense):
         return product(inputs, *_cast(self))
 
     def _adds_up_in_half(self, inputs: Any) -> bool:
-        """Whether the gradient of Keras' sum would lose what `add_bias` keeps."""
+        """Whether Keras' bias gradient would lose digits that `add_bias` keeps."""
         backend = keras.backend.backend()
         is_half = self.compute_dtype in ("float16", "bfloat16") and self.quantization_mode is None
         return is_half and self.bias is not None and (backend == "jax" or (backend == "tensorflow" and on_cpu(inputs)))
 
     def _casts_for_outputs(self) -> bool:
-        """Whether TensorFlow need not cast the weights at each batch; LoRA's factors Keras casts one by one."""
+        """Whether TensorFlow need not cast the weights at each batch; Keras casts LoRA's factors one by one."""
         return makes_outputs_alone() and self.variable_dtype != self.compute_dtype and not self.lora_enabled
 
     def cast_weights(self, inputs: Any) -> tuple[Any, Any]:
-        """Kernel and bias, if there is one, in the dtype of products with `inputs`; `weights_kept` may keep them."""
+        """Return kernel and bias, which may be None, in the compute dtype; `weights_kept` may cache them."""
         if keras.backend.backend() == "tensorflow" and self._casts_for_outputs():
             from keras_bert_zoo.layers.tensorflow_copies import copied
 
@@ -100,12 +100,12 @@ class Dense(keras.layers.Dense):
         return kept(self, _pack) if packed else self.cast_weights(inputs)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        super().quantize(mode, type_check=False, config=config)  # Keras leaves out what is not quite a Dense.
+        super().quantize(mode, type_check=False, config=config)  # Keras' check excludes subclasses.
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class TokenEmbedding(keras.layers.ReversibleEmbedding):
-    """Keras' ReversibleEmbedding, with a faster product with its own table."""
+    """Keras' ReversibleEmbedding, with a faster matmul for `reverse=True`."""
 
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         backend = keras.backend.backend()
@@ -119,7 +119,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             if inputs.dtype == table.dtype and backend == "tensorflow":
                 import tensorflow as tf
 
-                # Not with a transposed table, whose gradient TensorFlow would transpose: it is as large as the table.
+                # No transposed table: TensorFlow would transpose its gradient, which is as large as the table.
                 return from_rows(tf.matmul(to_rows(inputs), table, transpose_b=True), inputs)
         return super().call(inputs, reverse=reverse)
 

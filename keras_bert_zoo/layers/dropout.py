@@ -1,4 +1,4 @@
-"""Dropout whose random numbers cost little."""
+"""Dropout with cheap random numbers."""
 
 from functools import partial
 from typing import Any
@@ -14,11 +14,13 @@ _DRAWS = 2**16
 
 @plain_part
 class Dropout(keras.layers.Dropout):
-    """Keras' Dropout, on JAX by a hash, and on the CPU of TensorFlow and PyTorch from 16 random bits a value.
+    """Keras' Dropout with cheaper random numbers.
 
-    There Keras draws 32 or more for each, and PyTorch on AMD's processors one value after the other: a fifth of BERT's
-    step in bfloat16. A rate is a whole number of 65,536ths so, 6,554 of them for 0.1, and what stays is divided by just
-    that share, rounded to the dtype.
+    On JAX, and in PyTorch's compiled programs on a GPU, they are a hash of the position, and the rate is exact to
+    2^-32. With TensorFlow and PyTorch on a CPU they are 16 random bits per value. Keras samples 32 or more, and
+    PyTorch on AMD processors one value at a time, which takes a fifth of BERT's step in bfloat16. The rate is then a
+    multiple of 2^-16 (6,554 of them for 0.1), and kept values are divided by exactly the share that is kept, rounded
+    to the dtype.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
@@ -32,7 +34,7 @@ class Dropout(keras.layers.Dropout):
             if backend == "torch":
                 from keras_bert_zoo.layers.torch_product import is_traced
 
-                if on_cpu(inputs) and not is_traced():  # A program draws numbers of its own.
+                if on_cpu(inputs) and not is_traced():  # A graph has its own random numbers.
                     return _in_torch(inputs, dropped)
                 if not on_cpu(inputs) and is_traced():
                     return _in_program(inputs, self.rate)
@@ -40,31 +42,30 @@ class Dropout(keras.layers.Dropout):
 
     @property
     def draws_cheaply(self) -> bool:
-        """Whether a draw is not left to Keras: there is something to drop, and nobody has said how."""
+        """Whether sampling is not left to Keras: there is something to drop, and no seed or noise shape is given."""
         return 0 < round(self.rate * _DRAWS) < _DRAWS and self.seed is None and self.noise_shape is None
 
 
 def _in_jax(inputs: Any, rate: float, key: Any) -> Any:
     import jax
 
-    words = jax.random.bits(key, (2,), "uint32")  # The keys that Keras counts up are no random numbers.
+    words = jax.random.bits(key, (2,), "uint32")  # Keras' keys are a counter, not random.
     return drop_out(inputs, rate, jax.lax.iota("uint32", inputs.size).reshape(inputs.shape), *words)
 
 
 def drop_out(values: Any, rate: float, places: Any, first: Any, second: Any) -> Any:
-    """JAX' `values`, of which a share of `rate` is left out and the rest grown; a kernel's tile, too.
+    """Zero a share `rate` of JAX `values` and scale up the rest; also for a kernel's tile.
 
-    Each one's draw is a hash of its place: murmur3's last steps with one word of the key before and one between them.
-
-    JAX's own generator, of 20 rounds, takes five times as long on a CPU, and 7 ms more of 81 in a step of BERT base on
-    an H200 (64 texts of 512 tokens). Places are counted in 32 bits: beyond 2**32 values draws repeat.
+    Each value's random number is a hash of its place: the last steps of murmur3, with one word of the key before and
+    one between them. JAX's own generator of 20 rounds takes five times as long on a CPU, and 7 ms more of 81 in a step
+    of BERT base on an H200 (64 texts of 512 tokens). Places have 32 bits: beyond 2**32 values the numbers repeat.
 
     Args:
-        values: What is dropped out.
-        rate: The share, to 2^-32.
+        values: The values.
+        rate: Dropout rate, exact to 2^-32.
         places: uint32, of the shape of `values`.
-        first: uint32.
-        second: uint32.
+        first: First word of the key, uint32.
+        second: Second word of the key, uint32.
     """
     import jax
 
@@ -97,10 +98,10 @@ def _in_torch(inputs: Any, dropped: int) -> Any:
 
 
 def _in_program(inputs: Any, rate: float) -> Any:
-    """Each value's draw is a hash of two random words, its row's and its column's, as in `torch_attention`.
+    """Drop by a hash of two random words for each value, its row's and its column's, as in `torch_attention`.
 
-    A compiled program makes each of Philox' ten rounds else, and a sum with dropout and LayerNorm takes three times as
-    long as reading and writing it: 150 us for 32,768 tokens of 768 on an H200.
+    A compiled program would compute ten rounds of Philox, and a sum with dropout and LayerNorm would take three times
+    as long as its memory accesses: 150 us for 32,768 tokens of width 768 on an H200.
     """
     import torch
 
@@ -108,5 +109,5 @@ def _in_program(inputs: Any, rate: float) -> Any:
         return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32, device=inputs.device)
 
     draws = (words(*inputs.shape[:-1], 1) ^ words(inputs.shape[-1])) * 0x7FEB352D
-    draws = (draws ^ (draws >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)  # The sign does not move along.
+    draws = (draws ^ (draws >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)  # The mask clears shifted sign bits.
     return torch.where(draws >= round(rate * 2**32) - 2**31, inputs * (1 / (1 - rate)), 0.0)

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import TokenEmbedding
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.initializer import Normal
@@ -17,7 +17,7 @@ from keras_bert_zoo.layers.parts import call_part
 class BertEmbeddings(keras.layers.Layer):
     """Sum of token, segment and position embeddings, then LayerNorm and dropout.
 
-    Positions are counted from the first token, not passed.
+    Positions are counted from the first token and are not an input.
 
     Args:
         vocabulary_size: Number of tokens.
@@ -26,7 +26,7 @@ class BertEmbeddings(keras.layers.Layer):
         num_segments: Number of segment types.
         dropout: Dropout rate after the LayerNorm.
         layer_norm_epsilon: Added to the variance.
-        initializer_range: Standard deviation of the truncated normal that fills the tables.
+        initializer_range: Standard deviation of the truncated normal that initializes the tables.
 
     Call arguments:
         token_ids: int32 `[batch, length]`.
@@ -55,6 +55,7 @@ class BertEmbeddings(keras.layers.Layer):
             num_segments=num_segments,
         )
         check_rate(dropout=dropout)
+        check_positive(layer_norm_epsilon=layer_norm_epsilon, initializer_range=initializer_range)
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
         self.max_sequence_length = max_sequence_length
@@ -84,7 +85,7 @@ class BertEmbeddings(keras.layers.Layer):
     def call(self, token_ids: Any, segment_ids: Any, training: bool | None = None) -> Any:
         length = ops.shape(token_ids)[1]
         x = ops.add(self.token_embedding(token_ids), self.segment_embedding(segment_ids))
-        # From 0, as jax2onnx (0.17) has no stop alone.
+        # With a start, as jax2onnx 0.17 does not accept a stop alone.
         x = ops.add(x, self.position_embedding(ops.arange(0, length, dtype="int32")))
         return call_part(self, self.dropout_layer, call_part(self, self.layer_norm, x), training=training)
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.dense import Dense
@@ -28,23 +28,23 @@ class EncoderLayer(RecomputedLayer):
         hidden_dim: Width of input and output.
         num_heads: Number of attention heads; divides `hidden_dim`.
         intermediate_dim: Width inside the feed-forward net.
-        activation: `"gelu"` (exact), `"gelu_new"` (tanh form), `"relu"`, `"silu"` or `"tanh"`.
+        activation: Activation name, as in `BertBackbone`.
         dropout: Dropout rate of both sub-layers' outputs.
         attention_dropout: Dropout rate of the attention probabilities.
         layer_norm_epsilon: Added to the variance.
-        causal: If True, a position sees itself and those before it only.
-        initializer_range: Standard deviation of the truncated normal that fills the kernels.
+        causal: If True, each position attends only to itself and earlier ones.
+        initializer_range: Standard deviation of the truncated normal that initializes the kernels.
 
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
-        output_positions: Where outputs are wanted, as `SelfAttention` takes them; but for its queries, keys and values
-            nothing is computed elsewhere.
-        return_attention_scores: If True, the attention probabilities are returned too.
+        output_positions: Positions of the outputs, as in `SelfAttention`. At other positions nothing but its queries,
+            keys and values is computed.
+        return_attention_scores: If True, also return the attention probabilities.
 
     Returns:
-        `[batch, n, hidden_dim]`, n the length or that of `output_positions`; with `return_attention_scores` a pair of
-        it and `[batch, heads, n, length]`.
+        `[batch, n, hidden_dim]`, where n is the length or the number of `output_positions`. With
+        `return_attention_scores`, a pair of this and the probabilities `[batch, heads, n, length]`.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class EncoderLayer(RecomputedLayer):
         super().__init__(**kwargs)
         check_positive_int(intermediate_dim=intermediate_dim)
         check_rate(dropout=dropout, attention_dropout=attention_dropout)
+        check_positive(layer_norm_epsilon=layer_norm_epsilon)
         get_activation(activation)
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
@@ -135,7 +136,7 @@ class EncoderLayer(RecomputedLayer):
         return fuses_sum_norm(self, parts, self.dropout_layer, hidden, training)
 
     def _fused(self, hidden: Any, padding_mask: Any, output_positions: Any, *options: Any) -> tuple[Any, Any]:
-        """The same, with fewer passes over memory."""
+        """Compute the layer with fewer passes over memory."""
         context, scores = self.attention.attend(hidden, padding_mask, output_positions, *options)
         if output_positions is not None:
             hidden = at_positions(hidden, output_positions)
@@ -162,5 +163,5 @@ class EncoderLayer(RecomputedLayer):
 
 
 def _sum(hidden: Any, change: Any) -> Any:
-    # `ops.add` takes one token a text for a bias on TensorFlow, and fails so where there is no text.
+    # On TensorFlow `ops.add` treats one token per text as a bias, which fails for an empty batch.
     return hidden + change if hidden.dtype == change.dtype else ops.add(hidden, change)

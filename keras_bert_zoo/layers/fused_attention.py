@@ -1,4 +1,4 @@
-"""The backend's fused attention: no matrix of probabilities in memory, where the device has a kernel for it."""
+"""The backend's fused attention, which keeps no probabilities in memory where the device has a kernel for it."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -14,14 +14,14 @@ _HAS_TRITON = find_spec("triton") is not None
 def fused_attention(
     qkv: Any, mask: Any, causal: bool, dropout: float = 0.0, seeds: Any = None, bias: Any = None
 ) -> Any:
-    """softmax(q k^T / sqrt(d)) v, the fastest way of the backend where nobody asks for the probabilities.
+    """softmax(q k^T / sqrt(d)) v, by the backend's fastest way that does not return the probabilities.
 
     Args:
         qkv: `[batch, length, 3, heads, head_dim]`.
-        mask: bool `[batch, 1, 1, length]`, True at what is seen, or None.
-        causal: If True, a position sees itself and those before it only.
-        dropout: Rate at which probabilities are dropped; only where `drops_out(qkv, causal)`.
-        seeds: Keras' generator of seeds; of use with dropout on JAX.
+        mask: bool `[batch, 1, 1, length]`, True at the keys to attend to, or None.
+        causal: If True, each position attends only to itself and earlier ones.
+        dropout: Dropout rate of the probabilities; only where `drops_out(qkv, causal)`.
+        seeds: Keras' seed generator, used for dropout on JAX.
         bias: `[3, heads, head_dim]`, added to `qkv` first; only with dropout and where `adds_bias(qkv, causal)`.
 
     Returns:
@@ -29,7 +29,7 @@ def fused_attention(
     """
     backend = keras.backend.backend()
     if dropout and (kernels := _own_kernels(qkv, causal)):
-        drawn_with = [seeds.next(), bias] if backend == "jax" else []  # PyTorch has a state of its own.
+        drawn_with = [seeds.next(), bias] if backend == "jax" else []  # PyTorch has its own state.
         return kernels.attention(qkv, None if mask is None else mask[:, 0, 0], dropout, *drawn_with)
     if backend == "torch":
         query, key, value = qkv.unbind(2)  # Its gradient is one array, written once.
@@ -41,27 +41,27 @@ def fused_attention(
 
 
 def fused_attention_pays(qkv: Any, causal: bool, dropout: float, training: bool | None) -> bool:
-    """Whether there is such a kernel for this call, and it is the faster way."""
+    """Whether there is a kernel for this call that is faster than separate operations."""
     if keras.backend.backend() == "tensorflow":
-        return False  # It has none: Keras composes it, of einsums that transpose more than is needed.
+        return False  # It has none: Keras composes einsums with needless transposes.
     return (dropout == 0 or drops_out(qkv, causal)) and not (training and _trains_slowly(qkv))
 
 
 def drops_out(qkv: Any, causal: bool) -> bool:
-    """Whether the kernel drops probabilities out itself, and fast: PyTorch's on an accelerator, or our own."""
+    """Whether the kernel has fast dropout of the probabilities: PyTorch's on an accelerator, or our own."""
     return not on_cpu(qkv) and (keras.backend.backend() == "torch" or _own_kernels(qkv, causal) is not None)
 
 
 def adds_bias(qkv: Any, causal: bool) -> bool:
-    """Whether the kernel takes a product without its bias, of which `qkv` has shape and dtype.
+    """Whether the kernel adds the bias itself to a product with the shape and dtype of `qkv`.
 
-    XLA would read and write the whole to add it.
+    XLA would read and write the whole array to add it.
     """
     return keras.backend.backend() == "jax" and _own_kernels(qkv, causal) is not None
 
 
 def _own_kernels(qkv: Any, causal: bool) -> Any:
-    """The module that has our own kernels, if they take this call."""
+    """Return the module of our own kernels if they support this call, else None."""
     backend = keras.backend.backend()
     if causal or on_cpu(qkv):
         return None
@@ -77,10 +77,10 @@ def _own_kernels(qkv: Any, causal: bool) -> Any:
 
 
 def _trains_slowly(qkv: Any) -> bool:
-    """Whether training is faster without it: PyTorch's gradient on a CPU does not use its bfloat16 products."""
+    """Whether training is faster without a kernel: PyTorch's CPU gradient does not use its bfloat16 matmuls."""
     if keras.backend.backend() != "torch" or keras.backend.standardize_dtype(qkv.dtype) != "bfloat16":
         return False
-    return on_cpu(qkv) and qkv.shape[1] <= 256  # Measured: 3 x at 128, level at 512.
+    return on_cpu(qkv) and qkv.shape[1] <= 256  # Measured: 3 times at 128, equal at 512.
 
 
 def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout: float) -> Any:
@@ -88,10 +88,10 @@ def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout
 
     bias = None
     if mask is not None:
-        if causal:  # PyTorch takes the one or the other.
+        if causal:  # PyTorch accepts either, not both.
             length = query.shape[1]
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
-        # Not minus infinity, of which a row of padding alone would be NaN; and no constant that must go to the device.
+        # Not -inf, which would make a row of padding NaN, and no constant that must be copied to the device.
         bias = (mask.to(query.dtype) - 1) * (torch.finfo(query.dtype).max / 2)
     if _predicts_slowly(query) and not (causal and bias is None):
         return _of_products(query, key, value, bias)
@@ -103,9 +103,9 @@ def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout
 
 
 def _predicts_slowly(query: Any) -> bool:
-    """Whether products and softmax are faster, by the lengths and in the dtypes of `_of_products`: of tensors alone.
+    """Whether `_of_products` is faster than the kernel at this length and dtype, in eager mode only.
 
-    A graph is for every length, and has the kernel.
+    A graph is for all lengths and uses the kernel.
     """
     import torch
 
@@ -117,9 +117,9 @@ def _predicts_slowly(query: Any) -> bool:
 
 
 def _of_products(query: Any, key: Any, value: Any, bias: Any) -> Any:
-    """With the probabilities in memory: on a CPU the kernel leaves bfloat16 products aside and takes twice as long.
+    """Attend with the probabilities in memory: on a CPU the kernel uses no bfloat16 matmul and takes twice as long.
 
-    So does softmax, in bfloat16 over rows that are no multiple of its 32, in float32 over less than its 16.
+    Softmax also does if its rows are not a multiple of 32 values in bfloat16, or have fewer than 16 in float32.
     """
     import torch
 
@@ -142,13 +142,13 @@ def _in_jax(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> Any:
     attend = jax.nn.dot_product_attention
     batch, length = query.shape[:2]
     if on_cpu(query):
-        if query.dtype == "float16":  # XLA has no float16 product with a float32 sum there.
+        if query.dtype == "float16":  # XLA has no float16 matmul with float32 sums there.
             query, key, value = (tensor.astype("float32") for tensor in (query, key, value))
-    elif length % 2 == 0:  # With a mask cuDNN has no gradient of an odd length, and says so too late to go on.
-        # Its flash attention wants the mask of each pair.
+    elif length % 2 == 0:  # With a mask cuDNN has no gradient for odd lengths, and fails too late to fall back.
+        # Its flash attention needs a mask of query-key pairs.
         pairs = None if mask is None else jax.numpy.broadcast_to(mask, (batch, 1, length, length))
         try:
             return attend(query, key, value, mask=pairs, is_causal=causal, implementation="cudnn")
         except (NotImplementedError, RuntimeError, ValueError):
-            pass  # Of float32, of wide heads, of TPUs and older cards it has none: JAX raises one of these.
+            pass  # JAX raises one of these for float32, wide heads, TPUs and older GPUs.
     return attend(query, key, value, mask=mask, is_causal=causal)

@@ -1,4 +1,4 @@
-"""What ends both halves of a block, from the product's bias to LayerNorm, in a kernel where there is one."""
+"""The end of both sub-layers of a block, from the matmul's bias to LayerNorm, as a kernel where there is one."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from keras_bert_zoo.on_cpu import on_cpu
 
 
 def fuses_sum_norm(owner: Any, parts: tuple[Any, ...], dropout: Any, hidden: Any, training: bool | None) -> bool:
-    """Whether there are such kernels for `owner.call`, and nothing that they leave out is asked of its parts."""
+    """Whether there are kernels for `owner.call`, and its parts do nothing that they omit."""
     if keras.backend.backend() != "jax" or not training or on_cpu(hidden):
         return False
     from keras_bert_zoo.layers import jax_sum_norm
@@ -21,10 +21,10 @@ def fuses_sum_norm(owner: Any, parts: tuple[Any, ...], dropout: Any, hidden: Any
 
 
 def fused_sum_norm(hidden: Any, inputs: Any, dense: Any, dropout: Any, norm: Any) -> Any:
-    """`norm(hidden + dropout(dense(inputs)))`, of three layers that are parts of whoever calls it, in training."""
+    """Return `norm(hidden + dropout(dense(inputs)))` in training, for three layers that are parts of the caller."""
     from keras_bert_zoo.layers.jax_sum_norm import sum_norm
 
-    kernel, bias = dense.cast_weights(inputs)  # Keras casts inputs and weights around a call alone.
+    kernel, bias = dense.cast_weights(inputs)  # Keras casts inputs and weights only in a layer's call.
     product = ops.matmul(ops.cast(inputs, dense.compute_dtype), kernel)
     bias, gamma, beta = (ops.convert_to_tensor(weight, "float32") for weight in (bias, norm.gamma, norm.beta))
     key = dropout.seed_generator.next() if dropout.rate else None

@@ -1,4 +1,4 @@
-"""What stands on the encoder for pre-training."""
+"""Layers on top of the encoder for pre-training."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from keras_bert_zoo.layers.rows import from_rows, to_rows
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class MaskedLMHead(keras.layers.Layer):
-    """The masked tokens' vectors, transformed for the output embedding (google-research/bert, run_pretraining.py).
+    """Transform the masked tokens' vectors for the output embedding (google-research/bert, run_pretraining.py).
 
-    Dense, activation, LayerNorm; the product with the token embedding comes after it, and `VocabularyBias`.
+    Dense, activation and LayerNorm. The product with the token embedding and `VocabularyBias` come after it.
 
     Args:
         hidden_dim: Width of the encoder.
-        activation: As the encoder's.
+        activation: Activation name, as in the encoder.
         layer_norm_epsilon: Added to the variance.
-        initializer_range: Standard deviation of the truncated normal that fills new weights.
+        initializer_range: Standard deviation of the truncated normal that initializes the kernel.
 
     Call arguments:
-        hidden: `[batch, predictions, hidden_dim]`, the encoder's outputs at the masked tokens alone.
+        hidden: `[batch, predictions, hidden_dim]`, the encoder's outputs at the masked tokens only.
 
     Returns:
         `[batch, predictions, hidden_dim]`.
@@ -77,7 +77,7 @@ class MaskedLMHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class VocabularyBias(keras.layers.Layer):
-    """The output bias of each token, which the tied output embedding has none of: logits to float32 logits."""
+    """Add a bias per vocabulary token to the logits, in float32: the tied embedding matrix has none."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"dtype": "float32", **kwargs})

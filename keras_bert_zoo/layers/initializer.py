@@ -1,4 +1,4 @@
-"""BERT's first weights, drawn only where they stay."""
+"""BERT's initial weights, sampled only if no checkpoint overwrites them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ _are_loaded = ContextVar("are_loaded", default=False)
 
 @contextmanager
 def weights_are_loaded(loaded: bool) -> Iterator[None]:
-    """Within, if `loaded`, a `Normal` draws nothing, as a checkpoint overwrites what it would be.
+    """Context in which, if `loaded`, `Normal` samples nothing, as a checkpoint overwrites the weights.
 
-    To draw BERT base takes as long as to read it, on PyTorch twice as long.
+    Sampling BERT base takes as long as reading it, on PyTorch twice as long.
     """
     token = _are_loaded.set(loaded)
     try:
@@ -25,7 +25,7 @@ def weights_are_loaded(loaded: bool) -> Iterator[None]:
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class Normal(keras.initializers.TruncatedNormal):
-    """The original's truncated normal (google-research/bert, modeling.py: create_initializer)."""
+    """BERT's truncated normal (google-research/bert, modeling.py: create_initializer)."""
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
         if _are_loaded.get():

@@ -1,8 +1,8 @@
-"""Attention that drops probabilities out, in one Pallas kernel and one for its gradient; imported on JAX alone.
+"""Attention with dropout of the probabilities, as a Pallas kernel and one for its gradient; imported on JAX only.
 
-What `torch_attention` is to PyTorch, which says more: cuDNN's kernel, as JAX calls it, drops nothing out, and with the
-probabilities in memory attention takes two fifths of a step of BERT base at 512 tokens. There are first derivatives
-alone, and those backwards.
+The counterpart of `torch_attention`, which explains more. cuDNN's kernel, as JAX calls it, has no dropout, and with the
+probabilities in memory attention takes two fifths of a step of BERT base at 512 tokens. Only first derivatives in
+reverse mode are supported.
 """
 
 import math
@@ -23,24 +23,24 @@ _LN_2 = math.log(2)
 
 
 def takes(qkv: jax.Array) -> bool:
-    """Whether the kernels are for this array `[batch, length, 3, heads, dim]`, and were measured on such a card."""
+    """Whether the kernels support this array `[batch, length, 3, heads, dim]` and were measured on such a GPU."""
     return qkv.shape[-1] in (16, 32, 64) and is_for_card(qkv.dtype, qkv.shape[0])
 
 
 def attention(
     qkv: jax.Array, mask: Any, dropout: float, key: Any, bias: Any = None, interpret: bool = False
 ) -> jax.Array:
-    """softmax(q k^T / sqrt(dim)) v, of whose probabilities some are dropped, the rest divided by what share stays.
+    """softmax(q k^T / sqrt(dim)) v with dropout of the probabilities; the kept ones are divided by their share.
 
     Args:
         qkv: `[batch, length, 3, heads, dim]`.
-        mask: bool `[batch, length]`, True at the keys that are seen, or None. Where none is, all probabilities of a
-            text are the same.
-        dropout: The share that is dropped, to 2^-32.
-        key: What the random words are drawn with.
-        bias: `[3, heads, dim]`, what is added to `qkv`, or None. That of the keys adds the same to all scores of a
-            query, which softmax does not see, and is left out.
-        interpret: Whether to compute what the kernels compute without a card.
+        mask: bool `[batch, length]`, True at the keys to attend to, or None. In a text without any, all probabilities
+            are the same.
+        dropout: Dropout rate, exact to 2^-32.
+        key: Random key.
+        bias: `[3, heads, dim]`, added to `qkv`, or None. The key bias is left out: it adds the same to all scores of a
+            query, which does not change the softmax.
+        interpret: If True, interpret the kernels without a GPU.
 
     Returns:
         `[batch, length, heads, dim]`.
@@ -112,7 +112,7 @@ _attention.defvjp(_attend, _gradient)
 
 
 def _numbers(dim: int, dropout: float) -> dict[str, Any]:
-    """Below which hash a probability is dropped, what scores are multiplied by, and the probabilities that stay."""
+    """Return the hash below which a probability is dropped, and the factors of the scores and kept probabilities."""
     return {
         "dropped": round(dropout * 2**32),
         "scale": dim**-0.5 * math.log2(math.e),
@@ -121,7 +121,7 @@ def _numbers(dim: int, dropout: float) -> dict[str, Any]:
 
 
 def _is_kept(of_rows: Any, of_columns: Any, dropped: int) -> Any:
-    """Of a tile, by the words of its rows and columns; the middle of lowbias32, whose rest is for its lower bits."""
+    """Hash the words of a tile's rows and columns; the middle of lowbias32, whose rest is for the lower bits."""
     hashes = (of_rows[:, None] ^ of_columns[None, :]) * jnp.uint32(0x7FEB352D)
     return (hashes ^ (hashes >> jnp.uint32(15))) * jnp.uint32(0x846CA68B) >= jnp.uint32(dropped)
 
@@ -131,7 +131,7 @@ def _divided(number: Any, by: int) -> tuple[Any, Any]:
 
 
 def _product(one: Any, other: Any, contracted: tuple[int, int]) -> Any:
-    """In float32, along a dimension of each."""
+    """Matrix product in float32 over one dimension of each operand."""
     numbers = (((contracted[0],), (contracted[1],)), ((), ()))
     return jax.lax.dot_general(one, other, numbers, preferred_element_type=jnp.float32)
 
@@ -140,7 +140,7 @@ def _forward(
     qkv: Any, bias: Any, factor: Any, term: Any, of_queries: Any, of_keys: Any, outputs: Any, log_sums: Any,
     *, dropped: int, scale: float, growth: float, block_m: int, block_n: int,
 ) -> None:  # fmt: skip
-    """A block of queries of one head of one text, over its blocks of keys."""
+    """Process a block of queries of one head of one text, in a loop over its blocks of keys."""
     heads, length = of_queries.shape[1:]
     dim = qkv.shape[-1]
     blocks = pl.cdiv(length, block_m)
@@ -172,7 +172,7 @@ def _forward(
     start = jnp.full(block_m, -1e30, "float32"), nothing, nothing, jnp.zeros((block_m, dim), "float32")
     blocks = jnp.int32(pl.cdiv(length, block_n))
     largest, sums, kept_sums, context = jax.lax.fori_loop(jnp.int32(0), blocks, over_keys, start)
-    context += kept_sums[:, None] * triton.load(bias.at[jnp.int32(2), head, :])[None, :]  # Once, and not at each value.
+    context += kept_sums[:, None] * triton.load(bias.at[jnp.int32(2), head, :])[None, :]  # Once, not for each value.
     context = (context * (growth / sums)[:, None]).astype(query.dtype)
     triton.store(outputs.at[text, at, head, :], context, mask=is_query[:, None])
     triton.store(log_sums.at[text, head, at], largest + jnp.log2(sums), mask=is_query)
@@ -184,10 +184,10 @@ def _backward(
     dropped: int, scale: float, growth: float, is_single: bool, block_m: int, block_n: int,
     meet: Callable[[], None],
 ) -> None:  # fmt: skip
-    """One head of one text: a block of keys after the other, each over the blocks of queries.
+    """Process one head of one text, in a loop over blocks of keys and within it over blocks of queries.
 
-    Where there are several (not `is_single`), the queries' gradients grow in `sums`. A query's delta is the sum of its
-    outputs times their gradients, which its probabilities times theirs add up to, dropped or not.
+    With several blocks of keys (not `is_single`), `sums` accumulates the queries' gradients. A query's delta is the sum
+    of its outputs times their gradients. Its probabilities times theirs have the same sum, dropped or not.
     """
     heads, length = of_queries.shape[1:]
     dim = qkv.shape[-1]
@@ -238,7 +238,7 @@ def _backward(
             to_shares = jnp.where(is_kept, _product(value, wanted, (1, 1)) + of_bias[None, :], 0) * growth
             to_scores = (shares * (to_shares - delta[None, :])).astype(query.dtype)
             to_key += _product(to_scores, query, (1, 0))
-            to_query = _product(key, to_scores, (0, 0))  # [dim, queries], and not of scores that lie the other way.
+            to_query = _product(key, to_scores, (0, 0))  # [dim, queries], without transposed scores.
             is_last = is_query
             if not is_single:
                 place = sums.at[text, head, :, at]
@@ -255,7 +255,7 @@ def _backward(
         triton.store(gradients.at[text, keys, heads + head, :], to_key, mask=is_key[:, None])
         triton.store(gradients.at[text, keys, 2 * heads + head, :], to_value, mask=is_key[:, None])
         if not is_single:
-            meet()  # What one thread has left in `sums`, another may take up.
+            meet()  # Another thread may read what this one wrote to `sums`.
 
     jax.lax.fori_loop(jnp.int32(0), jnp.int32(pl.cdiv(length, block_n)), over_keys, None)
 

@@ -1,4 +1,4 @@
-"""What our Pallas kernels have in common; imported on JAX alone."""
+"""Helpers of our Pallas kernels; imported on JAX only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 
 def is_for_card(dtype: Any, batch: int) -> bool:
-    """Whether arrays of this dtype lie on a card that the kernels were written for, each device with whole texts."""
+    """Whether arrays of this dtype are on a GPU that the kernels are for, with whole texts on each device."""
     chosen = jax.config.jax_default_device
     card = jax.devices()[0] if chosen is None else chosen
     is_hopper = getattr(card, "platform", None) == "gpu" and card.compute_capability.startswith("9.")
@@ -20,7 +20,7 @@ def is_for_card(dtype: Any, batch: int) -> bool:
 
 
 def is_divided(batch: int) -> bool:
-    """Whether each device has a share of the batch, whole texts with all that is theirs."""
+    """Whether each device has an equal share of the batch, in whole texts."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return True
@@ -30,9 +30,9 @@ def is_divided(batch: int) -> bool:
 
 
 def by_share(compute: Callable[..., Any], key: Any, batches: tuple[Any, ...], weights: tuple[Any, ...] = ()) -> Any:
-    """`compute(key, *batches, *weights)`, on several devices of each one's share of the batches, with its own draws.
+    """Return `compute(key, *batches, *weights)`; each device takes its share of the batches and a key of its own.
 
-    XLA cannot divide a kernel, and would give the whole batch to each device.
+    XLA cannot partition a kernel and would give the whole batch to each device.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -50,12 +50,12 @@ def by_share(compute: Callable[..., Any], key: Any, batches: tuple[Any, ...], we
 
 
 def compiled(num_warps: int, num_stages: int, interpret: bool, **_: Any) -> dict[str, Any]:
-    """How Triton compiles a kernel, or that the CPU interprets it."""
+    """Options of `pallas_call`: compile with Triton, or interpret on the CPU."""
     if interpret:
         return {"interpret": True}
     return {"compiler_params": triton.CompilerParams(num_warps=num_warps, num_stages=num_stages)}
 
 
 def places(i: Any, size: int, length: int) -> tuple[Any, Any]:
-    """Where the i-th block lies, and which of its places are within the length."""
+    """Return the slice of the i-th block, and which of its places are within the length."""
     return pl.ds(i * size, size), i * size + jnp.arange(size, dtype="int32") < length

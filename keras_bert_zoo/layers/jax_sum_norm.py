@@ -1,8 +1,8 @@
-"""LayerNorm of a residual sum with dropout, in one Pallas kernel and one for its gradient; imported on JAX alone.
+"""LayerNorm of a residual sum with dropout, as a Pallas kernel and one for its gradient; imported on JAX only.
 
-XLA makes of these three passes over the rows, and seven of their gradient: more than 8 of the 45 ms that the kernels of
-a step of BERT base take on an H200, at 256 texts of 128 tokens. Here each array is read and written once. There are
-first derivatives alone, and those backwards.
+XLA makes three passes over the rows, and seven for the gradient: more than 8 of the 45 ms that the kernels of a step of
+BERT base take on an H200 (256 texts of 128 tokens). Here each array is read and written once. Only first derivatives in
+reverse mode are supported.
 """
 
 from functools import partial
@@ -18,11 +18,11 @@ from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_card, p
 
 _FORWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
 _BACKWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
-_PROGRAMS = 924  # As many as 132 processors of an H200 have at once; each has its own sum of the weights' gradients.
+_PROGRAMS = 924  # As many as the 132 processors of an H200 run at once; each sums its own weight gradients.
 
 
 def takes(hidden: jax.Array) -> bool:
-    """Whether the kernels are for these rows `[batch, length, width]`, and were written for such a card."""
+    """Whether the kernels support these rows `[batch, length, width]` and were written for such a GPU."""
     return hidden.shape[-1] <= 2048 and is_for_card(hidden.dtype, hidden.shape[0])
 
 
@@ -42,13 +42,13 @@ def sum_norm(
     Args:
         hidden: `[batch, length, width]`.
         change: The same shape and dtype.
-        bias: float32 `[width]`, as the other weights, within a model with values of its `compute_dtype`.
+        bias: float32 `[width]`. In a model it holds, like the other weights, values of the `compute_dtype`.
         gamma: float32 `[width]`.
         beta: float32 `[width]`.
         epsilon: Added to the variance.
-        dropout: The share that is dropped, to 2^-32.
-        key: What the random words are drawn with: the values are dropped that a `Dropout` which `draws_cheaply` drops.
-        interpret: Whether to compute what the kernels compute without a card.
+        dropout: Dropout rate, exact to 2^-32.
+        key: Random key, with which a `Dropout` that `draws_cheaply` drops the same values.
+        interpret: If True, interpret the kernels without a GPU.
 
     Returns:
         `[batch, length, width]`.
@@ -146,7 +146,7 @@ def _backward(
     to_hidden: Any, to_change: Any, to_bias: Any, to_gamma: Any, to_beta: Any,
     *, rows_at_once: int, blocks: int, dropout: float,
 ) -> None:  # fmt: skip
-    """Some blocks of rows after each other, over which the gradients of the weights add up."""
+    """Process some blocks of rows in a loop that sums the gradients of the weights."""
     rows, width = sums.shape
     program = pl.program_id(0)
 
@@ -177,12 +177,12 @@ def _backward(
 
 
 def _tile(i: Any, rows_at_once: int, rows: int, width: int) -> tuple[Any, Any, Any, Any]:
-    """The i-th block of rows, and whole rows' columns, of which Triton wants a power of two."""
+    """Return the i-th block of rows and all columns, whose number Triton requires to be a power of two."""
     return (*places(i, rows_at_once, rows), *places(jnp.int32(0), pl.next_power_of_2(width), width))
 
 
 def _dropped(values: Any, first_row: Any, width: int, words: Any, dropout: float) -> Any:
-    """The tile as `Dropout` leaves it, which counts places over all rows."""
+    """Apply dropout to a tile as `Dropout` does, which counts places over all rows."""
     if not dropout:
         return values
     first, second = (triton.load(words.at[jnp.int32(i)]) for i in range(2))

@@ -1,4 +1,4 @@
-"""Low-rank adaptation (Hu et al. 2021), as far as Keras' own needs help."""
+"""Low-rank adaptation (Hu et al. 2021), where Keras' own needs help."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from keras_bert_zoo.layers.parts import plain_part
 @plain_part
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class AdaptableDense(Dense):
-    """A Dense whose saved weights keep LoRA's two factors apart.
+    """A Dense that saves LoRA's two factors separately from the kernel.
 
-    Keras' own file has them multiplied into the kernel, and reads both back as zeros (Keras 3.15), from which
-    no gradient leads away: training would not go on.
+    Keras 3.15 saves their product in the kernel and reads both back as zeros, at which both gradients are zero:
+    training could not continue.
     """
 
     lora_enabled: bool
@@ -32,7 +32,7 @@ class AdaptableDense(Dense):
     def load_own_variables(self, store: Any) -> None:
         before = keras.ops.convert_to_numpy(self.lora_kernel_a) if self.lora_enabled else None
         super().load_own_variables(store)
-        if self.lora_enabled:  # A file from before LoRA has no factors: the first stays as it was drawn.
+        if self.lora_enabled:  # A file saved before LoRA has no factors: the first keeps its initial values.
             kept = "lora_kernel_a" in store
             self.lora_kernel_a.assign(store["lora_kernel_a"] if kept else before)
             if kept:

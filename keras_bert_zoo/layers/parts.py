@@ -1,4 +1,4 @@
-"""Layers within a layer, called without what Keras does around a call where that takes longer than what it is for."""
+"""Calls of layers within a layer, without Keras' work around each call where that takes longer than the layer."""
 
 from typing import Any, TypeVar
 
@@ -9,9 +9,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def plain_part(kind: _Class) -> _Class:
-    """Says of a class, not of those derived from it: its `call` alone computes what a call computes.
+    """Mark a class, but not its subclasses, whose `call` does all that calling the layer does.
 
-    It casts none of its inputs, has no loss of its own, and takes `training` from whoever calls it.
+    It does not cast its inputs, adds no loss, and gets `training` from its caller.
     """
     _PLAIN.add(kind)
     return kind
@@ -20,20 +20,20 @@ def plain_part(kind: _Class) -> _Class:
 def call_part(owner: keras.layers.Layer, part: keras.layers.Layer, *inputs: Any, **options: Any) -> Any:
     """`part(*inputs, **options)` within `owner.call`, for a part that `owner` has built.
 
-    Keras converts, checks and names around each call of a layer. On PyTorch, which does so at every batch and not once
-    a program, that takes 0.25 ms a call on a CPU: 30 ms for the 120 of BERT base's blocks, in which an accelerator
-    waits. What is called here is `part.call`, unless something is asked of `part` that only its own call does. The
-    hooks that PyTorch runs for all modules see the owner only.
+    Keras converts, checks and names things around each call of a layer. PyTorch does so at every batch, not once per
+    program: 0.25 ms a call on a CPU, 30 ms for the 120 calls in BERT base's blocks, while an accelerator waits. So this
+    calls `part.call` directly, unless `part` needs something that only its full call does. Hooks that PyTorch runs for
+    all modules see only the owner.
     """
     is_direct = keras.backend.backend() == "torch" and is_plain(owner, part, inputs[0]) and not part._remat_mode
     return (part.call if is_direct else part)(*inputs, **options)
 
 
 def is_plain(owner: Any, part: Any, hidden: Any) -> bool:
-    """Whether nothing is asked of `part` but what its class computes, in the dtypes of `owner` and `hidden`."""
+    """Whether `part` only does what its class computes, in the dtypes of `owner` and `hidden`."""
     return (
         type(part) in _PLAIN
-        and "call" not in vars(part)  # As calibration puts one there, which looks on.
+        and "call" not in vars(part)  # Calibration puts an observing one there.
         and not has_hooks(part)
         and part.quantization_mode is None
         and part.activity_regularizer is None
@@ -45,12 +45,12 @@ def is_plain(owner: Any, part: Any, hidden: Any) -> bool:
 
 
 def is_recomputed(layer: Any) -> bool:
-    """Whether `keras.RematScope` has Keras compute the inside of this layer again for the gradient."""
+    """Whether `keras.RematScope` makes Keras recompute this layer for the gradient."""
     mode = layer._remat_mode
     return bool(mode and mode.mode and (mode.mode != "list_of_layers" or layer.name in mode.layer_names))
 
 
 def has_hooks(layer: Any) -> bool:
-    """Whether there are hooks of a PyTorch module, which its call runs."""
+    """Whether the layer has PyTorch module hooks, which only its full call runs."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, name, None) for name in hooks)

@@ -1,4 +1,4 @@
-"""What a step allows that is run where it is drawn: other operations, and weights cast once a pass."""
+"""What a step may do if it runs where it is traced: use other operations, and cast weights once per pass."""
 
 import threading
 import weakref
@@ -14,10 +14,10 @@ _step = ContextVar("step", default="")
 
 @contextmanager
 def step_of_this_process(kind: str, compiled: bool) -> Iterator[None]:
-    """Within, a step is drawn that this process runs, "training" or "outputs", and that is no graph to be saved.
+    """Context that traces a step, "training" or "outputs", which this process runs and which is not saved.
 
-    So there may be operations that another machine's TensorFlow does not know, and for outputs alone those without a
-    gradient; but not where XLA compiles the step (`compiled`), which knows none of them.
+    It may use operations that another machine's TensorFlow does not know, and for "outputs" those without a gradient.
+    If XLA compiles the step (`compiled`), it may not, as XLA knows none of them.
     """
     token = _step.set("compiled" if compiled else kind)
     try:
@@ -39,20 +39,20 @@ def is_compiled() -> bool:
 
 
 def torch_compiles() -> bool:
-    """Whether a step is run that PyTorch compiles."""
+    """Whether the current step is one that PyTorch compiles."""
     return is_compiled() and keras.backend.backend() == "torch"
 
 
-# --- What PyTorch's compiled step reads of a model
+# --- What PyTorch's compiled step reads from a model
 
 _read_once: Any = weakref.WeakKeyDictionary()
 
 
 def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
-    """What `read()` gives, read once a run by the steps that PyTorch compiles; elsewhere each time.
+    """Return `read()`, which the steps that PyTorch compiles call once per run, and others each time.
 
-    Keras walks through all layers for each list of them or of their weights, a dozen times a step. With what AdamW
-    looked up of each weight that was a fifth of the host's time for a step of BERT base, and an H200 waits for it.
+    Keras walks through all layers for each list of layers or weights, a dozen times a step. With AdamW's lookups for
+    each weight that was a fifth of the host's time for a step of BERT base, while an H200 waited.
     """
     if not torch_compiles():
         return read()
@@ -63,12 +63,12 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
 
 
 def begin_run() -> None:
-    """What was changed since the last `fit`, `evaluate` or `predict` began counts from now on."""
+    """Forget all `read_once` values, so that changes since the last `fit`, `evaluate` or `predict` take effect."""
     _read_once.clear()
 
 
 class WalksOnce:
-    """For a `keras.Model` that is run in compiled steps."""
+    """Mixin for a `keras.Model` that runs in compiled steps."""
 
     @property
     def weights(self) -> Any:
@@ -92,10 +92,10 @@ _last_words: list[Callable[[], None]] = []
 
 @contextmanager
 def weights_kept() -> Iterator[None]:
-    """Within, no weight changes from the first batch on: a Dense casts its own once, not at each batch.
+    """Context in which no weight changes from the first batch on, so a Dense casts its weights only once.
 
-    That saves a tenth of the time of predicting short texts in bfloat16, on PyTorch and TensorFlow. The copies go when
-    no such pass is left.
+    That saves a tenth of the time of predicting short texts in bfloat16, on PyTorch and TensorFlow. The copies are
+    deleted when no such pass is left.
     """
     global _passes
     token = _kept.set({})
@@ -117,7 +117,7 @@ def are_weights_kept() -> bool:
 
 
 def kept(key: Any, read: Read) -> Any:
-    """What `read(key)` gives, read once for a layer or model `key` within `weights_kept`."""
+    """Return `read(key)` for a layer or model `key`, called only once within `weights_kept`."""
     found = _kept.get()
     if found is None:
         return read(key)
@@ -127,5 +127,5 @@ def kept(key: Any, read: Read) -> Any:
 
 
 def when_no_pass_is_left(say: Callable[[], None]) -> None:
-    """Has `say` called at the end of each pass beside which no other is under way."""
+    """Register a function that is called when a pass ends and no other is running."""
     _last_words.append(say)

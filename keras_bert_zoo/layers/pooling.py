@@ -1,4 +1,4 @@
-"""One vector for a text from those of its tokens."""
+"""Pooling of token vectors into one vector per text."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ MODES = ("mean", "cls", "max")
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class TokenPooling(keras.layers.Layer):
-    """The mean, the first or the largest of the tokens' vectors, in float32.
+    """Mean, first or maximum of the tokens' vectors, in float32.
 
     Args:
-        mode: `"mean"` over the tokens, special tokens among them (Reimers & Gurevych 2019, section 3), `"cls"`, the
-            vector of the first, or `"max"`, over the tokens in each dimension.
+        mode: `"mean"` over the tokens, including special tokens (Reimers & Gurevych 2019, section 3), `"cls"`, the
+            first token's vector, or `"max"` over the tokens in each dimension.
 
     Call arguments:
         sequence_output: `[batch, length, hidden_dim]`.

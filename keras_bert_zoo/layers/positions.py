@@ -1,4 +1,4 @@
-"""Some positions of each text."""
+"""Selection of positions in each text."""
 
 from typing import Any
 
@@ -8,18 +8,18 @@ from keras_bert_zoo.checks import check_position
 
 
 def at_positions(values: Any, positions: Any) -> Any:
-    """Some positions of `[batch, ..., length, dim]`: an int, the same of each example, or int32 `[batch, n]`."""
+    """Select positions of `[batch, ..., length, dim]`: an int, the same in each example, or int32 `[batch, n]`."""
     if isinstance(positions, int):
         check_position(output_positions=positions, length=values.shape[-2])
         return values[..., positions : positions + 1, :]
-    # A product with ones and zeros, whose gradient is a product again: no scattered sums, whose order no backend
-    # promises, and shapes that a TPU likes. It is exact where products are; else it rounds as those beside it do.
-    # Not `one_hot`, of which PyTorch would export one length only. From 0, as jax2onnx (0.17) has no stop alone.
+    # A matmul with ones and zeros, whose gradient is a matmul, too: no scatter-add, whose order no backend guarantees,
+    # and shapes that suit a TPU. It is exact where matmuls are, and else rounds as the others do. Not `one_hot`, which
+    # PyTorch would export for one length only. With a start, as jax2onnx 0.17 does not accept a stop alone.
     steps = ops.arange(0, ops.shape(values)[-2], dtype="int32")
     chosen = ops.cast(ops.expand_dims(positions, -1) == steps, values.dtype)
     return ops.matmul(chosen if len(values.shape) == 3 else chosen[:, None], values)
 
 
 def count_of(positions: Any) -> int | None:
-    """How many `at_positions` takes of each text, if that is known."""
+    """Return how many positions `at_positions` selects in each text, if known."""
     return 1 if isinstance(positions, int) else positions.shape[1]

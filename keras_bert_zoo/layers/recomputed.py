@@ -1,4 +1,4 @@
-"""Rematerialisation: a layer's inside computed again for the gradient, in place of keeping it (Chen et al. 2016)."""
+"""Rematerialisation: recompute a layer's activations for the gradient instead of keeping them (Chen et al. 2016)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,16 +10,16 @@ from keras_bert_zoo.layers.parts import is_recomputed
 
 
 class RecomputedLayer(keras.layers.Layer):
-    """A layer that trains within `keras.RematScope("list_of_layers", ...)`, with the same dropout again.
+    """A layer that trains within `keras.RematScope("list_of_layers", ...)`, with the same dropout when recomputed.
 
-    Keras hands flags such as `training` on to functions of JAX and TensorFlow that take tensors only, and its dropout
-    draws from a state: JAX refuses that, and TensorFlow drops other units when it computes the layer again. So what is
-    computed again is a function of the layer's inputs and variables alone, dropout's state among them.
+    Keras passes flags such as `training` to functions of JAX and TensorFlow that accept only tensors, and its dropout
+    changes a state: JAX rejects that, and TensorFlow drops other units when it recomputes the layer. So the recomputed
+    function depends only on the layer's inputs and variables, including dropout's state.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # Keras' other modes wrap the layers within as well, by functions that this one's arguments do not fit.
+        # Keras' other modes also wrap the inner layers, in functions that do not accept this layer's arguments.
         if self._remat_mode and self._remat_mode.mode not in ("list_of_layers", None):
             raise ValueError(
                 "`keras.RematScope` around a backbone must have the mode 'list_of_layers', with `layer_names`. "
@@ -27,10 +27,10 @@ class RecomputedLayer(keras.layers.Layer):
             )
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        if not is_recomputed(self):  # Keras asks later: what is gathered here takes time at each batch on PyTorch.
+        if not is_recomputed(self):  # Keras checks later; the code below takes time at each batch on PyTorch.
             return layer_call
         variables = self.variables
-        weights = {id(weight) for weight in self.weights}  # A frozen one is not written: autocast reads it rounded.
+        weights = {id(weight) for weight in self.weights}  # None is written, frozen or not: autocast reads it rounded.
         drawn = [variable for variable in variables if id(variable) not in weights]
         named = {name: value for name, value in kwargs.items() if ops.is_tensor(value)}
 
@@ -51,7 +51,7 @@ class RecomputedLayer(keras.layers.Layer):
 
 
 def _read(variable: Any) -> Any:
-    """The value as a tensor: Keras hands TensorFlow's variables on, whose gradient an eager step would count twice."""
+    """Return the value as a tensor: Keras passes TensorFlow variables, whose gradient an eager step counts twice."""
     if keras.backend.backend() != "tensorflow":
         return ops.convert_to_tensor(variable)
     import tensorflow as tf

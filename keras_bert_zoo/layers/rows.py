@@ -1,4 +1,4 @@
-"""Tokens as the rows of one matrix, where products are faster so, and other shapes of them."""
+"""Reshaping of tokens, to the rows of one matrix where that makes matmuls faster."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from keras import ops
 
 
 def to_rows(hidden: Any) -> Any:
-    """`[batch, length, dim]` as `[batch * length, dim]` on TensorFlow, which joins bias and GELU to these alone.
+    """Reshape `[batch, length, dim]` to `[batch * length, dim]` on TensorFlow, which fuses bias and GELU only there.
 
-    Elsewhere `hidden` itself: for PyTorch a reshape costs time at each batch, and jax2onnx (0.17) writes none back.
+    Elsewhere return `hidden`: on PyTorch a reshape takes time at each batch, and jax2onnx 0.17 cannot reverse it.
     """
     if keras.backend.backend() != "tensorflow":
         return hidden
@@ -17,12 +17,12 @@ def to_rows(hidden: Any) -> Any:
 
 
 def from_rows(rows: Any, hidden: Any) -> Any:
-    """What was made of `to_rows(hidden)`, in batches again."""
+    """Reshape the result of `to_rows(hidden)` back to batches."""
     if keras.backend.backend() != "tensorflow":
         return rows
     return ops.reshape(rows, (*ops.shape(hidden)[:-1], rows.shape[-1]))
 
 
 def reshape(tensor: Any, shape: tuple[Any, ...]) -> Any:
-    """`ops.reshape` within a layer; on PyTorch a tensor's own method, for which Keras looks through no argument."""
+    """`ops.reshape` within a layer; on PyTorch the tensor's method, without Keras' search through the arguments."""
     return tensor.reshape(shape) if keras.backend.backend() == "torch" else ops.reshape(tensor, shape)

@@ -1,4 +1,4 @@
-"""Weights cast once a pass on TensorFlow, where a program outlives the pass that has drawn it; imported there alone."""
+"""Weights cast once per pass on TensorFlow, where a program outlives the pass that traced it; imported there only."""
 
 import threading
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from keras_bert_zoo.layers.passes import (
 
 
 class _Copies:
-    """Variables with what `read(layer)` gives, which programs read; empty where no pass is under way."""
+    """Variables that hold `read(layer)` for programs; empty while no pass is running."""
 
     def __init__(self, layer: Any, read: Read) -> None:
-        # Of any shape, so that they can be emptied; and whoever read them then would be stopped, not answered.
+        # Of any shape, so that they can be emptied. A program that read them then would fail, not compute nonsense.
         anything, values = tf.TensorShape(None), read(layer)
         self._read = read
         self.dtype = layer.compute_dtype
@@ -60,7 +60,7 @@ _lock = threading.Lock()
 
 
 def _clear() -> None:
-    # All, as one that began before another drew the program reads the other's copies.
+    # All, as a pass may read the copies of a later one that traced the program.
     for copies in _copies.values():
         copies.clear()
 
@@ -69,21 +69,21 @@ when_no_pass_is_left(_clear)
 
 
 def copied(layer: Any, read: Read) -> Any:
-    """What `read(layer)` gives, a tuple of tensors or None; a drawn step of `predict` reads it from copies."""
-    # For one device; and a program drawn outside a pass has nobody to make its copies anew.
+    """Return `read(layer)`, a tuple of tensors or None; a traced step of `predict` reads it from copies."""
+    # For one device only; and nothing would refresh the copies of a program that is traced outside a pass.
     is_drawn = makes_outputs_alone() and are_weights_kept() and tf.inside_function()
     if not is_drawn or tf.distribute.has_strategy():
         return read(layer)
-    with _lock, tf.init_scope():  # Out of the program, which later passes run again.
+    with _lock, tf.init_scope():  # Outside the program, which later passes run again.
         if layer not in _copies or _copies[layer].dtype != layer.compute_dtype:
             _copies[layer] = _Copies(layer, read)
     return _copies[layer].values()
 
 
 def with_weights_of_now(model: Any, program: Callable[..., Any]) -> Callable[..., Any]:
-    """`program`, a step of `model`, whose copies are made anew at the first batch of a pass.
+    """Wrap `program`, a step of `model`, so that its copies are refreshed at the first batch of a pass.
 
-    Not before: Keras' `SwapEMAWeights` changes the weights as a pass begins. By itself a call is a pass.
+    Not before: Keras' `SwapEMAWeights` changes the weights as a pass begins. A call outside a pass is one itself.
     """
 
     def run(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A gradient of our own in TensorFlow's functions; imported on that backend alone."""
+"""Custom gradients in TensorFlow functions; imported on that backend only."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,19 +7,19 @@ import tensorflow as tf
 
 try:
     from tensorflow.python.eager.record import record_operation, should_record_backprop, stop_recording
-except ImportError:  # TensorFlow promises nothing about these, and trains without them, too.
+except ImportError:  # These are private, and training works without them, too.
     record_operation = None
 
 
 def takes_gradients() -> bool:
-    """Whether `with_gradient` can be called: a function is drawn, by a TensorFlow that lets us say its gradient."""
+    """Whether `with_gradient` can be called: a function is traced, and TensorFlow lets us record a gradient."""
     return record_operation is not None and tf.inside_function()
 
 
 def with_gradient(compute: Callable[..., Any], gradient: Callable[[Any], Any], inputs: Sequence[Any]) -> Any:
-    """`compute(*inputs)`, one tensor, of which `gradient` makes those of all inputs from its own.
+    """Return `compute(*inputs)`, one tensor; `gradient` computes those of all inputs from its own.
 
-    `tf.custom_gradient` would keep each graph for ever.
+    `tf.custom_gradient` would keep each graph forever.
     """
     if not should_record_backprop(inputs):
         return compute(*inputs)

@@ -1,4 +1,4 @@
-"""TensorFlow's LayerNorm by oneDNN, which has no gradient but ours; imported on that backend alone."""
+"""TensorFlow's LayerNorm by oneDNN, which has no gradient but ours; imported on that backend only."""
 
 from functools import cache, partial
 from typing import Any
@@ -7,17 +7,17 @@ import tensorflow as tf
 
 from keras_bert_zoo.layers.tensorflow_gradient import takes_gradients, with_gradient
 
-_OPERATION = "_MklLayerNorm"  # Without a function in Python: TensorFlow's graph rewriter alone makes it.
+_OPERATION = "_MklLayerNorm"  # It has no Python function: only TensorFlow's graph rewriter creates it.
 
 
 def is_available(inputs: Any, trained: bool) -> bool:
-    """Whether a function is drawn, of tokens as rows or in batches, on a TensorFlow that has what it needs."""
+    """Whether a function of tokens, as rows or in batches, is traced by a TensorFlow that has what it needs."""
     has_gradient = takes_gradients() if trained else tf.inside_function()
     return has_gradient and inputs.shape.rank in (2, 3) and inputs.dtype != tf.float64 and _is_known()
 
 
 def layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Over the last axis of `[rows, dim]`, in float32, as Keras computes it."""
+    """LayerNorm over the last axis of `[rows, dim]`, in float32, as Keras computes it."""
     tensors = [tf.cast(tf.convert_to_tensor(tensor), tf.float32) for tensor in (inputs, gamma, beta)]
     value = tf.compat.v1.AttrValue
     attributes = {"T": value(type=tf.float32.as_datatype_enum), "epsilon": value(f=epsilon)}
@@ -28,7 +28,7 @@ def layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 
 def trained_layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """The same of `[rows, dim]`, with a gradient."""
+    """`layer_norm` of `[rows, dim]`, with a gradient."""
     gamma, beta = tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
 
     def gradient(outer: Any) -> Any:
@@ -38,10 +38,10 @@ def trained_layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> An
 
 
 def _gradient(inputs: Any, gamma: Any, epsilon: float, outer: Any) -> Any:
-    """Of inputs, gamma and beta: (g - mean(g) - n mean(g n)) / s is the first.
+    """Return the gradients of inputs, gamma and beta; the first is (g - mean(g) - n mean(g n)) / s.
 
-    g is the outputs' gradient times gamma, n what is normalised and s the deviation. Sums along a row or a column are
-    products, and n is computed again, in half the time that TensorFlow takes for what it derives from Keras' spelling.
+    g is the outputs' gradient times gamma, n the normalised inputs and s their standard deviation. Sums over a row or a
+    column are matmuls, and n is recomputed. It takes half the time of TensorFlow's gradient of Keras' operations.
     """
     x, outer, scale = (tf.cast(tensor, tf.float32) for tensor in (inputs, outer, gamma))
     ones = tf.ones_like(scale)
@@ -59,16 +59,16 @@ try:
 
     @tf.RegisterGradient(_OPERATION)
     def _gradient_within_a_function(operation: Any, outer: Any) -> Any:
-        """Where a function is differentiated from outside, which no tape has seen."""
+        """Gradient where a function is differentiated from outside, which no tape has seen."""
         inputs, gamma, _ = operation.inputs
         return _gradient(inputs, gamma, operation.get_attr("epsilon"), outer)
-except KeyError:  # A TensorFlow that has learned one.
+except KeyError:  # A TensorFlow that has one itself.
     pass
 
 
 @cache
 def _is_known() -> bool:
-    """TensorFlow has it where it is built with oneDNN."""
+    """Whether TensorFlow has the operation, as builds with oneDNN do."""
 
     @tf.function(autograph=False)
     def normalised() -> Any:

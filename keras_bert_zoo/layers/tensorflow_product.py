@@ -1,4 +1,4 @@
-"""TensorFlow's product with weights, with a faster and exacter gradient; imported on that backend alone."""
+"""TensorFlow's matmul with weights, with a faster and more exact gradient; imported on that backend only."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from keras_bert_zoo.on_cpu import on_cpu
 
 
 def is_for(inputs: Any, dtype: str) -> bool:
-    """Whether `product` is the better one: of rows, on a CPU, in a function that is drawn."""
+    """Whether `product` is the better one: for rows, on a CPU, in a function that is traced."""
     return (
         takes_gradients()
         and isinstance(inputs, tf.Tensor)
@@ -20,11 +20,11 @@ def is_for(inputs: Any, dtype: str) -> bool:
 
 
 def product(inputs: Any, kernel: Any, bias: Any) -> Any:
-    """`inputs @ kernel + bias`, of `[rows, m]`, `[m, n]` and `[n]`.
+    """Return `inputs @ kernel + bias`, of `[rows, m]`, `[m, n]` and `[n]`.
 
-    The gradient for the inputs multiplies by the transposed kernel, for which TensorFlow's product of two matrices
-    takes up to 1.3 times as long as its product of batches; the sum of rows is a product, too, which in half precision
-    adds up in float32.
+    The gradient for the inputs multiplies by the transposed kernel, for which TensorFlow's matmul of two matrices takes
+    up to 1.3 times as long as its batch matmul. The sum over rows is a matmul, too: half precision is summed
+    in float32.
     """
 
     def gradient(outer: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Attention that drops probabilities out, in a Triton kernel and one for its gradient; imported with Triton alone.
+"""Attention with dropout of the probabilities, as a Triton kernel and one for its gradient; imported with Triton only.
 
-No probability reaches the card's memory (Dao et al. 2022, "FlashAttention"). Whether one is dropped is a hash of two
-words, of its query and of its key, which are random: cuDNN's and PyTorch's kernels make each of Philox' ten rounds, and
-take up to three times as long with dropout as without. Query, key and value are read where one product left them, and
-their gradients written where it takes them. There are first derivatives alone, as of PyTorch's kernels.
+No probability reaches GPU memory (Dao et al. 2022, "FlashAttention"). A hash of two random words, its query's and its
+key's, decides whether it is dropped. cuDNN's and PyTorch's kernels compute ten rounds of Philox and take up to three
+times as long with dropout as without. Query, key and value are read from the output of one matmul, and their gradients
+written in the same layout. Only first derivatives are supported, as in PyTorch's kernels.
 """
 
 import math
@@ -13,14 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
-# What was the fastest on an H200 for heads of 64, at 128 and at 512 tokens.
+# The fastest on an H200 for heads of width 64, at 128 and 512 tokens.
 _FORWARD = {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 3}
 _BACKWARD = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 3}
-_LN_2: tl.constexpr = tl.constexpr(math.log(2))  # Exponentials are of 2, as the card's are.
+_LN_2: tl.constexpr = tl.constexpr(math.log(2))  # Powers are of 2, as the GPU's are.
 
 
 def takes(qkv: torch.Tensor) -> bool:
-    """Whether the kernels are for this tensor `[batch, length, 3, heads, dim]`, and were measured on such a card."""
+    """Whether the kernels support this tensor `[batch, length, 3, heads, dim]` and were measured on such a GPU."""
     if qkv.device.type != "cuda" or torch.version.hip or torch._C._are_functorch_transforms_active():
         return False
     is_half = qkv.dtype in (torch.float16, torch.bfloat16)
@@ -28,13 +28,13 @@ def takes(qkv: torch.Tensor) -> bool:
 
 
 def attention(qkv: torch.Tensor, mask: Any, dropout: float) -> torch.Tensor:
-    """softmax(q k^T / sqrt(dim)) v, of whose probabilities some are dropped, the rest divided by what share stays.
+    """softmax(q k^T / sqrt(dim)) v with dropout of the probabilities; the kept ones are divided by their share.
 
     Args:
         qkv: `[batch, length, 3, heads, dim]`.
-        mask: bool `[batch, length]`, True at the keys that are seen, or None. Where none is, all probabilities of a
-            text are the same.
-        dropout: The share that is dropped, to 2^-32.
+        mask: bool `[batch, length]`, True at the keys to attend to, or None. In a text without any, all probabilities
+            are the same.
+        dropout: Dropout rate, exact to 2^-32.
 
     Returns:
         `[batch, length, heads, dim]`.
@@ -43,7 +43,7 @@ def attention(qkv: torch.Tensor, mask: Any, dropout: float) -> torch.Tensor:
 
 
 def marked(mask: torch.Tensor) -> torch.Tensor:
-    """What the kernels read a mask as: 1 at the keys that are seen, and 2 at all of a text without."""
+    """Encode a mask for the kernels: 1 at the keys to attend to, and 2 at all keys of a text without any."""
     return torch.where(mask.any(-1, keepdim=True), mask.to(torch.uint8), 2)
 
 
@@ -51,7 +51,7 @@ def marked(mask: torch.Tensor) -> torch.Tensor:
 def _attention(
     qkv: torch.Tensor, marks: torch.Tensor | None, dropout: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The outputs, the logarithms of the softmax' sums and the words, each query's and in the last row each key's."""
+    """Return the outputs, the logs of the softmax sums, and the words: each query's, and in the last row each key's."""
     qkv, marks = qkv.contiguous(), None if marks is None else marks.contiguous()
     batch, length, _, heads, dim = qkv.shape
     outputs, log_sums, words = _empty(qkv)
@@ -59,7 +59,7 @@ def _attention(
     grid = (batch * heads * triton.cdiv(length, _FORWARD["block_m"]),)
     numbers = length, heads, *_numbers(dim, dropout)
     kind = {"is_masked": marks is not None, "dim": dim, **_FORWARD}
-    with torch.cuda.device_of(qkv):  # Triton takes the current one.
+    with torch.cuda.device_of(qkv):  # Triton uses the current one.
         _forward[grid](qkv, marks, words, outputs, log_sums, batch * heads, *numbers, **kind)
     return outputs, log_sums, words
 
@@ -105,7 +105,7 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     qkv, marks, ctx.dropout = inputs
     outputs, log_sums, words = output
     ctx.save_for_backward(qkv, marks, words, outputs, log_sums)
-    ctx.set_materialize_grads(False)  # Nobody asks the other two's.
+    ctx.set_materialize_grads(False)  # The other two outputs need none.
 
 
 def _backpropagate(ctx: Any, gradient: Any, *of_others: Any) -> Any:
@@ -116,20 +116,20 @@ _attention.register_autograd(_backpropagate, setup_context=_keep)
 
 
 def _numbers(dim: int, dropout: float) -> tuple[int, float, float]:
-    """Below which hash a probability is dropped, what scores are multiplied by, and the probabilities that stay."""
+    """Return the hash below which a probability is dropped, and the factors of the scores and kept probabilities."""
     return round(dropout * 2**32), dim**-0.5 * math.log2(math.e), 1 / (1 - dropout)
 
 
 @triton.jit
 def _is_kept(of_rows, of_columns, dropped):
-    """Of a tile, by the words of its rows and columns; the middle of lowbias32, whose rest is for its lower bits."""
+    """Hash the words of a tile's rows and columns; the middle of lowbias32, whose rest is for the lower bits."""
     hashes = (of_rows[:, None] ^ of_columns[None, :]).to(tl.uint32) * 0x7FEB352D
     return (hashes ^ (hashes >> 15)) * 0x846CA68B >= dropped
 
 
 @triton.jit
 def _terms(marks, places, inside, scale, is_masked: tl.constexpr):
-    """What the scores of keys are multiplied by, and what is added to them."""
+    """Return the factor of the keys' scores and what is added to them."""
     if is_masked:
         mark = tl.load(marks + places, mask=inside, other=0)
         return tl.where(mark == 2, 0.0, scale), tl.where(mark > 0, 0.0, float("-inf"))
@@ -141,7 +141,7 @@ def _forward(
     qkv, marks, words, outputs, log_sums, sequences, length, heads, dropped, scale, growth,
     is_masked: tl.constexpr, dim: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries of one head of one text, over its blocks of keys."""
+    """Process a block of queries of one head of one text, in a loop over its blocks of keys."""
     blocks = tl.cdiv(length, block_m)
     sequence, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     text, head = sequence // heads, sequence % heads
@@ -183,10 +183,10 @@ def _backward(
     sequences, length, heads, dropped, scale, growth,
     is_masked: tl.constexpr, is_single: tl.constexpr, dim: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
-    """One head of one text: a block of keys after the other, each over the blocks of queries.
+    """Process one head of one text, in a loop over blocks of keys and within it over blocks of queries.
 
-    Where there are several (not `is_single`), the queries' gradients grow in `sums`. A query's delta is the sum of its
-    outputs times their gradients, which its probabilities times theirs add up to, dropped or not.
+    With several blocks of keys (not `is_single`), `sums` accumulates the queries' gradients. A query's delta is the sum
+    of its outputs times their gradients. Its probabilities times theirs have the same sum, dropped or not.
     """
     sequence = tl.program_id(0)
     text, head = sequence // heads, sequence % heads
@@ -251,4 +251,4 @@ def _backward(
         tl.store(gradients + places_of_keys, (to_key * (scale * _LN_2)).to(key.dtype), mask=in_keys[:, None])
         tl.store(gradients + places_of_keys + out_row, (to_value * growth).to(key.dtype), mask=in_keys[:, None])
         if not is_single:
-            tl.debug_barrier()  # What one thread has left in `sums`, another may take up.
+            tl.debug_barrier()  # Another thread may read what this one wrote to `sums`.

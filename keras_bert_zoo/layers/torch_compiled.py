@@ -1,4 +1,4 @@
-"""What a model computes as a program of `torch.compile`; imported on PyTorch alone."""
+"""A model's computations as `torch.compile` programs; imported on PyTorch only."""
 
 import itertools
 import logging
@@ -22,7 +22,7 @@ _programs: Any = weakref.WeakKeyDictionary()
 
 
 class NotDrawnError(Exception):
-    """There is no program of this computation, or it is a part of one: it is to be run as it stands."""
+    """The computation has no program, or is part of one, and must be run as it is."""
 
 
 class _Program(NamedTuple):
@@ -30,26 +30,27 @@ class _Program(NamedTuple):
     for_shapes: Callable[..., Any]
     for_others: Callable[..., Any]
     changed: list[int]
-    """Places of the variables whose new values are returned beside the outputs."""
+    """Indices of the variables whose new values are returned with the outputs."""
 
 
 def outputs_of_program(
     model: Any, name: str, compute: Callable[..., Any], *data: Any, metrics: Callable[[], list[Any]] = list
 ) -> Any:
-    """`compute(*data)`, made of the variables of `model`, compiled unless that would leave something out.
+    """Return `compute(*data)`, compiled with the variables of `model`, unless that would leave something out.
 
-    What Keras compiles for `jit_compile` is its step as it stands in Python, of which `torch.compile` makes many small
-    programs, and which it gives up at our optimizers. Here what is computed is drawn as one graph of tensors, the
-    variables among the inputs and the new values of those that it assigns to among the outputs, and compiled for the
-    shapes that come first; and once more for all others, a batch or a length of one aside.
+    With `jit_compile`, Keras compiles its Python step, which `torch.compile` splits into many small programs and gives
+    up on at our optimizers. Here the computation is traced as one graph of tensors. Its inputs include the variables,
+    and its outputs the new values of those that it assigns to. The graph is compiled for the first shapes and once more
+    for all others, except a batch size or length of one.
 
     Args:
-        model: A Keras model, built.
-        name: What `compute` is called, like no other of this model.
-        compute: What it does, of nothing but its arguments and variables.
-        data: Structures of tensors `[batch, ...]` and hashable constants. The program is for all sizes of the first,
-            and of the others for those that are the batch's or one of the first's; `compute` must not ask which.
-        metrics: Gives the variables beside the model's.
+        model: A built Keras model.
+        name: Name of `compute`, unique within this model.
+        compute: A function of only its arguments and the variables.
+        data: Structures of tensors `[batch, ...]` and hashable constants. The program is for all sizes of the first
+            structure; sizes in the others vary only with the batch or with one of these. `compute` must not ask for
+            their values.
+        metrics: Returns the variables beside the model's.
 
     Raises:
         NotDrawnError: There is no such program.
@@ -69,7 +70,7 @@ def outputs_of_program(
     key = (name, kinds, sizes, looks, torch.is_grad_enabled())
     programs = _programs.setdefault(model, {})
     if key not in programs:
-        with compile_lock:  # PyTorch draws or compiles one graph at a time.
+        with compile_lock:  # PyTorch traces or compiles one graph at a time.
             if key not in programs:
                 programs[key] = _drawn(name, variables, compute, data, tensors, sizes)
     program = programs[key]
@@ -80,7 +81,7 @@ def outputs_of_program(
         call = program.for_others
         for tensor, names in zip(tensors, sizes, strict=True):
             torch._dynamo.maybe_mark_dynamic(tensor, [axis for axis, name in enumerate(names) if name < 0])
-    # PyTorch takes a graph that another thread draws for one of this thread, and would refuse the call.
+    # PyTorch mistakes a graph that another thread traces for one of this thread, and would refuse the call.
     with torch._dynamo.config.patch(error_on_nested_fx_trace=False):
         outputs, news = call(*values, *tensors)
     if news:
@@ -90,18 +91,18 @@ def outputs_of_program(
 
 
 def forget_programs(*models: Any) -> None:
-    """What is changed in a layer, such as a rate of dropout, counts from `compile` on, as on the other backends."""
+    """Delete the programs, so that changes to layers (as of a dropout rate) count after `compile`, as elsewhere."""
     for model in models:
         _programs.pop(model, None)
 
 
 def _does_more(layer: Any) -> bool:
-    """Whether a call of this layer does what a graph of its outputs would leave out."""
+    """Whether a call of this layer does something that a graph of its outputs would leave out."""
     return (
         has_hooks(layer)
         or layer.activity_regularizer is not None
-        or layer.quantization_mode == "float8"  # Keeps a history of what it has seen.
-        or (layer.quantization_mode is not None and torch.is_grad_enabled())  # Has a gradient of its own.
+        or layer.quantization_mode == "float8"  # Keeps a history of its inputs.
+        or (layer.quantization_mode is not None and torch.is_grad_enabled())  # Has a custom gradient.
         or (isinstance(layer, RecomputedLayer) and is_recomputed(layer))
     )
 
@@ -111,16 +112,16 @@ def _look(tensor: Any) -> tuple[Any, ...]:
 
 
 def _sizes(data: tuple[Any, ...], tensors: list[Any]) -> tuple[tuple[int, ...], ...]:
-    """Of each tensor's sizes a name, -1 that of the batch, or where it is constant the size itself.
+    """Return for each size of each tensor a negative name, -1 for the batch, or the size itself if it is constant.
 
-    Sizes that are equal have one name: a batch in which others are is one for another graph.
+    Equal sizes share a name. A batch in which other sizes are equal needs another graph.
     """
     inputs = sum(isinstance(leaf, torch.Tensor) for leaf in keras.tree.flatten(data[0]))
     if not inputs or any(tensor.shape[:1] != tensors[0].shape[:1] or not tensor.ndim for tensor in tensors):
         raise NotDrawnError
     varying = {size: None for tensor in tensors[:inputs] for size in tensor.shape[1:]}
     names = {size: -2 - place for place, size in enumerate(varying)}
-    # A target's size of 1 is no text of one token.
+    # A target's size of 1 does not mean a text of one token.
     others = {size: name for size, name in names.items() if size != 1}
     return tuple(
         (-1, *((names if place < inputs else others).get(size, size) for size in tensor.shape[1:]))
@@ -139,10 +140,10 @@ def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, siz
 
 
 def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) -> tuple[Any, list[int]]:
-    """The graph for all shapes of `tensors` whose sizes are named alike, and the places of the variables it changes.
+    """Return the graph for all shapes of `tensors` with the same names, and the indices of the variables it changes.
 
-    PyTorch takes sizes that are equal while it draws for the same one, and 0 and 1 for constants. So it is shown
-    tensors whose sizes are like no other's, smaller ones where it may be: a model takes no longer texts than it does.
+    When tracing, PyTorch takes equal sizes for the same one, and 0 and 1 for constants. So it gets stand-ins with
+    distinct sizes. They are smaller where possible, as a model limits the length of texts.
     """
     taken = {0, 1, *(size for variable in variables for size in variable.shape)}
     taken.update(name for names in sizes for name in names)
@@ -173,7 +174,7 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
         return outputs, [after[place].detach() for place in changed]
 
     values = [variable.value for variable in variables]
-    # Tensors that are no variables, such as a regularizer's rate, are read where they are.
+    # Tensors that are not variables, such as a regularizer's rate, are read in place.
     draw = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
     program = draw(*values, *stand_ins)
     given = program.graph.find_nodes(op="placeholder")[len(variables) :]
@@ -181,16 +182,16 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
         for size, name in zip(node.meta["val"].shape, names, strict=True):
             if name < 0 and not (isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None):
                 raise ValueError("it would be for batches of one size, which PyTorch takes for a constant")
-    # What a module that is imported meanwhile asks oneDNN is drawn, and would cut the graph in two.
+    # Calls of oneDNN by modules imported meanwhile are traced, too, and would split the graph.
     program.graph.eliminate_dead_code()
     program.recompile()
     return program, changed
 
 
 class _NumbersDrawn(TorchFunctionMode):
-    """Within, tensors that are made of numbers and sizes are made in the graph, where they are used.
+    """Mode in which tensors made of numbers and sizes are created in the graph, where they are used.
 
-    PyTorch makes them at once: of the sizes that it is shown, such as Keras counts a loss's values by, and on the host.
+    PyTorch would create them at once, on the host and from the stand-ins' sizes, as for Keras' count of loss values.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

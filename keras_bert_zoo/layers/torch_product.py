@@ -1,4 +1,4 @@
-"""PyTorch's product with weights; imported on that backend alone."""
+"""PyTorch's matmul with weights; imported on that backend only."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ _PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldn
 
 
 def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
-    """`inputs @ kernel + bias`, of one dtype: `[..., m]`, `[m, n]`, as it is or from `pack`, and `[n]`.
+    """Return `inputs @ kernel + bias` of one dtype: `[..., m]`, `[m, n]` (as it is or from `pack`) and `[n]`.
 
-    Float32 on a CPU with AVX-512 goes to oneDNN, by the operation that PyTorch's own compiler emits there: BLAS, which
-    PyTorch asks in eager mode, took 2.2 times as long on an AMD processor. Every other one is PyTorch's choice.
+    Float32 on a CPU with AVX-512 uses oneDNN, by the operation that PyTorch's compiler emits there: BLAS, which PyTorch
+    uses in eager mode, took 2.2 times as long on an AMD processor. Otherwise PyTorch chooses.
     """
     if kernel.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(inputs, kernel, bias, "none", [], "")
@@ -27,20 +27,20 @@ def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
 
 
 def packs(inputs: Any, dtype: str) -> bool:
-    """Whether products with `inputs` in `dtype` are faster with a kernel from `pack`, where nothing is trained.
+    """Whether matmuls with `inputs` in `dtype` are faster with a kernel from `pack`, outside training.
 
-    In bfloat16 they take a tenth less, in float32 next to nothing.
+    They take a tenth less time in bfloat16, and hardly less in float32.
     """
     return _PACKS and dtype == "bfloat16" and inputs.dtype == torch.bfloat16 and _is_for_onednn(inputs)
 
 
 def pack(kernel: Any) -> Any:
-    """`[m, n]` in the order in which oneDNN's product reads it."""
+    """Return a kernel `[m, n]` in the layout that oneDNN's matmul reads."""
     return torch.ops.mkldnn._reorder_linear_weight(kernel.T.contiguous())
 
 
 def is_traced() -> bool:
-    """Whether PyTorch draws a graph of what is called."""
+    """Whether PyTorch is tracing a graph."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
@@ -48,11 +48,11 @@ def _is_for_onednn(inputs: Any) -> bool:
     return (
         _ONEDNN
         and inputs.device.type == "cpu"
-        and type(inputs) is torch.Tensor  # Others stand for a trace or for several devices.
-        and not torch._C._are_functorch_transforms_active()  # `torch.func`, to which oneDNN's operation is unknown.
+        and type(inputs) is torch.Tensor  # Subclasses stand for traced or distributed tensors.
+        and not torch._C._are_functorch_transforms_active()  # `torch.func` does not know oneDNN's operation.
         and torch.backends.mkldnn.enabled
         and not (is_traced() or torch.is_autocast_enabled("cpu"))
-        and inputs.numel() > 0  # It has no product over no rows, as the gradient for the kernel is then.
+        and inputs.numel() > 0  # oneDNN has no matmul over zero rows, as in the kernel's gradient.
     )
 
 
@@ -61,7 +61,7 @@ def _onednn(inputs: Any, kernel: Any, bias: Any) -> Any:
 
 
 class _Product(torch.autograd.Function):
-    """Its gradients are products again, so that they have gradients."""
+    """oneDNN's matmul, whose gradients are matmuls that have gradients, too."""
 
     @staticmethod
     def forward(inputs: Any, kernel: Any, bias: Any) -> Any:

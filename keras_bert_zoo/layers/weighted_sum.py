@@ -1,4 +1,4 @@
-"""Several layers' features as one."""
+"""Weighted sum of several layers' features."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class WeightedSum(keras.layers.Layer):
-    """A sum whose learned weights are a softmax, equal at first (Peters et al. 2018, equation 1).
+    """Sum with learned softmax weights, equal at first (Peters et al. 2018, equation 1, without its factor gamma).
 
     Call arguments:
         features: List of tensors of one shape.

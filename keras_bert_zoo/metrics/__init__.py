@@ -1,4 +1,4 @@
-"""What the leaderboards compute."""
+"""Metrics as the leaderboards compute them."""
 
 from keras_bert_zoo.metrics.callback import ValidationScores as ValidationScores
 from keras_bert_zoo.metrics.glue import accuracy as accuracy

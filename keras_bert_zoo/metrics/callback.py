@@ -1,4 +1,4 @@
-"""Scores of the dev data in the logs of `fit`."""
+"""Add scores of the dev data to the logs of `fit`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,13 +7,13 @@ import keras
 
 
 class ValidationScores(keras.callbacks.Callback):
-    """Scores the model after each epoch and puts the numbers into the logs, as `val_` and their names.
+    """Scores the model after each epoch and adds the results to the logs, with the prefix `val_`.
 
-    They are in the history and the progress bar, and `EarlyStopping`, `ModelCheckpoint` and Keras Tuner can monitor
-    them, if they come after it in `callbacks`.
+    They appear in the history and the progress bar. `EarlyStopping`, `ModelCheckpoint` and Keras Tuner can monitor them
+    if they come later in `callbacks`.
 
     Args:
-        score: Takes the model and gives numbers by name.
+        score: Function from the model to numbers by name.
 
     Example:
 

@@ -1,6 +1,6 @@
 """The scores of GLUE's leaderboard (Wang et al. 2019, table 1), as fractions of 1.
 
-They are those of scikit-learn's `accuracy_score`, `f1_score` and `matthews_corrcoef` and of scipy's `pearsonr` and
+They equal those of scikit-learn's `accuracy_score`, `f1_score` and `matthews_corrcoef` and of scipy's `pearsonr` and
 `spearmanr`, which the leaderboard computes.
 """
 
@@ -11,18 +11,18 @@ import numpy as np
 
 
 def accuracy(labels: Any, predictions: Any) -> float:
-    """The share of right classes.
+    """Return the fraction of correct classes.
 
     Args:
         labels: Class numbers `[examples]`.
-        predictions: Class numbers `[examples]`, or logits `[examples, classes]` as `predict` gives them.
+        predictions: Class numbers `[examples]`, or logits `[examples, classes]` as from `predict`.
     """
     truth, guess = _classes(labels, predictions)
     return float(np.mean(truth == guess))
 
 
 def f1(labels: Any, predictions: Any) -> float:
-    """The harmonic mean of precision and recall of class 1 of two classes; 0 where neither side has it.
+    """Return the F1 score of class 1 of two classes; 0 if neither labels nor predictions contain it.
 
     Args:
         labels: Class numbers `[examples]`, 0 or 1.
@@ -37,7 +37,7 @@ def f1(labels: Any, predictions: Any) -> float:
 
 
 def matthews(labels: Any, predictions: Any) -> float:
-    """Matthews' correlation coefficient, of any number of classes; 0 where one side is all of one class.
+    """Return Matthews' correlation coefficient, for any number of classes; 0 if one side has a single class.
 
     Args:
         labels: Class numbers `[examples]`.
@@ -53,7 +53,7 @@ def matthews(labels: Any, predictions: Any) -> float:
 
 
 def pearson(labels: Any, predictions: Any) -> float:
-    """The linear correlation; NaN where one side is constant.
+    """Return the linear correlation; NaN if one side is constant.
 
     Args:
         labels: Numbers `[examples]`.
@@ -63,7 +63,7 @@ def pearson(labels: Any, predictions: Any) -> float:
 
 
 def spearman(labels: Any, predictions: Any) -> float:
-    """The correlation of ranks, equal numbers sharing the mean of theirs; NaN where one side is constant or has one.
+    """Return the rank correlation, with mean ranks for equal numbers; NaN if one side is constant or contains NaN.
 
     Args:
         labels: Numbers `[examples]`.
@@ -86,12 +86,12 @@ GLUE_METRICS: dict[str, tuple[Callable[[Any, Any], float], ...]] = {
 
 
 def glue_scores(task: str, labels: Any, predictions: Any) -> dict[str, float]:
-    """The leaderboard's scores of a task by name.
+    """Return the leaderboard's scores of a task by name.
 
     Args:
         task: One of `cola`, `sst2`, `mrpc`, `stsb`, `qqp`, `mnli`, `qnli`, `rte`, `wnli`.
-        labels: As `keras_bert_zoo.data.read_glue` gives them.
-        predictions: As `predict` gives them, or class numbers.
+        labels: Labels as from `keras_bert_zoo.data.read_glue`.
+        predictions: Predictions as from `predict`, or class numbers.
 
     Example:
 
@@ -145,16 +145,16 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _direction(values: np.ndarray) -> np.ndarray:
-    """The deviations from the mean as a vector of length 1; NaN where there are none."""
-    if (values == values[0]).all():  # As scipy tests it: the mean of equal numbers is rounded, and may be another one.
+    """Return the deviations from the mean as a vector of length 1; NaN if all are 0."""
+    if (values == values[0]).all():  # As in scipy: the mean of equal numbers is rounded, and may differ from them.
         return np.full(len(values), np.nan)
     deviations = values - values.mean()
-    deviations /= np.abs(deviations).max()  # Squares of the smallest numbers would be 0.
+    deviations /= np.abs(deviations).max()  # Otherwise squares of tiny numbers underflow to 0.
     return deviations / np.linalg.norm(deviations)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    if np.isnan(values).any():  # It has no rank, and leaves the others without.
+    if np.isnan(values).any():  # NaN has no rank, and leaves the ranks of the others undefined.
         return np.full(len(values), np.nan)
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)

@@ -1,8 +1,8 @@
 """Entities in tags, and their precision, recall and F1 as the shared task's `conlleval` computes them.
 
-A tag is `O`, or a prefix and a label: `B-PER`, `I-PER`, and `E-` and `S-` where a file marks ends. As in conlleval an
-entity begins at `B` or `S`, after `O`, `E` or `S`, and where the label changes. So one reading serves BIO, BIOES and
-the IOB1 of the official files, and any sequence that a model predicts has one.
+A tag is `O`, or a prefix and a label: `B-PER`, `I-PER`, and `E-` and `S-` in files that mark ends. As in conlleval, an
+entity begins at `B` or `S`, after `O`, `E` or `S`, and where the label changes. These rules read BIO, BIOES and the
+IOB1 of the official files, and any sequence that a model predicts.
 """
 
 import reprlib
@@ -13,12 +13,12 @@ PREFIXES = "BIES"
 
 
 def is_tag(tag: str) -> bool:
-    """Whether a string is `O` or a prefix, a hyphen and a label."""
+    """Return whether a string is `O` or a prefix, a hyphen and a label."""
     return tag == "O" or (isinstance(tag, str) and len(tag) > 2 and tag[0] in PREFIXES and tag[1] == "-")
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The entities of a sentence's tags: label, first word and the word after the last, in their order.
+    """Return the entities of a sentence's tags in order: label, first word, and the word after the last.
 
     Raises:
         ValueError: A tag is neither `O` nor a prefix with a label.
@@ -39,7 +39,7 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def to_bio(tags: Sequence[str]) -> list[str]:
-    """The same entities with `B-` at the first word of each and `I-` at the others; BIO stays as it is."""
+    """Return the same entities with `B-` at the first word of each and `I-` at the others; BIO is unchanged."""
     converted = ["O"] * len(tags)
     for label, start, end in find_entities(tags):
         converted[start:end] = [f"B-{label}", *[f"I-{label}"] * (end - start - 1)]
@@ -47,17 +47,17 @@ def to_bio(tags: Sequence[str]) -> list[str]:
 
 
 def entity_scores(true: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 of whole entities over all sentences; label, start and end must be right.
+    """Return precision, recall and F1 of whole entities over all sentences; label, start and end must match.
 
     Args:
         true: The tags of each sentence.
-        predicted: The predicted ones.
+        predicted: The predicted tags of each sentence.
 
     Returns:
-        `precision`, `recall` and `f1` in [0, 1]; 0 where there is nothing to divide by, as in conlleval.
+        `precision`, `recall` and `f1` in [0, 1]; 0 where the denominator is 0, as in conlleval.
 
     Raises:
-        ValueError: A tag is none, or sentences or words do not match in number.
+        ValueError: A tag is invalid, or the numbers of sentences or words differ.
 
     Example:
 
@@ -71,7 +71,7 @@ def entity_scores(true: Iterable[Sequence[str]], predicted: Iterable[Sequence[st
 def entity_scores_by_label(
     true: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """`entity_scores` for each label on its own, in alphabetical order."""
+    """Return `entity_scores` for each label separately, in alphabetical order."""
     counts = _counted(true, predicted)
     labels = sorted(set().union(*counts))
     return {label: _scores(*(count[label] for count in counts)) for label in labels}
@@ -80,7 +80,7 @@ def entity_scores_by_label(
 def _counted(
     true: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    """Right, true and predicted entities of each label."""
+    """Count the correct, true and predicted entities of each label."""
     true, predicted = list(true), list(predicted)
     if len(true) != len(predicted):
         raise ValueError(f"`predicted` must have {len(true)} sentences, as `true`. Received: {len(predicted)}")

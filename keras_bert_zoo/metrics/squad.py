@@ -14,19 +14,19 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """What answers are compared by: lower-cased, without ASCII punctuation and articles, single spaces between words.
+    """Normalise an answer for comparison: lower case, no ASCII punctuation or articles, single spaces between words.
 
-    Punctuation goes before articles do, so that "a." is an article, and what it leaves joins: "U.S." is "us".
+    Punctuation is removed before articles, so that "a." is an article, and without leaving a space: "U.S." is "us".
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def squad_v1_scores(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> dict[str, float]:
-    """`exact_match` and `f1` as evaluate-v1.1.py computes them.
+    """Return `exact_match` and `f1` as computed by evaluate-v1.1.py.
 
     Args:
-        answers: For each question the answers that count as right: strings, the `Answer`s that
-            `keras_bert_zoo.data.read_squad` gives, or pairs of a text and its place, as `fit` takes them.
+        answers: For each question the correct answers: strings, `Answer`s from `keras_bert_zoo.data.read_squad`, or
+            pairs of a text and its start, as in `fit`.
         predictions: For each question a text.
 
     Example:
@@ -42,7 +42,7 @@ def squad_v1_scores(answers: Sequence[Sequence[Any]], predictions: Sequence[str]
         raise ValueError(f"`answers` must hold an answer for each question of SQuAD 1.1. Received: answers[{none}]=[]")
     pairs = list(zip(right, predictions, strict=True))
     exact = [max(_exact(text, guess) for text in texts) for texts, guess in pairs]
-    # Where nothing is left of both sides they agree, but the first evaluation gives no F1 for it.
+    # If both sides are empty after normalisation they match, but the first evaluation gives an F1 of 0.
     f1 = [max(_f1(text, guess, both_empty=0.0) for text in texts) for texts, guess in pairs]
     return {"exact_match": _percent(exact), "f1": _percent(f1)}
 
@@ -53,24 +53,24 @@ def squad_v2_scores(
     null_odds: Sequence[float] | np.ndarray | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """The scores of evaluate-v2.0.py by its names.
+    """Return the scores of evaluate-v2.0.py under its names.
 
-    `exact`, `f1` and `total`, the same with `HasAns_` and `NoAns_` for the questions with and without an answer, and,
-    with `null_odds`, `best_exact` and `best_f1` with the thresholds that give them, `best_exact_thresh` and
+    These are `exact`, `f1` and `total`, the same with the prefixes `HasAns_` and `NoAns_` for the questions with and
+    without an answer, and, with `null_odds`, `best_exact` and `best_f1` with their thresholds, `best_exact_thresh` and
     `best_f1_thresh`.
 
     Args:
-        answers: For each question the answers that count as right, none where it has no answer: strings, or `Answer`s.
-        predictions: For each question a text; `""` says that there is no answer. With `null_odds` it should be the best
-            text even where no answer is likelier: what is `""` here no threshold can bring back.
-        null_odds: For each question a number that is higher the likelier it has no answer, such as the score of no
-            answer less the best answer's.
-        threshold: A question whose `null_odds` are above it has no answer, whatever its text.
+        answers: For each question the correct answers, strings or `Answer`s; none if it has no answer.
+        predictions: For each question a text; `""` means no answer. With `null_odds` it should be the best text even if
+            no answer is more likely, because no threshold can replace a `""`.
+        null_odds: For each question a number that increases with the likelihood of no answer, such as the score of no
+            answer minus the best answer's.
+        threshold: A question whose `null_odds` exceed it has no answer, whatever its text.
     """
     _check_predictions(answers, predictions)
     right = answer_texts(answers)
     has_answer = np.array([len(texts) > 0 for texts in right])
-    # Answers of which nothing is left count only where there are no others.
+    # Answers that are empty after normalisation count only if there are no others.
     right = [[text for text in texts if normalize_answer(text)] or [""] for texts in right]
     pairs = list(zip(right, predictions, strict=True))
     measures: dict[str, Callable[[str, str], float]] = {"exact": _exact, "f1": _f1}
@@ -98,23 +98,23 @@ def squad_v2_scores(
 
 
 def _best(scores: np.ndarray, has_answer: np.ndarray, answered: np.ndarray, odds: np.ndarray) -> tuple[float, float]:
-    """The best score that a threshold gives, in percent, and the threshold.
+    """Return the best score that any threshold gives, in percent, and that threshold.
 
-    The official sweep: all questions without an answer to begin with, then one after another is given its text, the
-    surest first. It wins its score; where there is no answer, a text loses the point that the question had.
+    This is the official sweep. At first all questions have no answer; then each one gets its text, the most certain
+    first. It gains its score; if there is no answer, a non-empty text loses the question's point.
     """
     order = np.argsort(odds, kind="stable")
     gains = np.where(has_answer, scores, -1.0 * answered)[order]
     totals = np.r_[0.0, np.cumsum(gains)] + float((~has_answer).sum())
     best = int(totals.argmax())
-    # The official answer for "none of them" is 0, which is right for probabilities alone.
+    # The official threshold for "none of them" is 0, which is right only for probabilities.
     lowest = float(odds[order[0]])
     nothing = 0.0 if lowest > 0 else float(np.nextafter(lowest, -np.inf))
     return 100 * float(totals[best]) / len(scores), nothing if best == 0 else float(odds[order[best - 1]])
 
 
 def answer_texts(answers: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """The right answers of each question as strings."""
+    """Return the correct answers of each question as strings."""
     for i, own in enumerate(answers):
         if not (isinstance(own, (list, tuple, np.ndarray)) and all(map(_is_answer, own))):
             raise ValueError(
@@ -146,7 +146,7 @@ def _exact(answer: str, prediction: str) -> float:
 
 
 def _f1(answer: str, prediction: str, both_empty: float = 1.0) -> float:
-    """Of the words that both have, each as often as it is in both."""
+    """Compute F1 over words, counting each common word as often as it occurs in both."""
     right, guess = normalize_answer(answer).split(), normalize_answer(prediction).split()
     if not right and not guess:
         return both_empty

@@ -1,4 +1,4 @@
-"""What a user trains: `keras.Model` subclasses."""
+"""Trainable models: `keras.Model` subclasses."""
 
 from keras_bert_zoo.models.backbone import BertBackbone as BertBackbone
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor as BertMultipleChoicePreprocessor

@@ -14,54 +14,62 @@ from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.initializer import weights_are_loaded
 from keras_bert_zoo.layers.passes import WalksOnce, torch_compiles
 from keras_bert_zoo.layers.positions import count_of
-from keras_bert_zoo.models import inputs as checks
 from keras_bert_zoo.models.encoding import encode, outputs_of
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.extractor import BertExtractor
 from keras_bert_zoo.models.frozen import freeze_again, frozen_weights
+from keras_bert_zoo.models.inputs import (
+    INPUT_NAMES,
+    ChecksInputs,
+    as_output_positions,
+    check_structure,
+    check_values,
+    is_numpy,
+)
 from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
 from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
 from keras_bert_zoo.presets import load_preset, save_preset
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
+class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
     """The Transformer encoder of BERT (Devlin et al. 2019, section 3).
 
     Args:
         vocabulary_size: Number of tokens.
         num_layers: Number of encoder blocks.
-        num_heads: Attention heads a block; divides `hidden_dim`.
+        num_heads: Number of attention heads per block; divides `hidden_dim`.
         hidden_dim: Width of the encoder.
-        intermediate_dim: Width inside the feed-forward nets.
+        intermediate_dim: Width of the feed-forward layers.
         dropout: Dropout rate of embeddings and sub-layers.
         attention_dropout: Dropout rate of the attention probabilities.
-        max_sequence_length: Number of positions, the longest input in tokens.
+        max_sequence_length: Number of positions, the maximum input length in tokens.
         num_segments: Number of segment types.
-        activation: `"gelu"` (exact), `"gelu_new"` or `"gelu_pytorch_tanh"` (tanh form), `"relu"`, `"silu"`, `"tanh"`.
+        activation: `"gelu"` (exact), `"gelu_new"` or `"gelu_pytorch_tanh"` (tanh form), `"relu"`, `"silu"` or
+            `"swish"`, `"tanh"`.
         layer_norm_epsilon: Added to the variance.
-        initializer_range: Standard deviation of the truncated normal that fills new weights.
-        pooler: Whether there is a pooler.
-        causal: If True, a token attends to itself and those before it only (the paper's left-to-right ablation).
-        dtype: Precision policy, such as `"mixed_bfloat16"`; None takes Keras' global one.
+        initializer_range: Standard deviation of the truncated normal initializer.
+        pooler: Whether to add a pooler.
+        causal: If True, a token attends only to itself and earlier tokens (the paper's left-to-right ablation).
+        dtype: Precision policy, such as `"mixed_bfloat16"`; None uses Keras' global policy.
 
     Inputs:
         A dict of `token_ids`, `segment_ids` and `padding_mask` (1 at tokens, 0 at padding), int32 `[batch, length]`.
 
     Call arguments:
-        output_positions: Where outputs are wanted: an int, the same position of each text, integers `[batch, n]`, or
-            None, everywhere. Past its queries, keys and values the last block computes them nowhere else, for an int
-            not even those; a causal one does so for an int alone.
+        output_positions: Where to compute outputs: an int (the same position of each text), integers `[batch, n]`, or
+            None (everywhere). At other positions the last block computes only queries, keys and values, and for an int
+            not even those. A causal backbone saves this work for an int only.
 
     Attributes:
-        embeddings: The embeddings' layer.
-        encoder_layers: The blocks, first to last; with `trainable = False` on some of them the others train.
+        embeddings: The embedding layer.
+        encoder_layers: The blocks, first to last; set `trainable = False` on a block to freeze it.
         pooler_layer: The pooler, or None.
         load_report: What `from_preset` loaded, or None.
 
     Returns:
-        A dict of `sequence_output`, `[batch, length, hidden_dim]` or of `output_positions` alone, in their order,
-        `[batch, n, hidden_dim]`, and with a pooler `pooled_output`, `[batch, hidden_dim]`, from the first of these.
+        A dict of `sequence_output`, `[batch, length, hidden_dim]`, or with `output_positions`, in their order,
+        `[batch, n, hidden_dim]`; and, with a pooler, `pooled_output`, `[batch, hidden_dim]`, from the first of these.
 
     Example:
 
@@ -141,7 +149,7 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
         pooler_layer = Dense(hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooler")
 
         # --- Model
-        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in checks.INPUT_NAMES}
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUT_NAMES}
         hidden = embeddings(inputs["token_ids"], inputs["segment_ids"])
         for layer in encoder_layers:
             hidden = layer(hidden, inputs["padding_mask"])
@@ -149,7 +157,7 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
         if pooler:
             outputs["pooled_output"] = pooler_layer(hidden[:, 0])
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
-        for layer in self.layers:  # Keras' constructor sets the model's before it knows of its layers.
+        for layer in self.layers:  # Keras' constructor sets the flag before it tracks the layers.
             layer.trainable = self.trainable
 
         # --- Config
@@ -177,8 +185,8 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
 
     def __call__(self, inputs: Any, output_positions: Any = None, **options: Any) -> Any:
         if output_positions is not None:
-            checks.check_structure(inputs, self._config["max_sequence_length"])
-            options["output_positions"] = checks.as_output_positions(output_positions, inputs["token_ids"].shape)
+            check_structure(inputs, self._config["max_sequence_length"])
+            options["output_positions"] = as_output_positions(output_positions, inputs["token_ids"].shape)
         return super().__call__(inputs, **options)
 
     def call(self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
@@ -207,46 +215,46 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The constructor's arguments, precision and name left out."""
+        """The constructor's arguments, without `dtype` and `name`."""
         return dict(self._config)
 
     def check_inputs(self, inputs: Any) -> None:
-        """Raise a `ValueError` for inputs that this backbone cannot take; values are looked at in NumPy arrays only."""
-        checks.check_structure(inputs, self._config["max_sequence_length"])
-        if checks.is_numpy(inputs):
-            checks.check_values(inputs, self._config["vocabulary_size"], self._config["num_segments"])
+        """Raise a `ValueError` for invalid inputs; values are checked in NumPy arrays only."""
+        check_structure(inputs, self._config["max_sequence_length"])
+        if is_numpy(inputs):
+            check_values(inputs, self._config["vocabulary_size"], self._config["num_segments"])
 
     def extractor(self, hidden_states: bool = True, attention_scores: bool = False) -> BertExtractor:
-        """A model over the same weights that shows what happens inside.
+        """Return a model with the same weights that also outputs hidden states or attention probabilities.
 
         Args:
             hidden_states: Add `hidden_states`, a list of the embeddings and every block's output, each
                 `[batch, length, hidden_dim]`.
             attention_scores: Add `attention_scores`, a list of every block's attention probabilities, each
-                `[batch, heads, length, length]`; the fused attention does not run then.
+                `[batch, heads, length, length]`; this disables fused attention.
         """
         return BertExtractor(self, hidden_states, attention_scores, name=f"{self.name}_extractor")
 
     def enable_lora(self, rank: int) -> None:
-        """Train low-rank changes of the attention's query, key and value, and nothing else (Hu et al. 2021).
+        """Train only low-rank updates of the attention's query, key and value projections (Hu et al. 2021).
 
-        Every weight of the backbone is frozen, LayerNorms and pooler too; a task's head stays trainable. The three
-        projections are one kernel here, `[hidden_dim, 3 * hidden_dim]`, and get one pair of factors, `[hidden_dim,
-        rank]` and `[rank, 3 * hidden_dim]`: as many weights as the paper's pairs for query and value. What is added is
-        their product, not scaled. Weight decay acts on the factors, too.
+        All other weights of the backbone are frozen, including LayerNorms and pooler; a task's head stays trainable.
+        The three projections share one kernel, `[hidden_dim, 3 * hidden_dim]`, and get one pair of factors,
+        `[hidden_dim, rank]` and `[rank, 3 * hidden_dim]`: as many weights as the paper's pairs for query and value.
+        The product of the factors is added without scaling. Weight decay applies to the factors, too.
 
-        Call it before the first `fit`, or `compile` again after it. `save` keeps the factors, so that training can go
-        on; `save_to_preset` writes their sum with the kernels, a preset like any other.
+        Call it before the first `fit`, or `compile` again afterwards. `save` keeps the factors, so that training can
+        continue; `save_to_preset` merges them into the kernels and writes an ordinary preset.
 
         Args:
-            rank: Rank of the changes, at most `hidden_dim`.
+            rank: Rank of the updates, at most `hidden_dim`.
 
         Example:
 
         ```python
         classifier = BertTextClassifier.from_preset("bert_base", num_classes=2)
         classifier.backbone.enable_lora(8)
-        classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(5e-4)))  # The change is small, so the rate is not.
+        classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(5e-4)))  # A higher learning rate for LoRA.
         classifier.fit(texts, labels)
         ```
         """
@@ -255,7 +263,7 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
             raise ValueError(f"`rank` must be at most hidden_dim={self._config['hidden_dim']}. Received: rank={rank}")
         if self._lora_rank is not None:
             raise ValueError(f"LoRA is enabled already, with rank={self._lora_rank}. Received: rank={rank}")
-        self.trainable = True  # Keras asks a layer first, and then its weights.
+        self.trainable = True  # Keras checks a layer's flag before its weights'.
         for weight in self.weights:
             weight.trainable = False
         for layer in self.encoder_layers:
@@ -265,7 +273,7 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
     def get_config(self) -> dict[str, Any]:
         policy = keras.dtype_policies.get(self.embeddings.dtype_policy)
         adapted = next((layer for layer in self._flatten_layers() if getattr(layer, "lora_enabled", False)), None)
-        if adapted is not None and self._lora_rank is None:  # It would not come back.
+        if adapted is not None and self._lora_rank is None:  # It could not be restored.
             raise ValueError(
                 f"LoRA must be enabled by the backbone's `enable_lora`. Received: {adapted.path} with its own"
             )
@@ -303,11 +311,11 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
         Args:
             preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's,
                 sentence-transformers' or google-research/bert's), or `"hf://org/name[@revision]"`.
-            load_weights: False leaves the weights as initialised; for a name that never touches a network.
-            **overrides: Arguments of the constructor to use in place of the preset's.
+            load_weights: False keeps the initial weights; a name then needs no network access.
+            **overrides: Constructor arguments that override the preset's.
 
         Raises:
-            ValueError: Nothing was found, a field cannot be honoured, or a weight is missing or has another shape.
+            ValueError: The preset is not found or not supported, or a weight is missing or has another shape.
         """
         checkpoint = load_preset(preset, load_weights)
         with weights_are_loaded(load_weights):
@@ -317,25 +325,25 @@ class BertBackbone(Exports, checks.ChecksInputs, WalksOnce, keras.Model):
         return backbone
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
-        """Write a preset directory that transformers opens, too; all of it or nothing."""
+        """Write a preset directory, which transformers can open, too; on failure nothing is written."""
         save_preset(path, Checkpoint("BertBackbone", self.architecture, arrays=arrays_of(self)))
 
 
 def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str, ...] = ()) -> None:
-    """`keras.Model` swallows keywords that it does not know; we do not."""
+    """Raise a `ValueError` for unknown keywords, which `keras.Model` ignores."""
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise ValueError(f"{class_name} has no argument of this name. Received: {', '.join(unknown)}")
 
 
 def check_pooler(backbone: BertBackbone) -> None:
-    """For a head that stands on the pooled output."""
+    """Check that the backbone has the pooled output that a head needs."""
     if "pooled_output" not in backbone.output:
         raise ValueError("`backbone` must have a pooler. Received: one with pooler=False")
 
 
 def check_sees_text(backbone: BertBackbone) -> None:
-    """For a head that stands on the vector of `[CLS]`, which is the first token of each text."""
+    """Check that the backbone is not causal, for a head on the vector of `[CLS]`, each text's first token."""
     if backbone.architecture["causal"]:
         raise ValueError(
             "`backbone` must not be causal, as its [CLS] sees nothing but itself. Received: one with causal=True"

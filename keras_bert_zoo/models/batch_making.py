@@ -1,4 +1,4 @@
-"""From what a user gave, texts, arrays or data sets, to what Keras is fed."""
+"""Conversion of texts, arrays or datasets to the batches that Keras is fed."""
 
 import random
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ _OF_LABELS = (keras.losses.SparseCategoricalCrossentropy, TokenCrossentropy)
 
 
 class MakesBatches(ChecksInputs):
-    """A model over a backbone that makes batches of raw text and ready arrays; a task states what its targets are."""
+    """Model over a backbone that makes batches from raw text and ready arrays; a task defines its targets."""
 
     backbone: Any
     preprocessor: Any
@@ -29,35 +29,35 @@ class MakesBatches(ChecksInputs):
     batches_class: ClassVar[type[LengthSortedBatches]] = LengthSortedBatches
     raw_inputs: ClassVar[str] = "a list of strings, a tuple of two such lists"
     label_dimensions: ClassVar[int | None] = None
-    """Of targets that are integers or names, for a task that has such."""
+    """Number of dimensions of the targets, if they are integers or names."""
 
     def check_inputs(self, inputs: Any) -> None:
         self.backbone.check_inputs(inputs)
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        """Check targets and turn them into an array with one row an example; `learn` is True in `fit` only."""
-        raise NotImplementedError  # By a task; what is fed ready batches only, such as a masked LM, is never asked.
+        """Check targets and convert them to an array with one row per example; `learn` is True in `fit` only."""
+        raise NotImplementedError  # By a task; not called for models fed only ready batches, such as a masked LM.
 
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
-        """A weight for each example from its class."""
+        """Return a weight for each example from its class."""
         raise ValueError(f"`class_weight` needs classes. Received: {type(self).__name__}")
 
     def check_pairs(self, pairs: bool) -> None:
-        """A pair needs a second segment type."""
+        """Check that the backbone has the second segment type that pairs need."""
         segments = self.backbone.architecture["num_segments"]
         if pairs and segments < 2:
             raise ValueError(f"Pairs need a backbone with two segment types. Received: num_segments={segments}")
 
     @property
     def static_lengths(self) -> tuple[int, ...]:
-        """The lengths to pad to: few where each shape compiles a program, else none, and batches are as they come."""
-        compiles = self.jit_compile and keras.backend.backend() != "torch"  # There one program takes all lengths.
+        """A few lengths to pad to if each shape compiles a program; empty if batches keep their own length."""
+        compiles = self.jit_compile and keras.backend.backend() != "torch"  # One PyTorch program takes all lengths.
         if keras.backend.backend() == "tensorflow":
             compiles = compiles or is_tpu(self.distribute_strategy)
         return static_lengths(self.backbone.architecture["max_sequence_length"]) if compiles else ()
 
     def _is_columns(self, x: Any) -> bool:
-        """Whether `x` is at hand as a whole, to be sorted by length; everything else streams."""
+        """Whether `x` is in-memory data, to be sorted by length; everything else is streamed."""
         if x is None:
             raise ValueError("`x` must be given. Received: x=None")
         return isinstance(x, dict) or is_texts(x)
@@ -95,18 +95,18 @@ class MakesBatches(ChecksInputs):
         return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
 
     def targets_of_arrays(self, arrays: dict[str, np.ndarray], y: np.ndarray) -> np.ndarray:
-        """What becomes of the targets of ready arrays, once they are such as the arrays allow."""
+        """Check targets against their ready arrays, and encode them."""
         return self._targets(PaddedArrays(arrays), y)[0]
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
-        """A batch that streams, `(inputs, targets, weights)` or less of it, checked as arrays at hand are.
+        """Check a streamed batch, `(inputs, targets, weights)` or fewer, as in-memory arrays are checked.
 
-        Targets of another form than the task's stay as they are where the loss is one of the user's own.
+        Targets in another form than the task's are not changed if the loss is user-defined.
         """
         arrays, y, weights = self._checked_parts(batch)
-        if y is None:  # To predict.
+        if y is None:  # For prediction.
             return (arrays,)
-        # What has weights may have rows and tokens of none, whose targets are anything.
+        # With weights, rows and tokens of weight 0 may have any target.
         weights = [keras.ops.convert_to_numpy(weight) for weight in weights]
         if not isinstance(y, (list, tuple)):
             y = keras.ops.convert_to_numpy(y)
@@ -115,7 +115,7 @@ class MakesBatches(ChecksInputs):
         return (arrays, y, *weights)
 
     def _checked_parts(self, batch: Any) -> tuple[dict[str, np.ndarray], Any, list[Any]]:
-        """Inputs as arrays, targets or None, and the weights, one of them or none, as they are."""
+        """Return the inputs as arrays, the targets or None, and a list of at most one weights array."""
         inputs, y, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
         if isinstance(inputs, dict):
             inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
@@ -125,9 +125,9 @@ class MakesBatches(ChecksInputs):
         return arrays, y, [weight for weight in weights if weight is not None]
 
     def are_labels(self, y: Any) -> bool:
-        """Whether targets are, or should be, the task's own, for a task whose targets are integers or names.
+        """Whether targets are, or must be, the integers or names that the task uses.
 
-        A loss over these takes no others, whatever their form.
+        With a loss over labels they must be, whatever their form.
         """
         if self.label_dimensions is None:
             return False
@@ -136,7 +136,7 @@ class MakesBatches(ChecksInputs):
         return bool(y.ndim == self.label_dimensions and y.dtype.kind in "iuOSU")
 
     def are_foreign(self, y: np.ndarray) -> bool:
-        """Whether targets have another form than the task's own, such as a loss of the user's takes."""
+        """Whether targets have another form than the task's own, for a user-defined loss."""
         return self.label_dimensions is not None and not self.are_labels(y)
 
     def _batches(
@@ -166,7 +166,7 @@ class MakesBatches(ChecksInputs):
         )
 
     def _draw_seed(self) -> int:
-        """A random number, the same one on all workers, which must agree on the order."""
+        """Draw a random number, the same on all workers, which must agree on the order."""
         seed = random.randrange(2**31)
         if keras.backend.backend() == "tensorflow" and is_multi_worker(self.distribute_strategy):
             seed = sum_over_workers(seed, self.distribute_strategy) % 2**31
@@ -181,7 +181,7 @@ class MakesBatches(ChecksInputs):
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         if isinstance(x, (list, str, int, float, np.ndarray)):
-            # A list of pairs in place of a pair of lists is what this finds most.
+            # The most common mistake is a list of pairs instead of a pair of lists.
             name, value = ("x[0]", x[0]) if isinstance(x, list) and x else ("x", x)
             raise ValueError(
                 f"`x` must be {self.raw_inputs}, a dict of arrays or a data set. "
@@ -215,11 +215,11 @@ class MakesBatches(ChecksInputs):
 
 
 def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarray | None:
-    """Weights as float32 `[count]`, where there are any; `what` says in the error what each is of."""
+    """Return weights as float32 `[count]`, or None; `what` says in the error what each weight is for."""
     if sample_weight is None:
         return None
     weights = as_array("sample_weight", sample_weight)
-    if weights.dtype == object:  # Of floats, perhaps.
+    if weights.dtype == object:  # Perhaps of floats.
         weights = np.asarray(weights.tolist())
     if weights.dtype.name == "bfloat16":  # NumPy does not know that it is a float.
         weights = weights.astype("float32")
@@ -235,7 +235,7 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
 
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:
-    """The rows that `steps` batches take, before they are sorted."""
+    """Return the rows of the first `steps` batches, before sorting."""
     if steps is not None:
         check_positive_int(steps=steps)
     return slice(None if steps is None else steps * (batch_size or 32))

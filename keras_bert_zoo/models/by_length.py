@@ -1,4 +1,4 @@
-"""Outputs that have a row for each token: Keras joins those of all batches, so that they must be of one length."""
+"""Prediction of outputs per token: Keras concatenates those of all batches, so they must have one length."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,11 +14,11 @@ from keras_bert_zoo.training.distribution import replicas
 
 
 def predict_stream(model: FedModel, x: Any, **options: Any) -> np.ndarray:
-    """`predict` of batches that stream: they are not at hand to be ordered."""
+    """Predict streamed batches, which cannot be grouped by length."""
     try:
         outputs = FedModel.predict(model, x, **options)
     except ValueError as error:
-        if "concatenat" not in str(error):  # NumPy's
+        if "concatenat" not in str(error):  # NumPy's error.
             raise
         outputs = None
     if not isinstance(outputs, np.ndarray):  # Ragged, on TensorFlow.
@@ -29,7 +29,7 @@ def predict_stream(model: FedModel, x: Any, **options: Any) -> np.ndarray:
 def outputs_by_length(
     model: FedModel, examples: Examples, batch_size: int | None = None, **options: Any
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Numbers of examples, and their outputs: a pass of `predict` for each of a few lengths."""
+    """Yield indices of examples and their outputs, with one pass of `predict` for each of a few lengths."""
     if batch_size is not None:
         check_positive_int(batch_size=batch_size)
     few = static_lengths(model.backbone.architecture["max_sequence_length"])

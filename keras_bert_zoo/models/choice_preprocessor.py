@@ -1,4 +1,4 @@
-"""What turns questions with choices into the arrays that a model takes."""
+"""Preprocessor that turns questions with choices into a model's inputs."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from keras_bert_zoo.text.choices import PackedChoices, pack_choices
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertMultipleChoicePreprocessor(BertPreprocessor):
-    """Contexts and choices to `[CLS] context [SEP] choice [SEP]`, a row a choice.
+    """Convert contexts and choices to `[CLS] context [SEP] choice [SEP]`, one row per choice.
 
     Args:
         tokenizer: The tokenizer.
-        sequence_length: Longest row in tokens, special tokens counted. Of longer pairs the longer text is cut.
+        sequence_length: Maximum length in tokens, including special tokens. In longer pairs the longer text is cut.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""What all tasks share whose answers are classes: their names, their numbers, their weights."""
+"""Class names, class numbers and class weights, for all tasks that predict classes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.models.inputs import as_array
+from keras_bert_zoo.models.inputs import as_array, check_range
 
 
 class HasClasses:
-    """For a task with `num_classes` classes, which may have names."""
+    """Mixin for a task with `num_classes` classes, which may have names."""
 
     num_classes: int
     class_names: list[str] | None
@@ -23,29 +23,27 @@ class HasClasses:
         names = self.class_names
         try:
             yield
-        except ValueError:  # Names that were learned from refused data go with it.
+        except ValueError:  # Forget names learned from rejected data.
             self.class_names = names
             raise
 
     def number_classes(self, y: Any, learn: bool = False) -> np.ndarray:
-        """A row of names or numbers as int32 numbers in range; with `learn`, names become those of the classes."""
+        """Convert names or numbers to int32 class numbers; with `learn`, the names become the class names."""
         labels = as_array("y", y)
-        if labels.dtype == object:  # Of integers, perhaps.
+        if labels.dtype == object:  # Perhaps of integers.
             y = labels.tolist()
             labels = np.asarray(y)
         if not len(labels):
             return np.zeros(0, dtype="int32")
         if labels.dtype.kind in "OUST":
-            # Of `y`, as NumPy makes a name of what stands among names, such as the NaN of a missing label.
+            # Check `y`: NumPy converts other values among names to names, such as the NaN of a missing label.
             if not all(isinstance(label, (str, bytes)) for label in y):
                 kinds = sorted({type(label).__name__ for label in y})
                 raise ValueError(f"`y` must hold integers or class names. Received: y with {' and '.join(kinds)}")
             return self._number_names([_text(label) for label in y], learn)
         if labels.dtype.kind not in "iub":
             raise ValueError(f"`y` must hold integers or class names. Received: y.dtype={labels.dtype}")
-        if labels.min() < 0 or labels.max() >= self.num_classes:
-            outside = labels[(labels < 0) | (labels >= self.num_classes)][0]
-            raise ValueError(f"`y` must be in [0, {self.num_classes}). Received: y with {outside}")
+        check_range("y", labels, self.num_classes)
         return labels.astype("int32")
 
     def _number_names(self, labels: list[str], learn: bool) -> np.ndarray:
@@ -67,7 +65,7 @@ class HasClasses:
         return np.array([numbers[label] for label in labels], dtype="int32")
 
     def class_weights(self, class_weight: dict[Any, float]) -> np.ndarray:
-        """float32 `[num_classes]`, 1 for a class that is not named."""
+        """Return float32 weights `[num_classes]`, 1 for a class that is not given."""
         weights = np.ones(self.num_classes, dtype="float32")
         if not isinstance(class_weight, dict):
             raise ValueError(f"`class_weight` must be a dict. Received: class_weight={class_weight!r}")
@@ -83,7 +81,7 @@ class HasClasses:
 
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        # None, the constructor's default, is for the preset to say.
+        # None, the constructor's default, leaves the value to the preset.
         unsaid = {name for name in ("num_classes", "class_names") if arguments.get(name) is None}
         arguments = {name: value for name, value in arguments.items() if name not in unsaid}
         names = arguments.get("class_names")
@@ -103,7 +101,7 @@ class HasClasses:
 
 
 def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, fewest: int = 2) -> int:
-    """The number of classes, once it fits the names."""
+    """Check the number of classes against the names, and return it."""
     if class_names is not None:
         if isinstance(class_names, str):
             raise ValueError(f"`class_names` must be a list of strings. Received: class_names={class_names!r}")
@@ -120,7 +118,7 @@ def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, 
     check_positive_int(num_classes=num_classes)
     assert num_classes is not None
     if num_classes < fewest:
-        raise ValueError(f"`num_classes` must be at least 2 without multi_label. Received: num_classes={num_classes}")
+        raise ValueError(f"`num_classes` must be at least {fewest}. Received: num_classes={num_classes}")
     return num_classes
 
 

@@ -1,4 +1,4 @@
-"""`jit_compile=True` on PyTorch: a step as one program."""
+"""`jit_compile=True` on PyTorch: each step as one program."""
 
 from collections.abc import Iterator
 from types import FunctionType
@@ -11,12 +11,12 @@ from keras_bert_zoo.layers.passes import read_once, torch_compiles
 
 
 class CompilesSteps:
-    """For a `keras.Model`: what a step computes is compiled as one program, but for the optimizer.
+    """Mixin for a `keras.Model` that compiles each step as one program, except the optimizer.
 
-    That is forward, losses and metrics, with the gradient of the loss. Run one after the other, the hundreds of small
-    operations of losses and metrics keep the host busy for longer than an H200 takes for the products. Where a class or
-    a function is neither Keras' nor ours the backbone is compiled alone: a graph would keep what Python finds there as
-    it is drawn, such as a number of examples or a flag, and leave out a gradient of its own.
+    The program computes the forward pass, losses, metrics and the gradient of the loss. Run one by one, the hundreds of
+    small operations of losses and metrics keep the host busy for longer than an H200 needs for the matrix products. If
+    any class or function is neither Keras' nor ours, only the backbone is compiled: a traced graph would freeze Python
+    values, such as a number of examples or a flag, and omit custom gradients.
     """
 
     backbone: Any
@@ -30,7 +30,7 @@ class CompilesSteps:
 
             forget_programs(self, self.backbone)
 
-    # JAX' steps have a state before the data.
+    # On JAX, steps take the state before the data.
 
     def train_step(self, *args: Any) -> Any:
         if not torch_compiles() or self.optimizer is None:
@@ -61,7 +61,7 @@ class CompilesSteps:
         return predict(*args) if outputs is None else outputs
 
     def _loss_and_logs(self, data: Any) -> Any:
-        """What Keras' step computes (keras/src/backend/torch/trainer.py), where metrics come after the update."""
+        """Compute what Keras' step does (keras/src/backend/torch/trainer.py); there metrics follow the update."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=True)  # type: ignore[operator]
         loss = self._compute_loss(x, y, y_pred, sample_weight, training=True)  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ class CompilesSteps:
         return loss, self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[attr-defined]
 
     def _of_program(self, name: str, compute: Any, *args: Any, has_metrics: bool = True) -> Any:
-        """`compute(*args)`, or `None` where there is no program of it."""
+        """Return `compute(*args)`, or `None` if there is no program for it."""
         if not torch_compiles() or (has_metrics and not self._metrics_are_built()):
             return None
         if not read_once(self, "is known", lambda: all(map(_is_known, self._parts()))):
@@ -89,7 +89,7 @@ class CompilesSteps:
         return all(part is None or part.built for part in parts)
 
     def _parts(self) -> Iterator[Any]:
-        """What a step calls."""
+        """Yield everything that a step calls."""
         yield from type(self).__mro__
         for layer in self._flatten_layers():  # type: ignore[attr-defined]
             yield from type(layer).__mro__

@@ -12,14 +12,14 @@ def encode(
     training: bool | None = None,
     attention_scores: bool = False,
 ) -> tuple[list[Any], list[Any]]:
-    """The embeddings and every block's output, and every block's attention probabilities, else None for each.
+    """Return the embeddings and block outputs, and each block's attention probabilities, None if not requested.
 
-    `output_positions` are those of the last block's output.
+    `output_positions` apply to the last block's output.
     """
     hidden = backbone.embeddings(inputs["token_ids"], inputs["segment_ids"], training=training)
     states, scores = [hidden], []
     last = backbone.encoder_layers[-1]
-    # Left to right nearly every token is predicted, and fused attention saves more than the others cost.
+    # A causal model predicts nearly every token: fused attention saves more than the other positions cost.
     chosen_after = last.causal and not isinstance(output_positions, int) and output_positions is not None
     for layer in backbone.encoder_layers:
         options: dict[str, Any] = {"training": training}
@@ -37,7 +37,7 @@ def encode(
 
 
 def outputs_of(backbone: Any, hidden: Any) -> dict[str, Any]:
-    """The backbone's outputs, from those of its last block."""
+    """Return the backbone's outputs, given its last block's."""
     outputs = {"sequence_output": hidden}
     if backbone.pooler_layer is not None:
         outputs["pooled_output"] = backbone.pooler_layer(hidden[:, 0])

@@ -21,7 +21,7 @@ _Task = TypeVar("_Task", bound=Task)
 
 
 class _MeanOfMembers(keras.layers.Layer):
-    """The mean of what models give for the same inputs."""
+    """Average the outputs of models for the same inputs."""
 
     def __init__(self, members: Sequence[Task], **kwargs: Any) -> None:
         super().__init__(dtype="float32", **kwargs)
@@ -29,7 +29,7 @@ class _MeanOfMembers(keras.layers.Layer):
 
     @property
     def metrics(self) -> list[Any]:
-        return []  # Those that the members were compiled with see nothing of an evaluation of the ensemble.
+        return []  # The members' own metrics are not updated when the ensemble is evaluated.
 
     def build(self, inputs_shape: Any) -> None:
         self.built = True  # The members are.
@@ -45,16 +45,16 @@ class _MeanOfMembers(keras.layers.Layer):
 
 
 def _mean_with(count: int, mean: Any, value: Any) -> Any:
-    """The mean of `count` values. Unlike a sum it keeps what all say, such as the -1e9 of what is not there."""
+    """Update a mean to `count` values. Unlike a sum it keeps common values exact, such as -1e9 at padding."""
     return mean + (value - mean) / count
 
 
-# What a config has that is each member's own.
+# Config entries that each member keeps itself.
 _OF_MEMBERS = ("backbone", "preprocessor", "quantized", "frozen")
 
 
 class _Ensemble(Task):
-    """What makes an ensemble of a task's class; see `ensemble`."""
+    """Mixin that turns a task's class into an ensemble; see `ensemble`."""
 
     members: Sequence[Task]
 
@@ -62,8 +62,8 @@ class _Ensemble(Task):
         self, members: Sequence[Task], name: str = "bert_ensemble", trainable: bool = True, **arguments: Any
     ) -> None:
         first = members[0]
-        # Under these names the methods of the task's class look for them. An ensemble may have others of its own, such
-        # as a null threshold, but no weights.
+        # The methods of the task's class read these attributes. An ensemble may have its own values, such as a null
+        # threshold, but no weights.
         for argument, value in {**first.get_config(), **arguments}.items():
             if argument not in (*_OF_MEMBERS, "name", "trainable"):
                 setattr(self, argument, value)
@@ -94,7 +94,7 @@ class _Ensemble(Task):
 
 
 def _ensemble_of(task: type[Task]) -> Any:
-    """The class of a task's ensembles, which is known to Keras when it loads one."""
+    """Create the class of a task's ensembles, registered so that Keras can load one."""
     documented = {"__doc__": f"The mean of several `{task.__name__}`; see `ensemble`.", "__module__": __name__}
     ensembles = types.new_class(
         f"{task.__name__}Ensemble", (_Ensemble, task), exec_body=lambda ns: ns.update(documented)
@@ -118,22 +118,22 @@ _ENSEMBLES: dict[type[Task], Any] = {
 
 
 def ensemble(members: Sequence[_Task]) -> _Task:
-    """One task whose outputs are the mean of several tasks' (Devlin et al. 2019, section 4.2).
+    """Combine several tasks into one whose outputs are their mean (Devlin et al. 2019, section 4.2).
 
-    The paper's, of seven SQuAD models from different pre-training checkpoints and fine-tuning seeds, has a dev F1 of
-    91.8 where one alone has 90.9 (table 2). Logits are averaged, not probabilities.
+    The paper's ensemble of seven SQuAD models, from different pre-training checkpoints and fine-tuning seeds, has a dev
+    F1 of 91.8; a single model has 90.9 (table 2). Logits are averaged, not probabilities.
 
-    What comes back is of the members' own class: `predict`, `evaluate`, `classify`, `tag`, `answer`, `choose` and the
-    rest work as theirs. A text is tokenised once. Members keep their weights, their precision and their size; no weight
-    is copied. `save` writes all of them to one `.keras` file.
+    The result is an instance of the members' class: `predict`, `evaluate`, `classify`, `tag`, `answer`, `choose` and
+    the other methods work as usual. Each text is tokenised once. Members keep their weights, precision and size; no
+    weight is copied. `save` writes all of them to one `.keras` file.
 
     Args:
-        members: Built tasks of one class. They must agree in what an input and an output mean: classes and their names,
-            vocabulary, tokenizer, lengths. What is not part of that, such as `null_threshold`, is the first one's
-            until it is set; `tune_null_threshold` finds the ensemble's own.
+        members: Built tasks of one class. They must agree in the meaning of inputs and outputs: classes and their
+            names, vocabulary, tokenizer, lengths. Other settings, such as `null_threshold`, are the first member's
+            until they are set; `tune_null_threshold` finds the ensemble's own.
 
     Raises:
-        ValueError: A member is of another task, or does not agree with the first.
+        ValueError: A member has another class, or does not agree with the first.
 
     Example:
 
@@ -168,7 +168,7 @@ def _check_agreement(first: Task, member: Task, i: int) -> None:
 
 
 def _meaning(member: Task) -> dict[str, Any]:
-    """By name what decides on the meaning of a member's inputs and outputs."""
+    """Return, by name, the settings that define the meaning of a member's inputs and outputs."""
     config, architecture, preprocessor = member.get_config(), member.backbone.architecture, member.preprocessor
     meaning: dict[str, Any] = {
         "class": type(member).__name__,
@@ -184,7 +184,7 @@ def _meaning(member: Task) -> dict[str, Any]:
 
 
 def _difference(name: str, ours: Any, theirs: Any) -> tuple[str, str]:
-    """Two unequal values in a few words: of long lists the first place where they differ."""
+    """Describe two unequal values briefly: for lists, the first place where they differ, or their lengths."""
     if not isinstance(ours, list) or not isinstance(theirs, list):
         return f"{name}={ours!r}", f"{name}={theirs!r}"
     for place, (our, their) in enumerate(zip(ours, theirs, strict=False)):

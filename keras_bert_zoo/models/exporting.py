@@ -1,4 +1,4 @@
-"""`export`: what a model's inputs are, for `keras_bert_zoo.export`."""
+"""The `export` method, which describes a model's inputs to `keras_bert_zoo.export`."""
 
 import os
 from functools import partial
@@ -16,7 +16,7 @@ _HALF_PRECISION = ("tf_saved_model", "torch")
 
 
 class Exports:
-    """For a functional model over a backbone, or a backbone: Keras' `export`, from raw text on where that goes."""
+    """Mixin for a backbone, or a functional model over one: `export`, from raw text where possible."""
 
     input: dict[str, Any]
     pairs_only: ClassVar[bool] = False
@@ -30,7 +30,7 @@ class Exports:
         verbose: Any = None,
         **options: Any,
     ) -> None:
-        """Write the model for another runtime; all of it or nothing.
+        """Write the model for another runtime; on failure nothing is written.
 
         | `format` | backends | `filepath` | batch | length |
         |---|---|---|---|---|
@@ -40,35 +40,34 @@ class Exports:
         | `"litert"`, LiteRT (TFLite) | TensorFlow | `.tflite` | any | `sequence_length` |
         | `"torch"`, `torch.export` | PyTorch | `.pt2` | any | any |
 
-        A SavedModel of a task with a preprocessor that takes a text or a pair a row takes strings: its default
-        signature has the input `text`, or `first` and `second`, string `[batch]`; the signature `serve_tokens` takes
-        ready arrays. Whoever loads it imports `tensorflow_text` first; a server must have its operations built in.
-        All other inputs are int32 arrays under the names of the model's own. A BiLSTM goes into a SavedModel and, from
-        TensorFlow, into ONNX only.
+        A SavedModel of a task with a `BertPreprocessor` takes strings: its default signature has the input `text`, or
+        `first` and `second`, string `[batch]`; the signature `serve_tokens` takes ready arrays. Import
+        `tensorflow_text` before loading it; a server must have its operations built in. All other inputs are int32
+        arrays with the names of the model's inputs. A BiLSTM can be exported only to a SavedModel and, from TensorFlow,
+        to ONNX.
 
-        Outputs are what the model gives for such arrays, within rounding: under their names, or as `output_0` where
-        there is one only. OpenVINO computes in bfloat16 where the processor can, unless `INFERENCE_PRECISION_HINT` is
-        `"f32"`.
+        Outputs equal the model's, within rounding. They keep their names; a single output is `output_0`. OpenVINO
+        computes in bfloat16 if the processor supports it, unless `INFERENCE_PRECISION_HINT` is `"f32"`.
 
         Args:
-            filepath: Where to; a directory may hold a SavedModel, which is replaced.
+            filepath: Path to write to; a SavedModel in this directory is replaced.
             format: One of the above.
-            sequence_length: Fixes the length in tokens of ready arrays, which are padded to it. Where one
-                length only can be written, the preprocessor's is taken, or the longest there is.
-            pairs: Whether a SavedModel's strings are pairs; only a task of pairs does without.
-            verbose: If True, say what was written.
-            **options: To the exporter: `opset_version` of ONNX, the TFLite converter's such as `optimizations`,
-                `torch.export`'s such as `strict`.
+            sequence_length: Fixed length in tokens of ready arrays, which must be padded to it. If the format needs a
+                fixed length, the default is the preprocessor's, or the backbone's maximum.
+            pairs: Whether a SavedModel's strings are pairs; None means False, or True for a task that takes only pairs.
+            verbose: If True, print what was written.
+            **options: Passed to the exporter: `opset_version` for ONNX, `optimizations` and others for the TFLite
+                converter, `strict` and others for `torch.export`.
 
         Raises:
-            ValueError: The backend, or what is installed, cannot write the format, or an argument is wrong.
+            ValueError: The backend or installed packages cannot write the format, or an argument is invalid.
 
         Example:
 
         ```python
         classifier.export("serving/1")
         import tensorflow as tf, tensorflow_text    # in another process
-        served = tf.saved_model.load("serving/1")    # a name, as what it returns loses its variables with it
+        served = tf.saved_model.load("serving/1")    # keep it: its signatures lose their variables without it
         served.serve(tf.constant(["a charming journey"]))
         ```
         """
@@ -119,7 +118,7 @@ class Exports:
 
     def _texts(self, sequence_length: int | None, pairs: bool | None) -> Texts | None:
         preprocessor = getattr(self, "preprocessor", None)
-        # Exactly this class: those of other tasks, and users' own, make something else of a text.
+        # Exactly this class: those of other tasks, and users' own, process text differently.
         if type(preprocessor) is not BertPreprocessor or set(self.input) != set(INPUT_NAMES):
             return None
         if sequence_length is not None:

@@ -1,4 +1,4 @@
-"""A backbone that shows what happens inside."""
+"""A backbone that also outputs hidden states and attention probabilities."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from keras_bert_zoo.models.inputs import ChecksInputs
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertExtractor(ChecksInputs, keras.Model):
-    """Features of every layer, over the weights of a backbone. `BertBackbone.extractor` makes one.
+    """Features of every layer, with the weights of a backbone. `BertBackbone.extractor` creates one.
 
-    It is no functional model, as Keras takes an operation that was called twice to have as many outputs the second
+    It is not a functional model, because Keras assumes that an operation called twice has as many outputs the second
     time as the first.
 
     Args:
@@ -20,7 +20,7 @@ class BertExtractor(ChecksInputs, keras.Model):
         hidden_states: Add `hidden_states`, a list of the embeddings and every block's output, each
             `[batch, length, hidden_dim]`.
         attention_scores: Add `attention_scores`, a list of every block's attention probabilities, each
-            `[batch, heads, length, length]`; the fused attention does not run then.
+            `[batch, heads, length, length]`; this disables fused attention.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class BertExtractor(ChecksInputs, keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
         backbone = self.backbone
-        if not backbone.trainable:  # Features do not drop out; within a functional model Keras tells all layers alike.
+        if not backbone.trainable:  # No dropout in frozen features: functional models pass one flag to all layers.
             training = False
         states, scores = encode(backbone, inputs, training=training, attention_scores=self.attention_scores)
         outputs = outputs_of(backbone, states[-1])

@@ -1,4 +1,4 @@
-"""Classes of words from a frozen BERT's features (Devlin et al. 2019, section 5.3 and table 7)."""
+"""Classification of words from a frozen BERT's features (Devlin et al. 2019, section 5.3 and table 7)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,20 +17,20 @@ _COMBINATIONS = ("concatenate", "weighted_sum")
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertFeatureTokenClassifier(BertTokenClassifier):
-    """A BiLSTM and a linear layer over hidden states of a BERT that is not trained.
+    """A BiLSTM and a linear layer on the hidden states of a frozen BERT.
 
-    All else is as in `BertTokenClassifier`. A preset has no place for the BiLSTM; `save` writes everything.
+    Everything else is as in `BertTokenClassifier`. A preset cannot store the BiLSTM; `save` writes everything.
 
     Args:
         backbone: The encoder; it is set to `trainable=False`, and its dropout is off.
         num_classes: As in `BertTokenClassifier`.
         class_names: As in `BertTokenClassifier`.
-        hidden_layers: Numbers of the hidden states to use: 0 are the embeddings, 1 the first block's output, -1 the
-            last one's. The paper's rows are `[0]`, `[-2]`, `[-1]`, the last four, and all blocks; None takes the last
-            four, or all blocks where there are fewer.
-        combine: `"concatenate"` them, or take their `"weighted_sum"` with learned weights.
+        hidden_layers: Indices of the hidden states to use: 0 is the embeddings, 1 the first block's output, -1 the last
+            block's. The paper's rows are `[0]`, `[-2]`, `[-1]`, the last four, and all blocks. None uses the last four,
+            or all blocks if there are fewer.
+        combine: `"concatenate"`, or `"weighted_sum"` with learned weights.
         units: Width of each direction of the BiLSTM.
-        num_layers: Layers of the BiLSTM.
+        num_layers: Number of BiLSTM layers.
         dropout: As in `BertTokenClassifier`.
         preprocessor: As in `BertTokenClassifier`.
 

@@ -1,6 +1,6 @@
-"""Features of chosen layers for each token or word (Devlin et al. 2019, section 5.3), as they are asked for.
+"""Features of chosen layers for each token or word (Devlin et al. 2019, section 5.3), computed on demand.
 
-google-research/bert's extract_features.py gives the same of tokens.
+For tokens, google-research/bert's extract_features.py gives the same.
 """
 
 import json
@@ -23,7 +23,7 @@ from keras_bert_zoo.text.packing import PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
-# So many batches are sorted by length together, and no more texts' features are in memory at once.
+# Number of batches sorted by length together; features of no more texts are in memory at once.
 _BATCHES_SORTED_TOGETHER = 8
 
 
@@ -31,8 +31,8 @@ class Features(NamedTuple):
     """The features of one text.
 
     Attributes:
-        tokens: The tokens, special tokens among them, or the words.
-        layers: Which layers, as they were asked for.
+        tokens: The tokens, including special tokens, or the words.
+        layers: The layers, as requested.
         values: float32 `[layers, tokens, hidden_dim]`.
     """
 
@@ -48,19 +48,19 @@ def extract_features(
     words: str | None = None,
     batch_size: int = 32,
 ) -> Iterator[Features]:
-    """Features of any number of texts in their order; memory does not grow with the number.
+    """Yield the features of any number of texts in their order; memory use does not grow with the number.
 
     Args:
-        task: Any task with a preprocessor; its head is not asked. What exceeds the preprocessor's length is cut.
-        texts: Strings, or pairs `(first, second)`; with `words` strings, whose words stand between white space, or
-            lists of words.
-        layers: 0 is the embeddings, 1 the first block's output, -1 the last one's.
+        task: Any task with a preprocessor; its head is not used. Texts are cut to the preprocessor's length.
+        texts: Strings, or pairs `(first, second)`. With `words`, strings with words separated by white space, or lists
+            of words.
+        layers: 0 is the embeddings, 1 the first block's output, -1 the last block's.
         words: `"first"` gives the features of each word's first token, `"mean"` the mean of all its tokens; None gives
             those of each token.
-        batch_size: Texts computed at once.
+        batch_size: Texts per batch.
 
     Raises:
-        ValueError: An argument is not as described; of a text when its turn comes.
+        ValueError: An argument is not as described; texts are checked only as they are read.
 
     Example:
 
@@ -111,7 +111,7 @@ def _extract(
 
 
 def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -> None:
-    """Write features as JSON lines in the layout of google-research/bert; all of it or nothing."""
+    """Write features as JSON lines in google-research/bert's layout; on failure nothing is written."""
     with replacing(Path(path)) as beside, beside.open("w", encoding="utf-8") as file:
         for number, (tokens, layers, values) in enumerate(features):
             rounded = np.round(values.astype("float64"), 6).tolist()
@@ -122,12 +122,12 @@ def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -
                 }
                 for i, token in enumerate(tokens)
             ]
-            # "linex" is how the original spells it, and what its readers look for.
+            # The original spells it "linex", and its readers look for that.
             file.write(json.dumps({"linex_index": number, "features": rows}) + "\n")
 
 
 class _ChosenLayers(TrainsOnWorkers, keras.Model):
-    """The layers asked for, stacked, so that the others never leave the device."""
+    """Stack the requested layers, so that the others never leave the device."""
 
     def __init__(self, extractor: keras.Model, layers: tuple[int, ...]) -> None:
         super().__init__(name="chosen_layers")
@@ -163,8 +163,8 @@ def _words(text: Any) -> list[str]:
 
 
 def _pack_words(tokenizer: BertTokenizer, rows: list[list[str]], longest: int) -> tuple[PackedTexts, list[np.ndarray]]:
-    """Each word tokenised on its own, and for each text where the words begin that are not cut."""
-    ids, lengths = tokenizer.encode_words([word for row in rows for word in row])  # Each word has its features.
+    """Tokenise each word on its own; return the texts and, for each, the starts of the words that fit."""
+    ids, lengths = tokenizer.encode_words([word for row in rows for word in row])  # Each word has at least one token.
     ends = np.cumsum([len(row) for row in rows])
     tokens, spans = [], []
     for taken, text in zip(np.split(lengths, ends[:-1]), np.split(ids, _token_ends(lengths, ends)[:-1]), strict=True):
@@ -177,12 +177,12 @@ def _pack_words(tokenizer: BertTokenizer, rows: list[list[str]], longest: int) -
 
 
 def _token_ends(lengths: np.ndarray, word_ends: np.ndarray) -> np.ndarray:
-    """Where texts end in tokens that end at these words."""
+    """Convert the ends of texts from words to tokens."""
     return np.concatenate([[0], np.cumsum(lengths)])[word_ends]
 
 
 def _align(values: np.ndarray, starts: np.ndarray, words: str | None) -> np.ndarray:
-    """`[layers, tokens, hidden_dim]` to `[layers, words, hidden_dim]`."""
+    """Convert `[layers, tokens, hidden_dim]` to `[layers, words, hidden_dim]`."""
     values = values[:, 1:-1]  # Without [CLS] and [SEP].
     if words == "first" or not len(starts):
         return values[:, starts]

@@ -23,14 +23,14 @@ from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
 class FedModel(
     MakesBatches, LaysSchedules, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhead, CompilesSteps, keras.Model
 ):
-    """A model over a backbone that `fit`, `evaluate` and `predict` feed from `x`, which is
+    """Model over a backbone whose `fit`, `evaluate` and `predict` take `x` in one of these forms:
 
-    - raw text, where there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
+    - raw text, if there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
     - ready arrays: a dict of `token_ids`, `segment_ids` and `padding_mask`, int `[examples, length]`;
-    - a batched `tf.data.Dataset` of either, with the targets; it streams as it is;
-    - any other data set that Keras takes, of ready batches; each is checked as it streams.
+    - a batched `tf.data.Dataset` of either, with the targets, streamed in its own batches;
+    - a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader` of ready batches, checked as they are streamed.
 
-    The first two are tokenised once and put into batches of similar length. Predictions come in the order given.
+    The first two are in-memory data, tokenised once and batched by similar length. Predictions keep the order of `x`.
     """
 
     most_predicted_tokens: ClassVar[int | None] = TOKENS_OF_A_BATCH
@@ -58,27 +58,27 @@ class FedModel(
 
         Args:
             x: Data.
-            y: Targets of what is at hand, as the task says; part of what streams.
-            batch_size: Examples a batch of what is at hand; None is 32.
+            y: Targets of in-memory data, as the task describes; streamed data includes them.
+            batch_size: Examples per batch of in-memory data; None means 32.
             epochs: Number of the last epoch.
-            verbose: As Keras'.
+            verbose: As in Keras.
             callbacks: Keras' or your own.
-            validation_split: Share of what is at hand, the last of it, that is held out.
-            validation_data: `(x, y)` or `(x, y, sample_weight)`, or what streams.
-            shuffle: True draws the batches anew each epoch, from Keras' random seed; False sorts them by length.
-            class_weight: From classes, by name or number, to weights; excludes `sample_weight`.
-            sample_weight: A weight an example.
-            initial_epoch: Epochs behind the model.
-            steps_per_epoch: Batches an epoch of what streams; what is at hand knows them.
-            validation_steps: Batches of the held-out part, before it is sorted.
+            validation_split: Share of in-memory data to hold out, taken from its end.
+            validation_data: `(x, y)` or `(x, y, sample_weight)`, or streamed data.
+            shuffle: True shuffles anew each epoch, from Keras' random seed; False keeps the order of `x`.
+            class_weight: Dict from classes, by name or number, to weights; excludes `sample_weight`.
+            sample_weight: One weight per example.
+            initial_epoch: Number of epochs already trained.
+            steps_per_epoch: Batches per epoch of streamed data; None for in-memory data.
+            validation_steps: Number of validation batches, taken from in-memory data before it is sorted.
             validation_batch_size: As `batch_size`.
-            validation_freq: As Keras'.
+            validation_freq: As in Keras.
 
         Returns:
             Keras' `History`.
 
         Raises:
-            ValueError: An argument is not as described, before anything compiles; of what streams as it comes.
+            ValueError: An argument is not as described, found before anything compiles, or in streamed data on arrival.
         """
         with self.undone_where_refused():
             if not 0 <= validation_split < 1:
@@ -88,7 +88,7 @@ class FedModel(
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
             self.check_optimizer()
-            # Keras would go on within one epoch's batches, under which the next one's are drawn.
+            # Keras would continue within one epoch's batches, while the next epoch's are drawn.
             if steps_per_epoch is not None and (self._is_columns(x) or isinstance(x, OwnBatches)):
                 raise ValueError(
                     "`steps_per_epoch` must be None where the batches know their epochs. "
@@ -163,9 +163,9 @@ class FedModel(
     ) -> Any:
         """As `keras.Model.evaluate`, on raw text too; see the class and `fit`.
 
-        `steps` batches of what is at hand are those of its first examples.
+        For in-memory data, `steps` batches contain the first examples.
         """
-        if not kwargs:  # Keras passes one where `fit` evaluates batches that are made already.
+        if not kwargs:  # Keras passes one when `fit` evaluates ready batches.
             if self._is_columns(x):
                 examples = self._examples(x)
                 targets, weight = self._targets(examples, y, sample_weight)
@@ -180,7 +180,7 @@ class FedModel(
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """As `keras.Model.train_on_batch`, on ready arrays; a schedule must have its steps, as there is no `fit`."""
+        """As `keras.Model.train_on_batch`, on ready arrays; a schedule needs `total_steps`, as there is no `fit`."""
         batch = self._given_batch(x, y, sample_weight)
         if self.schedule_of_fit() is not None:
             raise ValueError(
@@ -214,11 +214,12 @@ class FedModel(
     ) -> Any:
         """As `keras.Model.predict`, on raw text too; see the class. Returns logits in the order of `x`.
 
-        `batch_size=None` is 32, and without `steps` more of what is short: as many times 32 as come to 2,048 tokens.
+        `batch_size=None` means 32. Unless `steps` is given, batches of short texts grow to the largest multiple of 32
+        that has at most 2,048 tokens, padding included.
         """
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):
-            if isinstance(x, dict):  # Arrays that are fed as they come.
+            if isinstance(x, dict):  # Arrays that are fed unsorted.
                 data, options["batch_size"] = x, batch_size
             else:
                 _check_batch_size(batch_size)
@@ -231,17 +232,17 @@ class FedModel(
         return batches.restore_order(self.predict_fed(self._fed(batches), **options))
 
     def predict_fed(self, data: Any, **options: Any) -> Any:
-        """As `keras.Model.predict`, of batches that are made already."""
+        """As `keras.Model.predict`, on ready batches."""
         with weights_kept(), self._weights_back():
             return super().predict(data, **options)
 
     @contextmanager
     def _weights_back(self) -> Iterator[None]:
-        """On JAX Keras takes a model its weights for a pass, and gives them back at its end: after an error, too."""
+        """Restore the weights after an error: on JAX, Keras moves them out of the model during a pass."""
         if keras.backend.backend() != "jax":
             yield
             return
-        self.jax_state_sync()  # In a callback of `fit`, which has them.
+        self.jax_state_sync()  # In a callback of `fit`, which holds the weights.
         before = [(variable, variable.value) for variable in self.variables]
         try:
             yield
@@ -249,44 +250,44 @@ class FedModel(
             self.jax_state_sync()
             self._jax_state = None
             for variable, value in before:
-                if variable._value is None:  # The first batch did not come to its end.
+                if variable._value is None:  # The first batch did not finish.
                     variable._value = value
             raise
 
     def batches(
         self, x: Any, y: Any = None, batch_size: int | None = None, sample_weight: Any = None, shuffle: bool = True
     ) -> Any:
-        """What `fit` makes of its arguments, batches of similar length, for another model's `fit` and `evaluate`.
+        """Return the batches of similar length that `fit` makes, for another model's `fit` and `evaluate`.
 
-        Such as those of `keras.distillation.Distiller`, which trains the task as its student; the teacher may be an
-        `ensemble`. The distiller leaves weights aside, so that for a token classifier padding and unlabelled tokens
+        An example is `keras.distillation.Distiller`, which trains the task as its student; the teacher may be an
+        `ensemble`. The distiller ignores sample weights, so for a token classifier padding and unlabelled tokens
         count.
 
         Args:
             x: Raw text or ready arrays, as for `fit`.
-            y: Targets as for `fit`, or None where none are needed. Names need `class_names`: none are learned.
+            y: Targets as for `fit`, or None if not needed. Class names need `class_names`: they are not learned.
             batch_size: As in `fit`.
             sample_weight: As in `fit`.
-            shuffle: True draws the batches anew each epoch, from Keras' random seed; False sorts them, for `evaluate`.
+            shuffle: True shuffles anew each epoch, from Keras' random seed; False sorts by length, for `evaluate`.
 
         Returns:
-            A data set of known length of `(inputs,)`, `(inputs, targets)` or `(inputs, targets, weights)`.
+            A dataset of known length of `(inputs,)`, `(inputs, targets)` or `(inputs, targets, weights)`.
 
         Example:
 
         ```python
-        # The loss as an object: Keras 3.15 takes its name, the default, for one over logits.
+        # Pass the loss as an object: Keras 3.15 uses its name, the default, as a loss over logits.
         soft = keras.distillation.LogitsDistillation(temperature=2.0, loss=keras.losses.KLDivergence())
         distiller = keras.distillation.Distiller(teacher, student, soft, student_loss_weight=0.5)
         batches = student.batches(texts, labels)
         schedule = kbz.WarmupPolynomialDecay(1e-4, total_steps=3 * len(batches))
         distiller.compile(kbz.AdamW(schedule), loss=student.loss)
-        distiller.fit(batches, epochs=3, shuffle=False)  # They are drawn anew already.
+        distiller.fit(batches, epochs=3, shuffle=False)  # The batches shuffle themselves.
         student.save_to_preset("small")
         ```
         """
         if not self._is_columns(x):
-            raise ValueError(f"`x` must be raw text or ready arrays at hand. Received: x of type {type(x).__name__}")
+            raise ValueError(f"`x` must be raw text or ready arrays in memory. Received: x of type {type(x).__name__}")
         if y is None and sample_weight is not None:
             raise ValueError("`sample_weight` needs `y`. Received: sample_weight without y")
         examples = self._examples(x)
@@ -295,16 +296,16 @@ class FedModel(
         return self._fed(self._batches(examples, targets, weight, batch_size, shuffle_seed=seed, training=shuffle))
 
     def undone_where_refused(self) -> AbstractContextManager[Any]:
-        """Within, `fit` reads what it was given; a task that learns from that forgets it again on an error."""
+        """Context in which `fit` reads its arguments; on an error, a task forgets what it learned from them."""
         return nullcontext()
 
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
-        """Batches with a weight for each class, or with the `class_weight` that Keras shall make them of."""
+        """Return weighted batches and None, or the batches and the `class_weight` for Keras to apply."""
         return data, dict(enumerate(weights.tolist()))
 
 
 class _FollowEpochs(keras.callbacks.Callback):
-    """Tells the batches the number of the epoch, on which their order depends; a resumed run goes on as it would."""
+    """Pass the epoch number, which sets the order, to the batches, so that a resumed run continues unchanged."""
 
     def __init__(self, batches: OwnBatches) -> None:
         super().__init__()
@@ -321,6 +322,6 @@ def _check_batch_size(batch_size: int | None) -> None:
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        return keras.callbacks.CallbackList([callbacks, callback])  # The user's own stays as it is.
+        return keras.callbacks.CallbackList([callbacks, callback])  # The user's list is not changed.
     given = [] if callbacks is None else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
     return [*given, callback]

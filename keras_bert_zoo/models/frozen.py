@@ -1,4 +1,4 @@
-"""Which weights are frozen, as part of a config: Keras asks a model as a whole and forgets those within layers."""
+"""Frozen weights as part of a config: Keras stores one flag per model and forgets weights frozen in layers."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import keras
 
 
 def frozen_weights(model: keras.Model, besides: keras.Model | None = None) -> dict[str, Any]:
-    """What a config has to say of single weights that are frozen; nothing where none is, or all are.
+    """Return the config entry that lists frozen weights; empty if none is frozen, or the whole model is.
 
     Args:
         model: The model.
-        besides: A part of it that has a config of its own.
+        besides: A part of it to leave out, as it has its own config.
     """
     weights = _own_weights(model, besides)
     frozen = [weight.path for weight in weights if not weight.trainable]
@@ -18,7 +18,7 @@ def frozen_weights(model: keras.Model, besides: keras.Model | None = None) -> di
 
 
 def freeze_again(model: Any, frozen: list[str] | None, besides: keras.Model | None = None) -> Any:
-    """The model, with the weights frozen that a config with `frozen_weights` names, and no others."""
+    """Freeze the weights that a config with `frozen_weights` lists, and no others; return the model."""
     if frozen is not None:
         paths = set(frozen)
         for weight in _own_weights(model, besides):

@@ -1,4 +1,4 @@
-"""Checks of token arrays before anything compiles, the same words on every backend."""
+"""Checks of token arrays before anything compiles, with the same messages on every backend."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 
 
 def check_structure(inputs: Any, max_sequence_length: int, axes: tuple[str, ...] = ("batch", "length")) -> None:
-    """The three inputs must be there, of one shape along `axes` and not too long.
+    """Check that the three inputs exist, have one shape along `axes` and are not too long.
 
     Works on anything with a shape: arrays, tensors and symbolic tensors.
     """
@@ -42,7 +42,7 @@ def check_structure(inputs: Any, max_sequence_length: int, axes: tuple[str, ...]
 
 
 def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segments: int) -> None:
-    """Every id must have its row in its table."""
+    """Check that every id has a row in its embedding table."""
     for name, stop in (("token_ids", vocabulary_size), ("segment_ids", num_segments), ("padding_mask", 2)):
         array = inputs[name]
         if not np.issubdtype(array.dtype, np.integer):
@@ -51,7 +51,7 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
-    """What was given as the argument or input `name`, as an array; NumPy's own words name neither."""
+    """Convert the argument or input `name` to an array; NumPy's own error would not name it."""
     try:
         return np.asarray(values)
     except ValueError:
@@ -59,22 +59,22 @@ def as_array(name: str, values: Any) -> np.ndarray:
 
 
 def as_row(name: str, values: Any, count: int) -> np.ndarray:
-    """An array, where it is a column of `count` as a row of them."""
+    """Convert to an array; a column of `count` values becomes a row."""
     array = as_array(name, values)
     return array[:, 0] if array.shape == (count, 1) else array
 
 
 def check_range(name: str, array: np.ndarray, stop: int) -> None:
-    """Every number must be in [0, stop)."""
-    if array.size and not (array.min() >= 0 and array.max() < stop):  # Not a number is outside, too.
+    """Check that every number is in [0, stop)."""
+    if array.size and not (array.min() >= 0 and array.max() < stop):  # NaN is outside, too.
         outside = array[~((array >= 0) & (array < stop))][0]
         raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
 
 
 def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:
-    """`positions`, the argument or input `name`, must be integers `[batch, n]` of texts of this shape.
+    """Check that `positions`, the argument or input `name`, are integers `[batch, n]` for texts of this shape.
 
-    Values and their type are looked at in NumPy arrays only.
+    Values and their type are checked in NumPy arrays only.
     """
     found = getattr(positions, "shape", None)
     if found is None:
@@ -93,7 +93,7 @@ def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...
 
 
 def as_output_positions(positions: Any, shape: tuple[int | None, ...]) -> Any:
-    """`output_positions` of texts of this shape as an int or int32 `[batch, n]`."""
+    """Convert `output_positions` of texts of this shape to an int or int32 `[batch, n]`."""
     if isinstance(positions, (int, np.integer)) and not isinstance(positions, bool):
         check_position(output_positions=positions, length=shape[1])
         return int(positions)
@@ -103,7 +103,7 @@ def as_output_positions(positions: Any, shape: tuple[int | None, ...]) -> Any:
 
 
 class ChecksInputs:
-    """For a model with `check_inputs`: calls it before Keras makes tensors of what the caller gave."""
+    """Mixin that calls a model's `check_inputs` before Keras converts the inputs to tensors."""
 
     check_inputs: Callable[[Any], None]
 
@@ -127,5 +127,5 @@ class ChecksInputs:
 
 
 def is_numpy(inputs: Any) -> bool:
-    """Whether a structure is a dict of NumPy arrays, whose values can be looked at for free."""
+    """Whether a structure is a dict of NumPy arrays, whose values are cheap to check."""
     return isinstance(inputs, dict) and all(isinstance(array, np.ndarray) for array in inputs.values())

@@ -1,4 +1,4 @@
-"""Assigning a checkpoint's arrays to a model, and saying what became of each."""
+"""Loading of a checkpoint's arrays into a model, with a report on each."""
 
 import logging
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ _logger = logging.getLogger("keras_bert_zoo")
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What loading did, by name.
+    """Names of the weights that were loaded, fresh or unused.
 
     Attributes:
-        loaded: Weights that came from the checkpoint.
-        fresh: Weights of a head that the checkpoint has not, left as initialised.
-        unused: Tensors of the checkpoint that the model has no place for.
+        loaded: Weights loaded from the checkpoint.
+        fresh: Head weights not loaded from the checkpoint, left as initialised.
+        unused: Checkpoint tensors that the model lacks, or whose head is new.
     """
 
     loaded: tuple[str, ...]
@@ -34,12 +34,12 @@ def load_arrays(
 
     Args:
         model: Built model.
-        checkpoint: What to load.
+        checkpoint: The checkpoint to load.
         head: Layers whose weights may be missing from the checkpoint, or have another shape there.
         new_head: Layers whose weights are not loaded even if they would fit.
 
     Raises:
-        ValueError: A weight that must be there is missing or has another shape.
+        ValueError: A required weight is missing or has another shape.
     """
     weights = {weight.path: weight for weight in model.weights}
     needed = [path for path in weights if path not in checkpoint.arrays and path.split("/")[0] not in head]
@@ -70,13 +70,13 @@ def load_arrays(
 
 
 def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """Every weight by its path; one that LoRA adapts (Hu et al. 2021) with its low-rank product added to it.
+    """Return every weight by path, with LoRA's low-rank products (Hu et al. 2021) added to adapted weights.
 
     Raises:
         ValueError: The model is quantized.
     """
     quantized = next((layer for layer in model._flatten_layers() if layer.quantization_mode is not None), None)
-    if quantized is not None:  # As floats they would give other outputs: inputs are quantized, too.
+    if quantized is not None:  # Floats would give other outputs: inputs are quantized, too.
         raise ValueError(
             'A preset holds float weights: save it before quantize(), or use save(".keras"), which keeps both. '
             f"Received: {quantized.path} in {quantized.quantization_mode}"
@@ -93,6 +93,6 @@ def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def _with_lora(layer: keras.Layer, weight: keras.Variable) -> np.ndarray:
-    """The sum, as `layer.kernel` or `layer.embeddings`, which Keras rounds to the precision of the products."""
+    """Return the sum, like `layer.kernel` or `layer.embeddings`, which Keras rounds to the compute dtype."""
     sum_, a, b = map(keras.ops.convert_to_numpy, (weight, *(getattr(layer, f"lora_{weight.name}_{x}") for x in "ab")))
     return sum_ + (layer.lora_alpha / layer.lora_rank * (a @ b)).astype(sum_.dtype)

@@ -1,4 +1,4 @@
-"""Language models: pre-training without pairs, and words for blanks (Devlin et al. 2019, sections 3.1 and 5.1)."""
+"""Language models: pre-training without pairs, and filling in masks (Devlin et al. 2019, sections 3.1 and 5.1)."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -25,18 +25,18 @@ MASK = SPECIAL_TOKENS[-1]
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertMaskedLM(Task):
-    """BERT that predicts masked tokens, or over a causal backbone each next token, transformers' `BertLMHeadModel`.
+    """BERT that predicts masked tokens, or each next token with a causal backbone (transformers' `BertLMHeadModel`).
 
-    The output embedding is the token embedding, and only the positions asked for are computed.
+    The output embedding is the token embedding, and only the requested positions are computed.
 
-    `fit` and `evaluate` take `keras_bert_zoo.pretraining.PretrainingBatches`, or any data set of such batches.
+    `fit` and `evaluate` take `keras_bert_zoo.pretraining.PretrainingBatches`, or any dataset of such batches.
 
     Args:
         backbone: The encoder.
-        preprocessor: What turns raw text into arrays, for `fill_mask`.
+        preprocessor: Turns raw text into arrays, for `fill_mask`.
 
     Inputs:
-        The backbone's, and `mask_positions`, int32 `[batch, predictions]`.
+        The backbone's inputs, and `mask_positions`, int32 `[batch, predictions]`.
 
     Returns:
         A dict of `mlm`, float32 logits `[batch, predictions, vocabulary_size]`.
@@ -67,7 +67,7 @@ class BertMaskedLM(Task):
         super().__init__(backbone, preprocessor, inputs, self.build_heads(backbone, inputs), name, **kwargs)
 
     def build_heads(self, backbone: BertBackbone, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The outputs, from the inputs."""
+        """Build the outputs from the inputs."""
         outputs = backbone(backbone.input, output_positions=inputs[MASK_POSITIONS])
         return {"mlm": masked_lm_logits(backbone, outputs["sequence_output"])}
 
@@ -79,13 +79,13 @@ class BertMaskedLM(Task):
         weighted_metrics: Any = "auto",
         **kwargs: Any,
     ) -> None:
-        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.2).
+        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.2).
 
-        That is AdamW with a peak of 1e-4, warm-up over 1 % of the steps and linear decay to zero over the run of `fit`,
-        cross-entropy, and accuracy. Places without a prediction are of token 0 and weight 0, and `metrics` are
+        These are AdamW with a peak learning rate of 1e-4, 1 % warm-up and linear decay to zero over the run of `fit`,
+        cross-entropy, and accuracy. Positions without a prediction have token 0 and weight 0, and `metrics` become
         `weighted_metrics`.
         """
-        if loss == "auto":  # The batches' weights make it a mean over predictions; the parts are added up.
+        if loss == "auto":  # The batches' weights make it a mean over predictions; the losses are summed.
             loss = {output: TokenCrossentropy() for output in self.output}
         if weighted_metrics == "auto":
             accuracies = {output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output}
@@ -124,7 +124,8 @@ class BertMaskedLM(Task):
             self.check_batches(x)
         if is_tf_dataset(x):
             check_ready(x, "PretrainingBatches")
-            x = check_pretraining(x, self.backbone.architecture["vocabulary_size"])
+            sizes = self.backbone.architecture
+            x = check_pretraining(x, sizes["vocabulary_size"], sizes["num_segments"])
         elif not isinstance(x, PartedBatches):  # Ours are checked already.
             x = checked_stream(x, self)
         return self._fed(x)
@@ -139,10 +140,10 @@ class BertMaskedLM(Task):
         return (inputs, targets, *weights)
 
     def check_batches(self, x: Any, name: str = "x") -> None:
-        """Refuse `PretrainingBatches`, the argument `name`, that are not of this model's kind."""
+        """Raise a `ValueError` for `PretrainingBatches`, the argument `name`, that do not fit this model."""
         architecture, pairs = self.backbone.architecture, "nsp" in self.output
         self.check_pairs(x.pairs)
-        if x.next_token is not architecture["causal"]:  # A backbone that sees both sides would read its targets.
+        if x.next_token is not architecture["causal"]:  # A bidirectional backbone would see its targets.
             raise ValueError(
                 f"`{name}` must be PretrainingBatches(next_token={architecture['causal']}) for a backbone with "
                 f"causal={architecture['causal']}. Received: next_token={x.next_token}"
@@ -165,16 +166,16 @@ class BertMaskedLM(Task):
             )
 
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5, batch_size: int = 32) -> list[Any]:
-        """The most probable tokens for each `[MASK]` in a text.
+        """Return the most probable tokens for each `[MASK]` in a text.
 
         Args:
-            texts: A text, or a list of them; each must hold `[MASK]`.
-            top_k: Number of tokens.
-            batch_size: Texts a batch.
+            texts: A text, or a list of them; each must contain `[MASK]`.
+            top_k: Number of tokens per `[MASK]`.
+            batch_size: Texts per batch.
 
         Returns:
-            For each text, for each `[MASK]` in it, a list of `top_k` pairs of token and probability, best first; for a
-            single string those of this text.
+            For each text, for each `[MASK]` in it, a list of `top_k` pairs of token and probability, best first. For a
+            single string, only its own list.
         """
         if self.preprocessor is None:
             raise ValueError("`fill_mask` needs a preprocessor. Received: a model with preprocessor=None")
@@ -207,7 +208,7 @@ class BertMaskedLM(Task):
             )
         positions = np.argsort(~masks, axis=1, kind="stable")[:, : counts.max()].astype("int32")
         inputs = {**arrays, MASK_POSITIONS: positions}
-        short = -len(texts) % replicas(self)  # Devices take parts of one size.
+        short = -len(texts) % replicas(self)  # Devices take parts of equal size.
         inputs = {name: np.pad(array, ((0, short), (0, 0)), "edge") for name, array in inputs.items()}
         logits = self.predict_fed(inputs, verbose=0)["mlm"]
         # The embedding may have more rows than there are tokens.
@@ -223,7 +224,7 @@ class BertMaskedLM(Task):
 
 
 def masked_lm_logits(backbone: BertBackbone, hidden: Any) -> Any:
-    """`[batch, predictions, vocabulary_size]`, float32, of the backbone's outputs at the masked tokens."""
+    """Return float32 logits `[batch, predictions, vocabulary_size]` of the backbone's outputs at masked tokens."""
     config = backbone.architecture
     head = MaskedLMHead(
         config["hidden_dim"],

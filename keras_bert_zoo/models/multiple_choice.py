@@ -1,4 +1,4 @@
-"""The right one of several texts: SWAG, DREAM and their like (Devlin et al. 2019, section 4.4)."""
+"""Multiple choice among texts, such as SWAG and DREAM (Devlin et al. 2019, section 4.4)."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_rate
-from keras_bert_zoo.layers.choices import NO_CHOICE, FoldChoices, UnfoldChoices
+from keras_bert_zoo.layers.choices import NOT_THERE, FoldChoices, UnfoldChoices
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, refuse_unknown
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
 from keras_bert_zoo.models.inputs import INPUT_NAMES, as_row, check_structure, check_values, is_numpy
+from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.choices import PackedChoices
@@ -18,21 +19,21 @@ from keras_bert_zoo.text.packing import Examples
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertMultipleChoice(Task):
-    """BERT with one vector that scores the pooled output of each choice; a softmax over a question's choices.
+    """BERT with one vector that scores each choice's pooled output, for a softmax over a question's choices.
 
-    Questions may differ in the number of their choices.
+    Questions may have different numbers of choices.
 
     Args:
         backbone: The encoder; it must have a pooler and two segment types, and not be causal.
         dropout: Dropout rate of the pooled output.
-        preprocessor: What turns contexts and choices into arrays; None takes ready arrays only.
+        preprocessor: Turns contexts and choices into arrays; None accepts ready arrays only.
 
     Inputs:
         `(contexts, choices)`, a list of strings and a list of lists of strings; or a dict of `token_ids`, `segment_ids`
-        and `padding_mask`, int32 `[questions, choices, length]`, the mask all 0 where a question has fewer choices.
+        and `padding_mask`, int32 `[questions, choices, length]`, with a mask of 0 for missing choices.
 
     Returns:
-        float32 logits `[questions, choices]`, -1e9 where a question has fewer choices than another.
+        float32 logits `[questions, choices]`, -1e9 for missing choices.
 
     Example:
 
@@ -66,49 +67,47 @@ class BertMultipleChoice(Task):
         rows = FoldChoices(name="fold_choices")(**inputs)
         pooled = backbone(rows, output_positions=0)["pooled_output"]
         pooled = keras.layers.Dropout(dropout, name="scorer_dropout")(pooled)
-        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
-        (head,) = self.head_layers
-        scores = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(pooled)
+        scores = linear_head(backbone, 1, self.head_layers[0])(pooled)
         logits = UnfoldChoices(dtype="float32", name="unfold_choices")(scores, inputs["padding_mask"])
         self.dropout = dropout
         super().__init__(backbone, preprocessor, inputs, logits, name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, section 4.4).
+        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, section 4.4).
 
-        That is AdamW with a peak of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
-        and accuracy.
+        These are AdamW with a peak learning rate of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
+        cross-entropy, and accuracy.
         """
         if loss == "auto":
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         if metrics == "auto":
             metrics = None
-            # Weighted, so that the copies which fill a batch under a distribution do not count.
+            # Weighted, so that the copies that fill up a batch under a distribution do not count.
             kwargs.setdefault("weighted_metrics", [keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def fit(
         self, x: Any = None, y: Any = None, batch_size: int | None = None, epochs: int = 3, *args: Any, **kwargs: Any
     ) -> Any:
-        """As `keras.Model.fit`, on contexts and choices too; 16 questions a batch and 3 epochs are the paper's."""
+        """As `keras.Model.fit`, on contexts and choices too; the paper uses 16 questions per batch and 3 epochs."""
         if batch_size is None and self._is_columns(x):
             batch_size = 16
         return super().fit(x, y, batch_size, epochs, *args, **kwargs)
 
     def choose(self, x: Any, batch_size: int | None = None) -> list[tuple[int, list[float]]]:
-        """The best choice of each question.
+        """Return the best choice for each question.
 
         Args:
-            x: `(contexts, choices)`, or what else `predict` takes.
-            batch_size: Questions a batch.
+            x: `(contexts, choices)`, or any other input of `predict`.
+            batch_size: Questions per batch.
 
         Returns:
-            For each question `(number, probabilities)`: the number of its best choice, from 0 on, and a probability for
+            For each question `(number, probabilities)`: the number of its best choice, from 0, and a probability for
             each of its choices.
         """
         logits = self.predict(x, batch_size=batch_size, verbose=0)
         rows = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
-        return [(int(row.argmax()), row[there].tolist()) for row, there in zip(rows, logits > NO_CHOICE, strict=True)]
+        return [(int(row.argmax()), row[there].tolist()) for row, there in zip(rows, logits > NOT_THERE, strict=True)]
 
     def check_inputs(self, inputs: Any) -> None:
         architecture = self.backbone.architecture
@@ -151,7 +150,7 @@ class BertMultipleChoice(Task):
 
 
 def _choices_there(examples: Any) -> np.ndarray:
-    """bool `[questions, choices]`"""
+    """Return bool `[questions, choices]`, False for missing choices."""
     if isinstance(examples, PackedChoices):
         return np.arange(examples.counts.max()) < examples.counts[:, None]
     return (examples.arrays["padding_mask"] != 0).any(-1)

@@ -1,4 +1,4 @@
-"""Whether one text follows another (Devlin et al. 2019, section 3.1, task 2)."""
+"""Next sentence prediction (Devlin et al. 2019, section 3.1, task 2)."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from keras_bert_zoo.models.text_classifier import BertTextClassifier
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertNextSentencePredictor(BertTextClassifier):
-    """A classifier of pairs with the head that BERT was pre-trained with.
+    """Classifier of text pairs with BERT's pre-trained next-sentence head.
 
     Args:
-        backbone: The encoder; it must have a pooler.
-        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+        backbone: The encoder; it must have a pooler and two segment types, and must not be causal.
+        preprocessor: Turns raw text into arrays; None accepts ready arrays only.
 
     Returns:
         float32 logits `[batch, 2]`: class 0, `"is_next"`, and class 1, `"not_next"`.
@@ -31,7 +31,7 @@ class BertNextSentencePredictor(BertTextClassifier):
 
     head_layers = ("nsp",)
     pairs_only = True
-    # Its config does not say them; an ensemble has them from here.
+    # They are not in the config; an ensemble reads them from here.
     num_classes, class_names, multi_label = 2, ["is_next", "not_next"], False
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One vector for a text, from the vectors of its tokens."""
+"""Pooling of a text's token vectors into one vector."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ POOLINGS = ("first", "last", "bilstm")
 
 
 def pool(backbone: BertBackbone, pooling: str) -> Any:
-    """What the pooler makes of a text, `[batch, hidden_dim]`.
+    """Return the pooler's output for each text, `[batch, hidden_dim]`.
 
     Args:
         backbone: The encoder; it must have a pooler.
-        pooling: What the pooler takes: `"first"`, the vector of `[CLS]`; `"last"`, that of the last token; `"bilstm"`,
-            where each direction of a fresh BiLSTM over all tokens ends, each half as wide as the backbone.
+        pooling: Input of the pooler: `"first"`, the vector of `[CLS]`; `"last"`, that of the last token; `"bilstm"`,
+            the final states of a fresh BiLSTM over all tokens, each direction half as wide as the backbone.
     """
     check_pooler(backbone)
     if pooling not in POOLINGS:
@@ -42,7 +42,7 @@ def pool(backbone: BertBackbone, pooling: str) -> Any:
 
 
 def _last(hidden: Any, padding_mask: Any) -> Any:
-    """The vector of the last token of each row, by a product as in `at_positions`; a mask may have holes."""
+    """Return the vector of each row's last token, by a product as in `at_positions`; the mask may have gaps."""
     so_far = ops.cumsum(padding_mask, axis=1)
     none_follows = ops.equal(so_far, ops.max(so_far, axis=1, keepdims=True))
     is_last = ops.cast(padding_mask, hidden.dtype) * ops.cast(none_follows, hidden.dtype)

@@ -1,4 +1,4 @@
-"""What turns raw text into the arrays that a model takes."""
+"""Preprocessor that turns raw text into a model's inputs."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts
 
-# Here, and not where the class is: processes that make arrays of text do without Keras, which takes seconds to import.
+# Registered here, not at the class: processes that only tokenise do not import Keras, which takes seconds.
 keras.saving.register_keras_serializable(package="keras_bert_zoo")(BertTokenizer)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertPreprocessor:
-    """Texts, or pairs, to `[CLS] first [SEP] second [SEP]`.
+    """Convert texts, or pairs, to `[CLS] first [SEP] second [SEP]`.
 
     Args:
         tokenizer: The tokenizer.
-        sequence_length: Longest input in tokens, special tokens counted. Of longer pairs the longer text is cut.
+        sequence_length: Maximum length in tokens, including special tokens. In longer pairs the longer text is cut.
 
     Example:
 

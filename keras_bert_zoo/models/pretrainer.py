@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text
+from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS, BertMaskedLM, masked_lm_logits
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 
@@ -18,7 +19,7 @@ class BertPretrainer(BertMaskedLM):
 
     Args:
         backbone: The encoder; it must have a pooler, and not be causal.
-        preprocessor: What turns raw text into arrays, for `fill_mask`.
+        preprocessor: Turns raw text into arrays, for `fill_mask`.
 
     Returns:
         A dict of `mlm`, float32 logits `[batch, predictions, vocabulary_size]`, and `nsp`, float32 logits `[batch, 2]`;
@@ -53,8 +54,7 @@ class BertPretrainer(BertMaskedLM):
         mask_positions = inputs[MASK_POSITIONS]
         first = ops.zeros_like(inputs["token_ids"][:, :1])  # For the pooler.
         outputs = backbone(backbone.input, output_positions=ops.concatenate([first, mask_positions], axis=1))
-        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
-        nsp = keras.layers.Dense(2, kernel_initializer=initializer, dtype="float32", name="nsp")
+        nsp = linear_head(backbone, 2, "nsp")
         return {
             "mlm": masked_lm_logits(backbone, outputs["sequence_output"][:, 1:]),
             "nsp": nsp(outputs["pooled_output"]),

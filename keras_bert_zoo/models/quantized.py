@@ -1,4 +1,4 @@
-"""Which layers are quantized, as part of a config: Keras 3.15 asks each layer and forgets those within layers."""
+"""Quantized layers as part of a config: Keras 3.15 stores this per layer and forgets layers within layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +7,11 @@ import keras
 
 
 def quantized_layers(model: keras.Model, besides: keras.Model | None = None) -> dict[str, Any]:
-    """What a config has to say of the layers that `quantize` changed; nothing where it changed none.
+    """Return the config entry that lists the layers changed by `quantize`; empty if there are none.
 
     Args:
         model: The model.
-        besides: A part of it that has a config of its own.
+        besides: A part of it to leave out, as it has its own config.
     """
     known = set() if besides is None else {id(layer) for layer in besides._flatten_layers()}
     groups: list[dict[str, Any]] = []
@@ -28,7 +28,7 @@ def quantized_layers(model: keras.Model, besides: keras.Model | None = None) -> 
 
 
 def quantize_again(build: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """The model that a config with `quantized_layers` describes, ready for its weights."""
+    """Build the model of a config with `quantized_layers`, ready to load its weights."""
     config = dict(config)
     groups = config.pop("quantized", [])
     model = build(**config)

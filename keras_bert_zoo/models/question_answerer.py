@@ -1,4 +1,4 @@
-"""Answers that are spans of a context: SQuAD 1.1 and 2.0 (Devlin et al. 2019, sections 4.2 and 4.3)."""
+"""Extractive question answering: SQuAD 1.1 and 2.0 (Devlin et al. 2019, sections 4.2 and 4.3)."""
 
 import reprlib
 import sys
@@ -11,29 +11,29 @@ from keras import ops
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.layers.choices import NOT_THERE
 from keras_bert_zoo.metrics.squad import answer_texts, squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
-from keras_bert_zoo.models.inputs import as_array
+from keras_bert_zoo.models.inputs import as_array, check_range
+from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text import BertTokenizer
-from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers
+from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers, texts_and_odds
 from keras_bert_zoo.text.context_windows import ContextWindows
 from keras_bert_zoo.text.packing import Examples
 from keras_bert_zoo.training import TokenCrossentropy
 
-# The longest window of run_squad.py; more is seldom better, and slower.
+# The window length of run_squad.py; longer windows are slower and seldom better.
 _SEQUENCE_LENGTH = 384
-# What padding has for a logit, so that neither the loss nor a prediction depends on how much of it there is.
-_NEVER = -1e9
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class SpanCrossentropy(TokenCrossentropy):
-    """The mean of the cross-entropies of starts and of ends, a number an example, as weights need it."""
+    """Mean of the cross-entropies of start and end, one number per example, as sample weights require."""
 
     def __init__(self, name: str = "span_crossentropy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
@@ -44,27 +44,28 @@ class SpanCrossentropy(TokenCrossentropy):
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertQuestionAnswerer(Task):
-    """BERT with two linear outputs a token: where the answer begins and where it ends.
+    """BERT with two linear outputs per token, for the start and the end of the answer.
 
-    `x` is a tuple of a list of questions and a list of their contexts, of any length: what is longer than the
-    preprocessor's `sequence_length` comes in windows. `y` has a list of answers `(text, start)` for each question, as
-    `keras_bert_zoo.data.read_squad` gives them, of which the first is learned; an empty list says that the context has
-    no answer. A window that does not hold the answer points at `[CLS]`. `batch_size`, `steps` and `validation_split`
+    `x` is a tuple of a list of questions and a list of their contexts. Contexts may have any length: they are split
+    into windows of the preprocessor's `sequence_length`. `y` has a list of answers `(text, start)` for each question,
+    as `keras_bert_zoo.data.read_squad` returns them. Only the first is learned; an empty list means that the context
+    has no answer. The target of a window without the answer is `[CLS]`. `batch_size`, `steps` and `validation_split`
     count windows.
 
-    Padding is no place for an answer, in the loss neither: google-research/bert, which pads all windows to one length,
-    and transformers count it among the places, so that there the loss of a window depends on how far it is padded.
+    Padding is never an answer, nor part of the loss. google-research/bert, which pads all windows to one length, and
+    transformers include it, so that their loss of a window depends on its padding.
 
-    Ready arrays have int targets `[examples, 2]`, the places of the answer's first and last token, and may stream.
+    Ready arrays have int targets `[examples, 2]`, the positions of the answer's first and last token, and may be
+    streamed.
 
     Args:
         backbone: The encoder; it needs no pooler.
-        null_threshold: How far the score of no answer must be above the best span's for `""` to be the answer, as
-            SQuAD 2.0 has it; see `tune_null_threshold`. None: every context has an answer (SQuAD 1.1).
-        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+        null_threshold: The answer is `""` if the score of no answer exceeds the best span's by more than this, as in
+            SQuAD 2.0; see `tune_null_threshold`. None means that every context has an answer (SQuAD 1.1).
+        preprocessor: Turns raw text into arrays; None accepts ready arrays only.
 
     Returns:
-        float32 logits `[batch, 2, length]`, of starts and of ends; -1e9 at padding.
+        float32 logits `[batch, 2, length]` of start and end; -1e9 at padding.
 
     Example:
 
@@ -95,19 +96,20 @@ class BertQuestionAnswerer(Task):
     ) -> None:
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         _check_threshold(null_threshold)
-        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
-        # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
-        head = keras.layers.Dense(2, kernel_initializer=initializer, dtype="float32", name="spans")
+        head = linear_head(backbone, 2, "spans")
         logits = ops.transpose(head(backbone(backbone.input)["sequence_output"]), (0, 2, 1))
         tokens = ops.expand_dims(ops.cast(backbone.input["padding_mask"], "bool"), 1)
         self.null_threshold = None if null_threshold is None else float(null_threshold)
-        super().__init__(backbone, preprocessor, backbone.input, ops.where(tokens, logits, _NEVER), name, **kwargs)
+        # So that neither the loss nor a prediction depends on the amount of padding.
+        logits = ops.where(tokens, logits, NOT_THERE)
+        super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`; what is left out is google-research/bert's (run_squad.py).
+        """As `keras.Model.compile`, with the SQuAD settings of google-research/bert's README as defaults.
 
-        That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, the mean of the
-        cross-entropies of starts and of ends, and accuracy, the share of both that are right.
+        These are AdamW with a peak learning rate of 3e-5 (5e-5 in its script's default and the console's recipe), 10 %
+        warm-up and linear decay to zero over the run of `fit`, the mean of the cross-entropies of start and end, and
+        accuracy, the share of correct starts and ends.
         """
         if loss == "auto":
             loss = SpanCrossentropy()
@@ -126,9 +128,7 @@ class BertQuestionAnswerer(Task):
                 f"Received: y.shape={places.shape}, y.dtype={places.dtype}"
             )
         stop = self.backbone.architecture["max_sequence_length"]
-        if places.min() < 0 or places.max() >= stop:
-            outside = places[(places < 0) | (places >= stop)][0]
-            raise ValueError(f"`y` must be in [0, {stop}). Received: y with {outside}")
+        check_range("y", places, stop)
         return places.astype("int32")
 
     def _targets(
@@ -166,8 +166,8 @@ class BertQuestionAnswerer(Task):
         """As `keras.Model.predict`, on questions and contexts too; see the class.
 
         Returns:
-            Of ready arrays float32 logits `[examples, 2, length]`. Of raw text for each question a list of float32
-            logits `[2, tokens]`, one for each window; `answer` makes answers of them.
+            For ready arrays, float32 logits `[examples, 2, length]`. For raw text, a list of float32 logits
+            `[2, tokens]` for each question, one per window; `answer` returns answers instead.
         """
         options: dict[str, Any] = {"verbose": verbose, "callbacks": callbacks}
         if not self._is_columns(x):
@@ -179,7 +179,7 @@ class BertQuestionAnswerer(Task):
             windows = self._window_logits(examples, batch_size, **options)
             return [[windows[i] for i in examples.windows_of(q)] for q in range(len(examples.contexts))]
         count, width = np.shape(x["token_ids"])
-        logits = np.full((count, 2, width), _NEVER, "float32")
+        logits = np.full((count, 2, width), NOT_THERE, "float32")
         for rows, part in outputs_by_length(self, examples, batch_size, **options):
             logits[rows, :, : part.shape[2]] = part[:, :, :width]
         return logits
@@ -196,15 +196,15 @@ class BertQuestionAnswerer(Task):
     def answer(
         self, question: str | Sequence[str], context: str | Sequence[str], batch_size: int | None = None
     ) -> AnswerSpan | list[AnswerSpan]:
-        """The best answer to a question in a context, or to each of a list.
+        """Return the best answer to a question in a context, or to each of a list.
 
         Args:
             question: A question, or a list of them.
-            context: Its context, of any length, or a list of as many.
-            batch_size: Windows a batch.
+            context: Its context, of any length, or a list with one context per question.
+            batch_size: Windows per batch.
 
         Returns:
-            An `AnswerSpan` or a list of them; its text is `""` where `null_threshold` says that there is no answer.
+            An `AnswerSpan` or a list of them; its text is `""` for no answer, see `null_threshold`.
         """
         single = isinstance(question, str)
         if single != isinstance(context, str):
@@ -224,13 +224,13 @@ class BertQuestionAnswerer(Task):
         max_answer_tokens: int = 30,
         verbose: Any = 0,
     ) -> list[FoundAnswers]:
-        """The best spans of each question with their probabilities, and its odds of having no answer.
+        """Return the best spans of each question with their probabilities, and its odds of having no answer.
 
         Args:
             x: Questions and contexts as in the class.
-            batch_size: Windows a batch.
-            n_best: Number of starts and ends a window that are looked at, and of spans a question.
-            max_answer_tokens: Longest answer in tokens.
+            batch_size: Windows per batch.
+            n_best: Number of starts and ends considered per window, and of spans per question.
+            max_answer_tokens: Maximum answer length in tokens.
             verbose: As in `predict`.
         """
         check_positive_int(n_best=n_best, max_answer_tokens=max_answer_tokens)
@@ -242,31 +242,30 @@ class BertQuestionAnswerer(Task):
         return search_answers(windows, logits, self.null_threshold is not None, n_best, max_answer_tokens)
 
     def score(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:
-        """The official scores: those of SQuAD 1.1, or with a null threshold those of 2.0 at this threshold.
+        """Return the official scores of SQuAD 1.1, or with a null threshold those of 2.0 at this threshold.
 
         Args:
             x: Questions and contexts as in the class.
-            answers: For each question the answers that count as right.
-            batch_size: Windows a batch.
+            answers: For each question the accepted answers.
+            batch_size: Windows per batch.
         """
         right = _texts(x, answers)
         found = self.find_answers(x, batch_size)
-        texts = [one.best().text for one in found]
+        texts, odds = texts_and_odds(found)
         if self.null_threshold is None:
             return squad_v1_scores(right, texts)
-        return squad_v2_scores(right, texts, [one.null_odds for one in found], self.null_threshold)
+        return squad_v2_scores(right, texts, odds, self.null_threshold)
 
     def tune_null_threshold(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:
-        """Take the threshold that gives the best F1, and keep it in the model and its presets; returns the scores.
+        """Set the null threshold with the best F1, kept in the model and its presets, and return the scores.
 
         Args:
             x: Questions and contexts of a dev set, as in the class.
-            answers: For each question the answers that count as right.
-            batch_size: Windows a batch.
+            answers: For each question the accepted answers.
+            batch_size: Windows per batch.
         """
         right = _texts(x, answers)
-        found = self.find_answers(x, batch_size)
-        texts, odds = [one.best().text for one in found], [one.null_odds for one in found]
+        texts, odds = texts_and_odds(self.find_answers(x, batch_size))
         best = squad_v2_scores(right, texts, odds)
         self.null_threshold = best["best_f1_thresh"]
         return squad_v2_scores(right, texts, odds, self.null_threshold)
@@ -281,7 +280,7 @@ class BertQuestionAnswerer(Task):
     def build_preprocessor(cls, checkpoint: Checkpoint, sequence_length: int | None) -> BertQuestionPreprocessor:
         assert checkpoint.vocabulary is not None
         own = checkpoint.settings if cls.is_own(checkpoint) else {}
-        # A length of somebody else's is the longest that there is, not the one to use.
+        # The length in a foreign preset is the maximum, not the one to use.
         saved = checkpoint.sequence_length if own else None
         return BertQuestionPreprocessor(
             BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),
@@ -309,7 +308,7 @@ def _check_threshold(null_threshold: Any) -> None:
 
 
 def _texts(x: Any, answers: Any) -> list[list[str]]:
-    """Of answers as `fit` takes them, or of strings."""
+    """Return the texts of answers, given as for `fit` or as strings."""
     if isinstance(answers, str) or not isinstance(answers, Sequence):
         raise ValueError(f"`answers` must be a list for each question. Received: {type(answers).__name__}")
     if isinstance(x, tuple) and isinstance(x[0], Sequence) and len(x[0]) != len(answers):

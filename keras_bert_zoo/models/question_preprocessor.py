@@ -1,4 +1,4 @@
-"""What turns questions and contexts into the arrays that an answerer takes."""
+"""Preprocessor that turns questions and contexts into a model's inputs."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ from keras_bert_zoo.text.texts import split_texts
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertQuestionPreprocessor(BertPreprocessor):
-    """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in as many windows as a context needs.
+    """Convert questions and contexts to `[CLS] question [SEP] context [SEP]`, with as many windows as needed.
 
-    The numbers are those of google-research/bert's run_squad.py.
+    The defaults are those of google-research/bert's run_squad.py.
 
     Args:
         tokenizer: The tokenizer.
-        sequence_length: Longest window in tokens, special tokens counted.
-        stride: Tokens from the beginning of a window to that of the next.
-        question_length: Longest question in tokens; of longer ones the rest is cut.
+        sequence_length: Maximum window length in tokens, including special tokens.
+        stride: Tokens from the start of a window to the start of the next.
+        question_length: Maximum question length in tokens; longer questions are truncated.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""What a run of `fit` asks of its optimizer: that it knows the weights, and a schedule laid over the run's steps."""
+"""Set-up of the optimizer for a run of `fit`: a check of its weights, and the schedule's number of steps."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from keras_bert_zoo.training.optimizer import BertOptimizer
 
 
 class LaysSchedules:
-    """For a `keras.Model` that is compiled with a schedule which takes its steps from `fit`."""
+    """Mixin for a `keras.Model` whose schedule takes its `total_steps` from `fit`."""
 
     optimizer: Any
     trainable_variables: Any
     train_function: Any
 
     _steps_laid: int | None = None
-    """The schedule's total_steps in the compiled step."""
+    """The schedule's `total_steps` in the compiled step."""
 
     def _optimizer_within(self) -> Any:
         return getattr(self.optimizer, "inner_optimizer", self.optimizer)
 
     def check_optimizer(self) -> None:
-        """Refuse weights that it was not built for: Keras' own error shows one of them."""
+        """Raise a `ValueError` for weights that it was not built for; Keras' own error prints a whole variable."""
         optimizer = self._optimizer_within()
         if optimizer is None or not optimizer.built:
             return
@@ -35,12 +35,12 @@ class LaysSchedules:
             )
 
     def schedule_of_fit(self) -> WarmupPolynomialDecay | None:
-        """The optimizer's schedule, if it is one that was left open."""
+        """Return the optimizer's schedule if its `total_steps` are left to `fit`, else None."""
         schedule = getattr(self._optimizer_within(), "_learning_rate", None)
         return schedule if isinstance(schedule, WarmupPolynomialDecay) and schedule.follows_fit else None
 
     def lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
-        """Lay a schedule that was left open over this run."""
+        """Set the `total_steps` of a schedule that leaves them to `fit`."""
         schedule, optimizer = self.schedule_of_fit(), self._optimizer_within()
         if schedule is None:
             return
@@ -51,9 +51,9 @@ class LaysSchedules:
                 "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
                 "whose schedule has total_steps. Received: steps_per_epoch=None"
             )
-        # The run begins its count anew. Epochs before `initial_epoch` belong to it: an earlier call trained them, or a
-        # callback is about to restore them.
-        # `_iterations` counts gradients, and so do schedules in Keras' optimizers; in ours they count updates.
+        # The run restarts the step count. It includes the epochs before `initial_epoch`: an earlier call trained them,
+        # or a callback is about to restore them.
+        # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
         if not initial_epoch:
             _forget_corrected(optimizer)
         optimizer._iterations.assign(initial_epoch * steps_per_epoch)
@@ -61,18 +61,18 @@ class LaysSchedules:
         if isinstance(optimizer, BertOptimizer):
             total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
         schedule.total_steps = total_steps
-        # The number is part of a compiled step; another model that has this schedule may have changed it since.
+        # The number is part of a compiled step; another model with this schedule may have changed it since.
         if self._steps_laid != total_steps:
             self._steps_laid = total_steps
             self.train_function = None
 
 
 def _forget_corrected(optimizer: Any) -> None:
-    """Moments that are corrected by the number of updates: of more than that they would come out too small."""
+    """Reset moments that are bias-corrected by the step count: if it restarts, updates would be too small."""
     is_corrected = isinstance(optimizer, (keras.optimizers.Adam, keras.optimizers.Lamb))
     if optimizer.built and is_corrected and getattr(optimizer, "bias_correction", True):
         for moment in (*optimizer._momentums, *optimizer._velocities, *getattr(optimizer, "_velocity_hats", ())):
-            if moment is not None:  # As of the scales of float8.
+            if moment is not None:  # None for float8 scales.
                 moment.assign(keras.ops.zeros(moment.shape, moment.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Steps that a card does not wait for."""
+"""Steps that do not make the GPU wait for the host."""
 
 from functools import partial
 from typing import Any
@@ -10,16 +10,16 @@ from keras_bert_zoo.sending import numbers_sent, sends_to_card, sent
 
 
 class SendsAhead:
-    """For a `keras.Model`: its batches, and the numbers of its losses and metrics, go to a card as `sending` has it."""
+    """Mixin for a `keras.Model` that sends batches, and numbers in losses and metrics, to the GPU by `sending`."""
 
     parameters: Any
     _loss_tracker: Any
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         super().compile(*args, **kwargs)  # type: ignore[misc]
-        self._loss_tracker.__class__ = _LossMean  # Another one in its place would be a metric beside it.
+        self._loss_tracker.__class__ = _LossMean  # Replacing the object would add a second metric.
 
-    # --- Batches: Keras sends those of its own data sets before a step, and what it is given as tensors in the step.
+    # --- Batches: those of a PyDataset are sent before the step, all others within it.
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if "validation_data" in kwargs:
@@ -42,7 +42,7 @@ class SendsAhead:
         return super().predict_step(*self._sent(args), **kwargs)  # type: ignore[misc]
 
     def _sending(self, data: Any) -> Any:
-        if not isinstance(data, keras.utils.PyDataset) or data.use_multiprocessing:  # A process of its own has no card.
+        if not isinstance(data, keras.utils.PyDataset) or data.use_multiprocessing:  # Other processes have no GPU.
             return data
         weight = self._weight()
         return MappedBatches(data, partial(sent, beside=weight)) if sends_to_card(weight) else data

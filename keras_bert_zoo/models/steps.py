@@ -1,4 +1,4 @@
-"""Steps that are run where they are drawn."""
+"""Steps that run in the process that traces them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +10,7 @@ from keras_bert_zoo.layers.passes import WalksOnce, begin_run, step_of_this_proc
 
 
 class RunsItsSteps(WalksOnce):
-    """For a `keras.Model`: the steps of `fit`, `evaluate` and `predict` may use what this machine alone has."""
+    """Mixin for a `keras.Model` whose `fit`, `evaluate` and `predict` may use operations only this machine has."""
 
     jit_compile: Any
 
@@ -27,22 +27,22 @@ class RunsItsSteps(WalksOnce):
             return super().predict_step(*args, **kwargs)  # type: ignore[misc]
 
     def _once_there(self, data: Any, *changed: str) -> AbstractContextManager[Any]:
-        """Within, TensorFlow computes nothing before the batch is there.
+        """Context in which TensorFlow computes nothing before the batch has arrived.
 
-        A stream of unknown length ends with a step whose batch is not. What takes nothing of it would run all the same:
-        the count of updates, decay, the number of rows where that is fixed.
+        A stream of unknown length ends with a step without a batch. Operations that do not depend on the batch would
+        still run: the update count, weight decay, the number of rows if it is fixed.
         """
         if keras.backend.backend() != "tensorflow":
             return nullcontext()
         parts = [getattr(self, name) for name in ("_compile_metrics", "_compile_loss", *changed)]
         if not all(part.built for part in parts if part is not None):
-            return nullcontext()  # Variables that are made in a step take nothing of it; `fit` has made them before.
+            return nullcontext()  # Variables created in a step must not depend on it; `fit` created them before.
         import tensorflow as tf
 
         return tf.control_dependencies([part for part in tf.nest.flatten(data) if part is not None])
 
     def _should_torch_compile(self) -> bool:
-        return False  # Not the step as it stands in Python, as Keras would: see `CompilesSteps`.
+        return False  # Keras would compile the step's Python code: see `CompilesSteps`.
 
     def make_train_function(self, force: bool = False) -> Any:
         begin_run()
@@ -60,8 +60,8 @@ class RunsItsSteps(WalksOnce):
             return make(force)
         from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
 
-        # A program goes on reading the weights that it was drawn with. Keras' `quantize` has it drawn anew, but not
-        # where the backbone within a model is quantized or given LoRA's factors.
+        # A program keeps reading the weights that it was traced with. Keras' `quantize` causes a new trace, but not if
+        # the backbone within a model is quantized or gets LoRA factors.
         layers = self._flatten_layers()
         reads = [(layer.dtype_policy.name, getattr(layer, "lora_enabled", False)) for layer in layers]
         before = getattr(self, name)

@@ -1,4 +1,4 @@
-"""What streams: a batched `tf.data.Dataset` of strings as one of arrays, and whatever else Keras takes, checked."""
+"""Streamed data: tokenisation of a batched `tf.data.Dataset` of strings, and checks of everything else."""
 
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
@@ -18,9 +18,9 @@ def is_tf_dataset(x: Any) -> bool:
 
 
 def checked_stream(x: Any, task: Any) -> Any:
-    """What else Keras takes, of batches as `task.ready_batch` makes them; the first one is looked at here.
+    """Apply `task.ready_batch` to each batch of other data that Keras takes; the first one is checked here.
 
-    A generator is another one afterwards, which begins with that batch again.
+    For a generator, the result is a new generator that starts with that batch again.
     """
     if isinstance(x, Generator):
         first = next(x, None)
@@ -35,10 +35,10 @@ def checked_stream(x: Any, task: Any) -> Any:
     if not (inputs is None or isinstance(inputs, dict)):
         raise ValueError(
             f"`x` must hold batches of ready arrays, a dict of {', '.join(INPUT_NAMES)}, where it is a "
-            f"{type(x).__name__}; raw text at hand goes in as a list. Received: batches whose inputs are a "
+            f"{type(x).__name__}; raw text in memory is passed as a list. Received: batches whose inputs are a "
             f"{type(inputs).__name__}"
         )
-    if first is None or isinstance(x, LengthSortedBatches):  # Which a task has made of what it has checked.
+    if first is None or isinstance(x, LengthSortedBatches):  # Made by a task from checked data.
         return x
     task.ready_batch(first)
     return mapped(x, task.ready_batch)
@@ -49,14 +49,14 @@ def is_mappable(x: Any) -> bool:
 
 
 def inputs_alone(x: Any) -> Any:
-    """What streams to be predicted: targets that it may have are none of the task's, such as -1 in GLUE's test sets."""
+    """Drop the targets of streamed data to predict: they may be invalid, such as -1 in GLUE's test sets."""
     if is_tf_dataset(x):
         return x.map(lambda inputs, *_: (inputs,)) if isinstance(x.element_spec, tuple) else x
     return mapped(x, _inputs_of) if is_mappable(x) else x
 
 
 def refuse_bare_pairs(x: Any, task: Any) -> None:
-    """Of two columns of strings to be predicted the second must be names of classes: pairs stand in one another."""
+    """Refuse two columns of strings to predict if the second is not class names: pairs must be nested tuples."""
     spec = x.element_spec if is_tf_dataset(x) else None
     if not isinstance(spec, tuple) or [getattr(part, "dtype", None) for part in spec[:2]] != ["string"] * 2:
         return
@@ -65,8 +65,8 @@ def refuse_bare_pairs(x: Any, task: Any) -> None:
         task.encode_targets(second, len(second))
     except ValueError:
         raise ValueError(
-            "`x` must be a data set of ((first, second),) where it streams pairs; of (texts, y) the second are names "
-            f"of classes. Received: element_spec={spec}"
+            "`x` must be a data set of ((first, second),) where it streams pairs: of two strings the second is read as "
+            f"y, and must be names of classes. Received: element_spec={spec}"
         ) from None
 
 
@@ -75,14 +75,14 @@ def _inputs_of(batch: Any) -> Any:
 
 
 def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
-    """`function` of each batch of a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader`."""
+    """Apply `function` to each batch of a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader`."""
     if isinstance(x, Generator):
         return (function(batch) for batch in x)
     return _mapped_loader(x, function) if _is_loader(x) else MappedBatches(x, function)
 
 
 class MappedBatches(keras.utils.PyDataset):
-    """`function` of each batch of another."""
+    """Apply `function` to each batch of another `PyDataset`."""
 
     def __init__(self, batches: keras.utils.PyDataset, function: Callable[[Any], Any]) -> None:
         options = {name: getattr(batches, name) for name in ("workers", "use_multiprocessing", "max_queue_size")}
@@ -111,7 +111,7 @@ def _is_loader(x: Any) -> bool:
 def _mapped_loader(loader: Any, function: Callable[[Any], Any]) -> Any:
     from torch.utils.data import DataLoader
 
-    of_length = hasattr(loader.dataset, "__len__")  # As Keras asks.
+    of_length = hasattr(loader.dataset, "__len__")  # Keras' own test.
     return DataLoader(_mapped_class(of_length)(loader, function), batch_size=None)
 
 
@@ -133,16 +133,16 @@ def _mapped_class(of_length: bool) -> Any:
 
 
 def check_ready(dataset: Any, raw: str) -> None:
-    """For a task whose raw input, which `raw` names, does not stream: the batches of a `tf.data.Dataset` are ready."""
+    """Check that a `tf.data.Dataset` holds ready arrays, for a task whose raw input, `raw`, cannot be streamed."""
     spec = dataset.element_spec
     if not isinstance(spec[0] if isinstance(spec, tuple) else spec, dict):
-        raise ValueError(f"`x` must be a data set of ready arrays, or {raw} at hand. Received: element_spec={spec}")
+        raise ValueError(f"`x` must be a data set of ready arrays, or {raw} in memory. Received: element_spec={spec}")
 
 
-def check_pretraining(dataset: Any, vocabulary_size: int) -> Any:
-    """A `tf.data.Dataset` of ready batches that stops where one has an id or a position which is none.
+def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int) -> Any:
+    """Return a `tf.data.Dataset` of ready batches that fails on an invalid id, position or label.
 
-    In TensorFlow's own operations, as hosts may make it that this program's Python does not reach.
+    It uses TensorFlow operations only, as it may run on hosts that this program's Python does not reach.
     """
     import tensorflow as tf
 
@@ -151,10 +151,13 @@ def check_pretraining(dataset: Any, vocabulary_size: int) -> Any:
         tokens = vocabulary_size, f"{vocabulary_size}), the vocabulary of the model"
         ids = {
             "token_ids": (inputs["token_ids"], *tokens),
+            "segment_ids": (inputs["segment_ids"], num_segments, f"{num_segments}), the segments of the model"),
             "mask_positions": (inputs["mask_positions"], length, "length)"),
         }
         if rest:
             ids["mlm"] = (rest[0]["mlm"], *tokens)
+            if "nsp" in rest[0]:
+                ids["nsp"] = (rest[0]["nsp"], 2, "2)")
         for name, (values, stop, words) in ids.items():
             inside = tf.reduce_all((values >= 0) & (values < tf.cast(stop, values.dtype)))
             tf.debugging.Assert(inside, [f"`{name}` must be in [0, {words}. Received: others"])
@@ -164,10 +167,10 @@ def check_pretraining(dataset: Any, vocabulary_size: int) -> Any:
 
 
 def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
-    """A batched `tf.data.Dataset` of strings or ready arrays as one of checked arrays and targets, as it streams.
+    """Convert a batched `tf.data.Dataset` of strings or ready arrays to checked arrays and targets, lazily.
 
-    Its first batch is looked at here, so that what is wrong with it is a `ValueError`. What is wrong with a later one
-    stops the run with TensorFlow's error around the same words.
+    The first batch is checked here, so that an error in it is a `ValueError`. An error in a later batch stops the run
+    with TensorFlow's error around the same message.
     """
     import tensorflow as tf
 
@@ -201,7 +204,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
         task.check_inputs(first[0])
     if len(first) == 1 or task.are_foreign(first[1]):
         return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
-    # What has weights may have rows and tokens of none, whose targets are anything.
+    # With weights, rows and tokens of weight 0 may have any target.
     names = INPUT_NAMES if ready and len(first) < 3 else ()
     targets = make_targets(first[1], *(first[0][name] for name in names))
 

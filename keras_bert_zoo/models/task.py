@@ -1,4 +1,4 @@
-"""What all tasks share: a backbone, a preprocessor, a head, and the way from a preset and back."""
+"""Base class of all tasks: backbone, preprocessor, head, and loading and saving of presets."""
 
 import inspect
 import logging
@@ -27,22 +27,22 @@ _logger = logging.getLogger("keras_bert_zoo")
 class Task(Exports, FedModel):
     """A backbone, a head and a preprocessor.
 
-    A subclass builds its head, calls `super().__init__` with the functional inputs and outputs, and states how
-    targets are encoded, what `compile` does without arguments and what its head is called.
+    A subclass builds its head, calls `super().__init__` with the functional inputs and outputs, and defines how
+    targets are encoded, the defaults of `compile` and the names of its head layers.
     """
 
     preprocessor_class: ClassVar[Any]
     head_layers: ClassVar[tuple[str, ...]]
-    """Layers whose weights may be missing from a preset. The pooler counts, as some released models have none."""
+    """Layers whose weights may be missing from a preset, as may the pooler's, which some released models lack."""
     needs_pooler: ClassVar[bool] = True
     peak: ClassVar[float] = 3e-5
-    """Of the learning rate, where `compile` is not told another; the paper's (Devlin et al. 2019, A.3)."""
+    """Default peak learning rate of `compile`, from the paper (Devlin et al. 2019, A.3)."""
     warmup: ClassVar[float] = 0.1
-    """The share of a run's updates until then."""
+    """Share of a run's updates spent warming up."""
     weighs_places: ClassVar[bool] = False
-    """Whether weights say which places of the targets are any."""
+    """Whether sample weights mark which positions hold targets."""
     activation: ClassVar[Any] = "softmax"
-    """What would make probabilities of the outputs, `"softmax"` or `"sigmoid"`; None where they are numbers."""
+    """Turns the outputs into probabilities, `"softmax"` or `"sigmoid"`; None if they are not logits of classes."""
 
     def __init__(
         self, backbone: BertBackbone, preprocessor: Any, inputs: Any, outputs: Any, name: str, **kwargs: Any
@@ -60,7 +60,7 @@ class Task(Exports, FedModel):
     ) -> None:
         if optimizer == "auto":
             optimizer = AdamW(WarmupPolynomialDecay(self.peak, self.warmup))
-        # Keras scales losses where the model's own policy is mixed_float16; ours stands in the backbone.
+        # Keras scales the loss if the model's own policy is mixed_float16; here the backbone's layers hold it.
         layers = self.backbone._flatten_layers()  # Each may have a policy of its own.
         half_precision = any(layer.compute_dtype == "float16" != layer.variable_dtype for layer in layers)
         is_scaled = optimizer is None or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -80,30 +80,30 @@ class Task(Exports, FedModel):
             kwargs |= keras.tree.map_structure(of_logits, given)
         super().compile(optimizer=optimizer, loss=loss, auto_scale_loss=False, **kwargs)
 
-    # --- What a subclass states
+    # --- Defined by subclasses
 
     def head_config(self) -> dict[str, Any]:
-        """What a preset has to say about the head."""
+        """Return the head's config, as a preset stores it."""
         return {}
 
     @classmethod
     def read_preset(cls, preset: str | os.PathLike[str], load_weights: bool) -> Checkpoint:
-        """The preset as this task takes it."""
+        """Read a preset for this task."""
         return load_preset(preset, load_weights)
 
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The constructor's arguments for the head, from the caller's and the preset's."""
+        """Return the head's constructor arguments: the caller's override the preset's."""
         return {**(checkpoint.head if cls.is_own(checkpoint) else {}), **arguments}
 
     @classmethod
     def is_own(cls, checkpoint: Checkpoint) -> bool:
-        """Whether the preset is one of this task: heads of several tasks are called the same."""
+        """Whether this task wrote the preset; the heads of several tasks have the same names."""
         return checkpoint.class_name in {parent.__name__ for parent in cls.__mro__}
 
     @classmethod
     def preset_class(cls) -> str:
-        """The class that a preset names: this one, or for a user's subclass the nearest that presets know."""
+        """Return the class name for a preset: this class, or for a user's subclass the nearest known parent."""
         known = [parent.__name__ for parent in cls.__mro__ if parent.__name__ in huggingface.ARCHITECTURES]
         if not known:
             raise ValueError(
@@ -112,12 +112,12 @@ class Task(Exports, FedModel):
         return known[0]
 
     def settings(self) -> dict[str, Any]:
-        """What a preset keeps of the task beside the head, as JSON values; only our own presets have it."""
+        """Return the task's settings beyond the head, as JSON values; only our own presets store them."""
         return {}
 
     @classmethod
     def build_preprocessor(cls, checkpoint: Checkpoint, sequence_length: int | None) -> Any:
-        """The preprocessor of a preset that has a vocabulary."""
+        """Build the preprocessor of a preset that has a vocabulary."""
         assert checkpoint.vocabulary is not None
         return cls.preprocessor_class(
             BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),
@@ -127,7 +127,7 @@ class Task(Exports, FedModel):
         )
 
     def continues(self, checkpoint: Checkpoint) -> bool:
-        """Whether the preset's head means what this task's head means."""
+        """Whether the preset's head and this task's head have the same meaning."""
         return True
 
     # --- Presets and serialisation
@@ -143,20 +143,20 @@ class Task(Exports, FedModel):
     ) -> Self:
         """Build a task from a preset.
 
-        A head that the preset has is loaded; one it has not is freshly initialised, and the log says so.
-        `task.load_report` lists what became of each weight.
+        The head is loaded if the preset has one. Otherwise it is freshly initialised, and the log says so.
+        `task.load_report` lists what was loaded.
 
         Args:
             preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's,
                 sentence-transformers' or google-research/bert's), or `"hf://org/name[@revision]"`.
-            load_weights: False leaves the weights as initialised; for a name that never touches a network, and leaves
-                the vocabulary, which comes with the weights, to `preprocessor`.
+            load_weights: False keeps the initial weights. A name then needs no network access, and its vocabulary,
+                which comes with the weights, must be passed in `preprocessor`.
             dtype: Precision policy of the backbone, such as `"mixed_bfloat16"`.
-            sequence_length: Longest input in tokens; longer texts are cut.
-            **arguments: The constructor's, in place of the preset's.
+            sequence_length: Maximum input length in tokens; longer inputs are truncated or split into windows.
+            **arguments: Constructor arguments that override the preset's.
 
         Raises:
-            ValueError: Nothing was found, a field cannot be honoured, or a weight is missing or has another shape.
+            ValueError: The preset is not found or not supported, or a weight is missing or has another shape.
         """
         ours = cls.__mro__[: cls.__mro__.index(Task)]
         makers = [vars(parent)["__init__"] for parent in ours if "__init__" in vars(parent)]
@@ -164,7 +164,7 @@ class Task(Exports, FedModel):
         refuse_unknown(cls.__name__, arguments, known=(*known, "trainable"))
         checkpoint = cls.read_preset(preset, load_weights)
         head = cls.head_arguments(checkpoint, arguments)
-        with weights_are_loaded(load_weights):  # But for a pooler, which may be fresh and does not ask.
+        with weights_are_loaded(load_weights):  # Not for a pooler: it may be fresh, and ignores this.
             backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:
             head["preprocessor"] = cls.build_preprocessor(checkpoint, sequence_length)
@@ -182,7 +182,7 @@ class Task(Exports, FedModel):
         return task
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
-        """Write a preset directory that transformers opens, too; all of it or nothing."""
+        """Write a preset directory, which transformers can open, too; on failure nothing is written."""
         self.check_preset()
         tokenizer = None if self.preprocessor is None else self.preprocessor.tokenizer
         checkpoint = Checkpoint(
@@ -198,7 +198,7 @@ class Task(Exports, FedModel):
         save_preset(path, checkpoint)
 
     def check_preset(self) -> None:
-        """Refuse what a preset has no place for."""
+        """Raise a `ValueError` for what a preset cannot store."""
         self.preset_class()
         if self.preprocessor is None:
             return
@@ -213,14 +213,14 @@ class Task(Exports, FedModel):
         config = super().get_compile_config()
         if self.optimizer is None:
             return config
-        # Within the optimizer's: beside it, `keras.models.clone_model` would give it to a plain model's `compile`.
+        # In the optimizer's config: `keras.models.clone_model` passes other keys to a plain model's `compile`.
         optimizer = keras.saving.serialize_keras_object(self.optimizer)
         return {**config, "optimizer": {**optimizer, "built": self.optimizer.built}}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        # A scaled one is of that class already.
+        # An optimizer with loss scaling was saved as such.
         self.compile(**keras.saving.deserialize_keras_object(config), auto_scale_loss=False)
-        if self.optimizer is not None and config["optimizer"]["built"]:  # Makes room for the state that the file holds.
+        if self.optimizer is not None and config["optimizer"]["built"]:  # Creates variables for the saved state.
             self.optimizer.build(self.trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Task(Exports, FedModel):
 
 
 def check_preprocessor(preprocessor: Any, backbone: BertBackbone) -> None:
-    """The backbone must have a row for every id and a position for every token that the preprocessor makes."""
+    """Check that the backbone has an embedding for every id and position that the preprocessor produces."""
     tokens, rows = preprocessor.tokenizer.vocabulary_size, backbone.architecture["vocabulary_size"]
     if tokens > rows:
         raise ValueError(

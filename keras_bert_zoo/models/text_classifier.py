@@ -1,4 +1,4 @@
-"""Classes for texts and pairs of texts: GLUE and its like (Devlin et al. 2019, section 4.1)."""
+"""Classification of texts and text pairs, such as GLUE (Devlin et al. 2019, section 4.1)."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -10,6 +10,7 @@ from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.inputs import as_array, as_row
+from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -19,20 +20,20 @@ _OF_SHARES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFoca
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertTextClassifier(HasClasses, Task):
-    """BERT with a linear layer on one vector a text, the pooled output.
+    """BERT with a linear layer on the pooled output, one vector per text.
 
     Args:
         backbone: The encoder; it must have a pooler.
         num_classes: Number of classes; not needed with `class_names`.
-        class_names: Name of each class, in the order of the logits. Targets may then be names; `fit` on names without
-            this takes them in sorted order, but with `multi_label` needs it.
-        multi_label: If True any number of classes may hold at once: targets are 0/1 arrays `[examples, num_classes]`
-            or a list of names an example.
+        class_names: Names of the classes, in the order of the logits. Targets may then be names. Without it, `fit`
+            learns the sorted names in the targets; with `multi_label`, names in targets require it.
+        multi_label: If True, any number of classes may apply at once: targets are 0/1 arrays `[examples, num_classes]`
+            or a list of names per example.
         dropout: Dropout rate of the pooled output.
-        pooling: What the pooler takes for a text: `"first"`, the vector of `[CLS]`; `"last"`, that of the last token,
-            which alone has seen all of a text under a causal backbone; `"bilstm"`, the final states of a fresh BiLSTM
-            over all tokens (Devlin et al. 2019, section 5.1). A preset has a place for the first only, `save` for all.
-        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+        pooling: Input of the pooler: `"first"`, the vector of `[CLS]`; `"last"`, the vector of the last token, the only
+            one that sees the whole text in a causal backbone; `"bilstm"`, the final states of a fresh BiLSTM over all
+            tokens (Devlin et al. 2019, section 5.1). A preset can store only the first, `save` all.
+        preprocessor: Turns raw text into arrays; None accepts ready arrays only.
 
     Returns:
         float32 logits `[batch, num_classes]`.
@@ -66,17 +67,14 @@ class BertTextClassifier(HasClasses, Task):
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         num_classes = checked_classes(num_classes, class_names, fewest=1 if multi_label else 2)
         check_rate(dropout=dropout)
-        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        head = linear_head(backbone, num_classes, self.head_layers[0])
         pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(pool(backbone, pooling))
-        # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
-        head = self.head_layers[0]
-        logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name=head)(pooled)
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.multi_label = multi_label
         self.dropout = dropout
         self.pooling = pooling
-        super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
+        super().__init__(backbone, preprocessor, backbone.input, head(pooled), name, **kwargs)
 
     @property
     def activation(self) -> str:
@@ -89,11 +87,11 @@ class BertTextClassifier(HasClasses, Task):
         metrics: Any = "auto",
         **kwargs: Any,
     ) -> None:
-        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
+        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
 
-        That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
-        and accuracy. Outputs are logits: losses and metrics that Keras knows by name are made of logits. With
-        `keras.losses.CategoricalCrossentropy(from_logits=True)` targets may be shares of classes, `[examples,
+        These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
+        cross-entropy, and accuracy. Outputs are logits: losses and metrics given by name are computed from logits. With
+        `keras.losses.CategoricalCrossentropy(from_logits=True)` targets may be class probabilities, `[examples,
         num_classes]`.
         """
         if loss == "auto":
@@ -103,20 +101,20 @@ class BertTextClassifier(HasClasses, Task):
             )
         if metrics == "auto":
             metrics = None
-            # Weighted, so that the copies which fill a batch under a distribution do not count.
-            kwargs.setdefault("weighted_metrics", ["accuracy"])  # Of labels or of shares, as the targets are.
+            # Weighted, so that the copies that fill up a batch under a distribution do not count.
+            kwargs.setdefault("weighted_metrics", ["accuracy"])  # Of labels or of probabilities.
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
-        """The classes of each text and their probabilities.
+        """Return the classes of each text with their probabilities.
 
         Args:
-            x: A list of texts, also of one, or what else `predict` takes.
+            x: A list of one or more texts, or any other input of `predict`.
             batch_size: As in `predict`.
 
         Returns:
-            For each text a list of `(name, probability)`, most probable first. With `multi_label` each class has a
-            probability of its own; otherwise they sum to 1. Classes without names are called by their number.
+            For each text a list of `(name, probability)`, most probable first. Probabilities sum to 1, or are
+            independent with `multi_label`. Classes without names are named by their number.
         """
         logits = self.predict(x, batch_size=batch_size, verbose=0)
         activation = keras.ops.sigmoid if self.multi_label else keras.ops.softmax
@@ -195,7 +193,7 @@ class BertTextClassifier(HasClasses, Task):
 
     def check_preset(self) -> None:
         super().check_preset()
-        if self.pooling != "first":  # transformers would open it and compute something else.
+        if self.pooling != "first":  # transformers would load it and compute something else.
             raise ValueError(
                 'A preset needs `pooling="first"`; save(".keras") keeps any. '
                 f"Received: a classifier with pooling={self.pooling!r}"
@@ -203,7 +201,7 @@ class BertTextClassifier(HasClasses, Task):
 
 
 def _checked_shares(targets: np.ndarray) -> np.ndarray:
-    """A distribution over classes for each example, such as smoothed or mixed labels."""
+    """Check targets that are class probabilities, such as smoothed or mixed labels."""
     if targets.dtype.kind not in "iufb" or not np.isfinite(targets).all():
         raise ValueError(f"`y` must hold finite numbers, shares of classes. Received: y.dtype={targets.dtype}")
     return targets.astype("float32")

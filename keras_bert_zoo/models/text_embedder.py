@@ -1,4 +1,4 @@
-"""A vector for a text, near those of texts that mean the same (Reimers & Gurevych 2019)."""
+"""Text embeddings: texts with similar meaning have similar vectors (Reimers & Gurevych 2019)."""
 
 import os
 from typing import Any
@@ -17,17 +17,17 @@ from keras_bert_zoo.models.task import Task
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertTextEmbedder(Task):
-    """BERT with its tokens' vectors pooled into one.
+    """BERT with the vectors of a text's tokens pooled into one.
 
-    `from_preset` takes pooling, normalisation, length and case from a directory of sentence-transformers', which opens
-    what `save_to_preset` writes; from other presets only what its arguments do not say is the default. Vectors of an
-    encoder that was not trained for it are poor ones.
+    `from_preset` reads pooling, normalisation, length and case from a sentence-transformers directory, and
+    sentence-transformers can load what `save_to_preset` writes. Other presets do not store these settings: the
+    arguments apply. An encoder that was not trained for embedding gives poor vectors.
 
     Args:
         backbone: The encoder; with `"cls"` it must not be causal.
         pooling: `"mean"`, `"cls"` (the first token's vector, not the pooler's output) or `"max"`.
-        normalize: Whether vectors have the length 1, so that their product is the cosine.
-        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+        normalize: Whether to scale vectors to length 1, so that their dot product is the cosine.
+        preprocessor: Turns raw text into arrays; None accepts ready arrays only.
 
     Returns:
         float32 `[batch, hidden_dim]`.
@@ -38,7 +38,7 @@ class BertTextEmbedder(Task):
     embedder = BertTextEmbedder.from_preset("hf://sentence-transformers/all-MiniLM-L6-v2")
     vectors = embedder.embed(["A cat sits outside.", "The new film is so great."])
     vectors @ vectors.T                                                 # cosines
-    embedder.fit(texts, vectors_of_another_model)                       # learn to give another's vectors
+    embedder.fit(texts, vectors_of_another_model)                       # learn another model's vectors
     ```
     """
 
@@ -69,20 +69,20 @@ class BertTextEmbedder(Task):
         super().__init__(backbone, preprocessor, backbone.input, pooled, name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`; what is left out is Reimers & Gurevych's (2020, section 3) for another's vectors.
+        """As `keras.Model.compile`, with Reimers & Gurevych's defaults for distillation (2020, section 3).
 
-        That is AdamW with a peak of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`, and the mean
-        squared error.
+        These are AdamW with a peak learning rate of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
+        and the mean squared error.
         """
         if loss == "auto":
             loss = keras.losses.MeanSquaredError()
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def embed(self, x: Any, batch_size: int | None = None) -> np.ndarray:
-        """The vectors of texts.
+        """Return the vectors of texts.
 
         Args:
-            x: A list of texts, also of one, or what else `predict` takes.
+            x: A list of one or more texts, or any other input of `predict`.
             batch_size: As in `predict`.
 
         Returns:

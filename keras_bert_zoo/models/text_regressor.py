@@ -1,4 +1,4 @@
-"""A number for a text or a pair of texts: STS-B and its like (Devlin et al. 2019, section 4.1)."""
+"""Regression for texts and text pairs, such as STS-B (Devlin et al. 2019, section 4.1)."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, refuse_unknown
 from keras_bert_zoo.models.inputs import as_row
+from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 
@@ -19,7 +20,7 @@ class BertTextRegressor(Task):
     Args:
         backbone: The encoder; it must have a pooler, and not be causal.
         dropout: Dropout rate of the pooled output.
-        preprocessor: What turns raw text into arrays; None takes ready arrays only.
+        preprocessor: Turns raw text into arrays; None accepts ready arrays only.
 
     Returns:
         float32 `[batch, 1]`; `predict` gives `[examples]`.
@@ -49,30 +50,28 @@ class BertTextRegressor(Task):
         check_rate(dropout=dropout)
         check_pooler(backbone)
         check_sees_text(backbone)
-        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        head = linear_head(backbone, 1, self.head_layers[0])
         pooled = backbone(backbone.input, output_positions=0)["pooled_output"]
         dropped = keras.layers.Dropout(dropout, name="regressor_dropout")(pooled)
-        (head,) = self.head_layers
-        number = keras.layers.Dense(1, kernel_initializer=initializer, dtype="float32", name=head)(dropped)
         self.dropout = dropout
-        super().__init__(backbone, preprocessor, backbone.input, number, name, **kwargs)
+        super().__init__(backbone, preprocessor, backbone.input, head(dropped), name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
+        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
 
-        That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, and the mean
-        squared error.
+        These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
+        and the mean squared error.
         """
         if loss == "auto":
             loss = keras.losses.MeanSquaredError()
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        """As `keras.Model.predict`, on raw text too: float32 `[examples]`, in the order of `x`."""
+        """As `keras.Model.predict`, on raw text too; returns float32 `[examples]`, in the order of `x`."""
         return super().predict(*args, **kwargs)[:, 0]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        numbers = as_row("y", y, count)  # A column, as `batches` gives them.
+        numbers = as_row("y", y, count)  # `batches` returns a column.
         if numbers.shape != (count,):
             raise ValueError(
                 f"`y` must have the shape ({count},), one number an example. Received: y.shape={numbers.shape}"
@@ -81,11 +80,11 @@ class BertTextRegressor(Task):
             raise ValueError(f"`y` must hold numbers. Received: y.dtype={numbers.dtype}")
         if not np.isfinite(numbers).all():
             raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(numbers)][0]}")
-        # The outputs' shape, so that no loss or metric has to guess which of the two to expand.
+        # The outputs' shape, so that no loss or metric has to guess which one to expand.
         return numbers.astype("float32")[:, None]
 
     def are_labels(self, y: Any) -> bool:
-        return True  # Numbers of the outputs' shape are what any loss takes here.
+        return True  # Any loss takes numbers of the outputs' shape.
 
     def head_config(self) -> dict[str, Any]:
         return {"dropout": self.dropout}

@@ -1,4 +1,4 @@
-"""A class for each word: named entities and their like (Devlin et al. 2019, section 5.3)."""
+"""Classification of words, such as named entity recognition (Devlin et al. 2019, section 5.3)."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -13,6 +13,7 @@ from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.inputs import as_array
+from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
@@ -22,13 +23,13 @@ from keras_bert_zoo.training import TokenCrossentropy
 
 
 class Entity(NamedTuple):
-    """What `tag` finds.
+    """An entity found by `tag`.
 
     Attributes:
-        text: The words of it; of a raw text the characters.
+        text: Its words, or its characters in a raw text.
         label: Its label, such as `"PER"`.
-        start: Its first character in a raw text, else its first word in the sentence.
-        end: The character, or the word, after its last.
+        start: Index of its first character in a raw text, else of its first word in the sentence.
+        end: Index after its last character or word.
         score: Mean probability of its words' tags.
     """
 
@@ -41,29 +42,29 @@ class Entity(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertTokenClassifier(HasClasses, TokenTask):
-    """BERT with a linear layer on each word's first token; the others have no label.
+    """BERT with a linear layer on each word's first token; other tokens have no label.
 
     `x` is a list of
 
     - sentences, each a list of words; `y` has a class for each word, by name or number;
-    - documents, each a list of sentences, which then see each other: as much document context as fits (section 5.3);
-    - texts, whose words are found; `y` has a list of `(start, end, label)` in characters for each text.
+    - documents, each a list of sentences, which share as much document context as fits (section 5.3);
+    - texts, which are split into words; `y` has a list of `(start, end, label)` in characters for each text.
 
-    What is longer than the preprocessor's `sequence_length` comes in windows that overlap by half. Each word is trained
-    and predicted once, in the window where it has most context. `batch_size` counts windows.
+    Inputs longer than the preprocessor's `sequence_length` are split into windows that overlap by half. Each word is
+    trained and predicted once, in the window where it has the most context. `batch_size` counts windows.
 
-    Ready arrays have `[examples, length]` targets, -100 where a token has no label, and may stream. The loss is the
-    mean over labelled words, as many as a batch has in the mean, so that each counts the same in `fit`; of batches that
-    stream, and of those that are not shuffled, the mean over each batch's own. `evaluate` gives the one over all, where
-    it is not a stream.
+    Ready arrays have `[examples, length]` targets, -100 where a token has no label, and may be streamed. On shuffled
+    in-memory data `fit` divides each batch's summed loss by the average number of labelled words per batch, so that
+    each word has the same weight. Streamed or unshuffled batches are divided by their own number. `evaluate` returns
+    the mean over all labelled words, except for streamed data.
 
     Args:
         backbone: The encoder; it needs no pooler.
         num_classes: Number of classes; not needed with `class_names`.
-        class_names: Name of each class, in the order of the logits, such as `["O", "B-PER", "I-PER"]`; `fit` on names
-            without this takes them in sorted order.
+        class_names: Names of the classes, in the order of the logits, such as `["O", "B-PER", "I-PER"]`. Without it,
+            `fit` learns the sorted names in the targets.
         dropout: Dropout rate before the linear layer.
-        preprocessor: What turns words into arrays; None takes ready arrays only.
+        preprocessor: Turns words into arrays; None accepts ready arrays only.
 
     Returns:
         float32 logits `[batch, length, num_classes]`.
@@ -97,28 +98,25 @@ class BertTokenClassifier(HasClasses, TokenTask):
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
         num_classes = checked_classes(num_classes, class_names)
         check_rate(dropout=dropout)
-        initializer = keras.initializers.TruncatedNormal(stddev=backbone.architecture["initializer_range"])
+        head = linear_head(backbone, num_classes, "classifier")
         hidden = keras.layers.Dropout(dropout, name="classifier_dropout")(self.features(backbone))
-        # Float32 whatever the backbone's precision: a loss over half-precision logits loses digits.
-        logits = keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="classifier")(
-            hidden
-        )
+        logits = head(hidden)
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.dropout = dropout
         super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
 
     def features(self, backbone: BertBackbone) -> Any:
-        """What the linear layer stands on, `[batch, length, width]`."""
+        """Return the linear layer's input, `[batch, length, width]`."""
         return backbone(backbone.input)["sequence_output"]
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`; what is left out is the paper's (Devlin et al. 2019, A.3).
+        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
 
-        That is AdamW with a peak of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`, cross-entropy,
-        and accuracy. The weights of the batches make Keras' losses, and metrics that are means, means over words: what
-        has no tag is of class 0 and weight 0 there, and `metrics` are `weighted_metrics`. Metrics that add weights up,
-        such as `MeanIoU`, see those of a batch.
+        These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
+        cross-entropy, and accuracy. The batches' weights turn Keras' losses and mean metrics into means over words:
+        tokens without a tag have class 0 and weight 0, and `metrics` become `weighted_metrics`. Metrics that sum
+        weights, such as `MeanIoU`, see the batches' weights.
         """
         if loss == "auto":
             loss = TokenCrossentropy()
@@ -138,8 +136,8 @@ class BertTokenClassifier(HasClasses, TokenTask):
         """As `keras.Model.predict`, on words too; see the class.
 
         Returns:
-            Of words a list with float32 logits `[words, num_classes]` for each sentence, or for documents a list of
-            such lists; of ready arrays `[examples, length, num_classes]`, of no meaning at padding.
+            For words, a list of float32 logits `[words, num_classes]` for each sentence, or for documents a list of
+            such lists. For ready arrays, `[examples, length, num_classes]`, meaningless at padding.
         """
         options: dict[str, Any] = {"verbose": verbose, "callbacks": callbacks}
         if not self._is_columns(x):
@@ -159,7 +157,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return examples.words.split(self._word_logits(examples, batch_size, **options))
 
     def _word_logits(self, examples: WordWindows, batch_size: int | None, **options: Any) -> np.ndarray:
-        """`[words of all examples, num_classes]`"""
+        """Return logits `[words of all examples, num_classes]`."""
         logits = np.empty((len(examples.word_windows), self.num_classes), "float32")
         if not len(logits):
             return logits
@@ -169,15 +167,16 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return logits
 
     def tag(self, x: Any, batch_size: int | None = None, verbose: Any = 0) -> list[Any]:
-        """The entities in raw text or in words.
+        """Find the entities in raw text or in words.
 
         Args:
             x: A text, or a list of texts, sentences or documents, as in the class.
-            batch_size: Windows a batch.
+            batch_size: Windows per batch.
             verbose: As in `predict`.
 
         Returns:
-            For each text or sentence a list of `Entity`; for documents a list of such lists; for a single text its own.
+            A list of `Entity` for each text or sentence, or a list of such lists for each document. A single text
+            gives one list.
         """
         names = self._tag_names()
         single = isinstance(x, str)
@@ -207,15 +206,15 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return [[next(sentences) for _ in document] for document in words.sentences]
 
     def evaluate_entities(self, x: Any, y: Any, batch_size: int | None = None) -> dict[str, float]:
-        """Precision, recall and F1 of whole entities, as conlleval: `keras_bert_zoo.metrics.entity_scores`.
+        """Return precision, recall and F1 of whole entities, as conlleval: `keras_bert_zoo.metrics.entity_scores`.
 
-        `x` and `y` are words and tags as for `fit`; `metrics.ValidationScores` puts it into the logs of `fit`.
+        `x` and `y` are words and tags as for `fit`. `metrics.ValidationScores` adds the scores to the logs of `fit`.
         """
         names = self._tag_names()
         examples = self._word_examples(x)
         words = examples.words
         true = flat_tags(words, y)
-        if not all(isinstance(tag, str) for tag in true):  # Names may be others than the model's, and are missed then.
+        if not all(isinstance(tag, str) for tag in true):  # Names that the model lacks count as missed.
             true = [names[i] for i in self.number_classes(true)]
         best = [names[i] for i in self._word_logits(examples, batch_size, verbose=0).argmax(-1)]
         return entity_scores(words.by_sentence(true), words.by_sentence(best))
@@ -232,7 +231,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
             raise ValueError(f"Entities need `class_names` such as O, B-PER, I-PER. Received: class_names={names}")
         return names
 
-    # --- From what the user gave to what Keras is fed
+    # --- From the user's data to Keras' batches
 
     def _is_columns(self, x: Any) -> bool:
         if isinstance(x, tuple):
@@ -240,7 +239,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return isinstance(x, dict) or is_words(x) or super()._is_columns(x)
 
     def _count_examples(self, examples: Examples) -> int:
-        # One without words has no window.
+        # An example without words has no window.
         return len(examples.words.examples) if isinstance(examples, WordWindows) else super()._count_examples(examples)
 
     def _targets(

@@ -1,4 +1,4 @@
-"""What tasks share that answer for each token: targets and weights at tokens."""
+"""Base class of tasks with an output per token: targets and weights at tokens."""
 
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from keras_bert_zoo.text.windows import IGNORED
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class LabelledAccuracy(keras.metrics.Mean):
-    """Share of the labelled tokens that are right; those of weight 0 have no label, the others count as one."""
+    """Share of labelled tokens predicted correctly; tokens of weight 0 are unlabelled, all others count equally."""
 
     def __init__(self, name: str = "accuracy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
@@ -24,7 +24,7 @@ class LabelledAccuracy(keras.metrics.Mean):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
         counted = None if sample_weight is None else ops.reshape(ops.convert_to_tensor(sample_weight) > 0, (-1,))
-        # Flat, as Keras takes the mean of a row first, padding and all.
+        # Flat, as Keras averages each row first, including padding.
         super().update_state(ops.reshape(hits, (-1,)), sample_weight=counted)
 
 
@@ -52,7 +52,7 @@ class TokenTask(Task):
         return (inputs, *_weighed(*rest)) if rest and self.are_labels(rest[0]) else (inputs, *rest)
 
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
-        # Keras takes no `class_weight` beside weights.
+        # Keras does not accept `class_weight` with sample weights.
         if is_mappable(data):
             return mapped(data, partial(_with_class_weights, weights.astype("float32"))), None
         if not is_tf_dataset(data):
@@ -63,7 +63,7 @@ class TokenTask(Task):
 
 
 def _weighed(targets: np.ndarray, given: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The targets of a batch that streams, with the weights that `TokenBatches` gives where it does not shuffle."""
+    """Return the targets of a streamed batch, with the weights that `TokenBatches` gives without shuffling."""
     labelled = targets != IGNORED
     weights = labelled * np.float32(labelled.size / max(int(labelled.sum()), 1))
     if given is not None:
@@ -79,7 +79,7 @@ def _with_class_weights(weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[An
 def _weighed_in_graph(inputs: Any, *rest: Any) -> Any:
     import tensorflow as tf
 
-    if not rest or rest[0].shape.rank != 2:  # None, or those for a loss of the user's own.
+    if not rest or rest[0].shape.rank != 2:  # No targets, or those of a user-defined loss.
         return (inputs, *rest)
     weighed = tf.numpy_function(_weighed, rest, [rest[0].dtype, tf.float32], stateful=False)
     return (inputs, *(tf.ensure_shape(array, (None, None)) for array in weighed))

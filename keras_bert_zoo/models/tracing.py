@@ -1,4 +1,4 @@
-"""A step that TensorFlow traces once, where Keras' trainer has it traced twice (Keras 3.15)."""
+"""Steps that TensorFlow traces once, where Keras' trainer causes two traces (Keras 3.15)."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,10 +7,10 @@ import keras
 
 
 class TracesOnce:
-    """For a `keras.Model`: makes the variables of optimizer, metrics and losses before a step is traced.
+    """Mixin for a `keras.Model` that creates the variables of optimizer, metrics and losses before a step is traced.
 
-    Without a strategy Keras leaves them to the first trace, and what makes variables TensorFlow traces again, which
-    takes as long as the first time.
+    Without a strategy Keras creates them in the first trace. TensorFlow then traces the step again, which takes as long
+    as the first time.
     """
 
     optimizer: Any
@@ -28,7 +28,7 @@ class TracesOnce:
         specs = getattr(getattr(iterator, "_distributed_dataset", None), "element_spec", None)
         if self._distribute_strategy is not None or not all(map(_is_known, keras.tree.flatten(specs))):
             return
-        # `evaluate` comes here, too, and needs no room for an optimizer's state, or no optimizer at all.
+        # `evaluate` calls this, too. It needs no optimizer state, and there may be no optimizer.
         optimizer = self.optimizer or SimpleNamespace(built=True)
         built, optimizer.built = optimizer.built, True
         try:

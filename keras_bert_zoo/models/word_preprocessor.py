@@ -1,4 +1,4 @@
-"""What turns words into the arrays that a tagger takes."""
+"""Preprocessor that turns words into a model's inputs."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from keras_bert_zoo.text.words import read_words
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertWordPreprocessor(BertPreprocessor):
-    """Words to `[CLS] words [SEP]`, in as many windows as they need.
+    """Convert words to `[CLS] words [SEP]`, in as many windows as needed.
 
     Args:
-        tokenizer: The tokenizer; it is given each word on its own.
-        sequence_length: Longest window in tokens, special tokens counted. What is longer comes in windows that overlap
-            by half, so that nothing is cut.
+        tokenizer: The tokenizer; it is applied to each word on its own.
+        sequence_length: Maximum window length in tokens, including special tokens. Longer inputs are split into windows
+            that overlap by half, so that no word is lost.
 
     Example:
 
@@ -24,7 +24,7 @@ class BertWordPreprocessor(BertPreprocessor):
     preprocessor = BertWordPreprocessor(BertTokenizer("vocab.txt"), sequence_length=128)
     preprocessor([["EU", "rejects", "German", "call"]])         # dict of int32 arrays [windows, longest]
     preprocessor([[["EU", "rejects"], ["Peter", "Blackburn"]]]) # a document: its sentences in one window
-    preprocessor(["EU rejects German call"])                    # a text, whose words are found
+    preprocessor(["EU rejects German call"])                    # a text, split into words
     ```
     """
 

@@ -1,4 +1,4 @@
-"""Several replicas and workers, where Keras' TensorFlow trainer stops or goes wrong (Keras 3.15)."""
+"""Training on several replicas and workers, where Keras' TensorFlow trainer fails or is wrong (Keras 3.15)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from keras_bert_zoo.training.distribution import is_multi_worker
 
 
 class TrainsOnWorkers:
-    """For a `keras.Model`: makes way in three places of `keras/src/backend/tensorflow/trainer.py`."""
+    """Mixin for a `keras.Model` that overrides three parts of `keras/src/backend/tensorflow/trainer.py`."""
 
     distribute_strategy: Any
     jit_compile: Any
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Keras reduces the first batch over the workers, of which only shapes are wanted, and fails to convert what
-        # comes back. This worker's own share has the shapes.
+        # Keras needs only the shapes of the first batch, but reduces it over the workers and fails to convert the
+        # result. This worker's own share has the shapes.
         if iterator is not None and is_multi_worker(self.distribute_strategy):
             _, _, batches = next(iter(iterator))
             local = self.distribute_strategy.experimental_local_results
@@ -32,7 +32,7 @@ class TrainsOnWorkers:
                 "`jit_compile` must be False on several replicas, whose variables one XLA program cannot reach; a TPU "
                 f"compiles by itself. Received: jit_compile=True on {strategy.num_replicas_in_sync} replicas"
             )
-        # Keras takes the mean of a step's scalars along their first dimension, so they are given one.
+        # Keras averages a step's scalars along their first dimension, so they are given one.
         if strategy is not None and is_multi_worker(strategy):
             scalars = step_function
 
@@ -45,20 +45,20 @@ class TrainsOnWorkers:
         outputs = super().predict_on_batch(x)  # type: ignore[misc]
         if keras.backend.backend() != "tensorflow":
             return outputs
-        # Keras hands the whole batch to each replica, and joins what all of them give.
+        # Keras passes the whole batch to each replica, and concatenates the outputs.
         parts = self.distribute_strategy.num_replicas_in_sync
         return keras.tree.map_structure(lambda array: array[: len(array) // parts], outputs)
 
 
 def distribute_parts(batches: PartedBatches, strategy: Any) -> Any:
-    """Batches of which each worker makes its own rows; a batch is whole only across the workers."""
+    """Distribute batches of which each worker makes its own rows; only all workers together have a whole batch."""
     dataset = strategy.distribute_datasets_from_function(lambda context: part_for(batches, context))
-    # Keras takes this for the number of steps; TensorFlow counted what a worker's devices take in turn.
+    # Keras uses this as the number of steps; TensorFlow counted the devices' parts one by one.
     dataset._cardinality = len(batches)
     return dataset
 
 
 def part_for(batches: PartedBatches, context: Any) -> Any:
-    """One worker's rows of each batch as its devices take them, one after another."""
+    """Return one worker's rows of each batch, as one batch per device, in turn."""
     rows = context.get_per_replica_batch_size(batches.batch_size)
     return batches.to_tf(context.input_pipeline_id, context.num_input_pipelines).rebatch(rows, drop_remainder=True)

@@ -1,4 +1,4 @@
-"""A name, a directory or a hub address -> a checkpoint as data."""
+"""Presets as data, by name, directory or hub address."""
 
 from keras_bert_zoo.presets.convert import LAYOUTS as LAYOUTS
 from keras_bert_zoo.presets.convert import ConversionReport as ConversionReport

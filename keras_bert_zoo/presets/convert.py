@@ -1,4 +1,4 @@
-"""Any layout that can be read as one that can be written, array for array; no model is built."""
+"""Conversion between checkpoint layouts, array by array, without building a model."""
 
 import dataclasses
 import os
@@ -19,12 +19,12 @@ LAYOUTS = ("huggingface", "tensorflow1")
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What became of a checkpoint's weights.
+    """What happened to a checkpoint's weights.
 
     Attributes:
         class_name: The class of the model.
-        loaded: Paths of the weights that are in the new directory.
-        unused: Names of what the checkpoint holds beside them, which the new directory has not.
+        loaded: Paths of the weights in the new directory.
+        unused: Names of the checkpoint's other tensors, which are not in the new directory.
     """
 
     class_name: str
@@ -38,17 +38,17 @@ def convert_preset(
     to: str = "huggingface",
     license: str | None = None,
 ) -> ConversionReport:
-    """Write a preset in another layout, with its head and its tokenizer; weights stay as they are, as float32.
+    """Write a preset in another layout, with its head and tokenizer. Weights are unchanged, stored as float32.
 
     Args:
         preset: A name, a directory (ours, Hugging Face's, sentence-transformers', keras-hub's or
             google-research/bert's), or `"hf://org/name[@revision]"`.
         path: New or empty directory.
-        to: `"huggingface"`, which is our own layout, too, or `"tensorflow1"`, google-research/bert's.
-        license: What the model card names, unknown unless given.
+        to: `"huggingface"`, which is also our own layout, or `"tensorflow1"`, google-research/bert's.
+        license: License that the model card names; unknown if None.
 
     Raises:
-        ValueError: What cannot be read, or has no place in the new layout, by its name.
+        ValueError: The preset cannot be read, or a named part of it has no place in the new layout.
 
     Example:
 
@@ -74,7 +74,7 @@ def convert_preset(
 
 
 def _read(preset: str | os.PathLike[str]) -> tuple[Checkpoint, tuple[str, ...]]:
-    """The checkpoint with the weights of its class only, and the names of the others."""
+    """Return the checkpoint with only the weights of its class, and the names of its other tensors."""
     checkpoint = load_preset(preset)
     check_tokenizer(checkpoint)
     if checkpoint.modules:

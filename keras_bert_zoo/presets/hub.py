@@ -1,4 +1,4 @@
-"""Directories on the Hugging Face hub, there and back, through huggingface_hub and its cache."""
+"""Download from and upload to the Hugging Face Hub, through huggingface_hub and its cache."""
 
 import re
 from pathlib import Path
@@ -20,11 +20,11 @@ def _parse(address: str) -> re.Match[str]:
 
 
 def download(address: str, load_weights: bool) -> Path:
-    """Bring `hf://org/name[@revision]` to this machine and return its directory.
+    """Download `hf://org/name[@revision]` and return its directory.
 
     Raises:
-        ValueError: The address has another form, leads nowhere or to what needs a token, or it cannot be reached and is
-            not in the cache.
+        ValueError: The address is malformed, does not exist or needs a token, or the hub cannot be reached and the
+            files are not in the cache.
     """
     match = _parse(address)
     from huggingface_hub import constants, errors, snapshot_download
@@ -38,7 +38,7 @@ def download(address: str, load_weights: bool) -> Path:
         directory = fetch(_SETTINGS + _FILES)
         if any((directory / name).is_file() for name in _FILES):
             return directory
-        # Old repositories have PyTorch's file only; most have both, and one is enough to fetch.
+        # Old repositories have PyTorch's files only. Most have both formats, and one is enough.
         return fetch(_SETTINGS + huggingface.PYTORCH_FILES)
     except errors.HFValidationError:
         raise ValueError(f"A hub address must name a repository and a revision. Received: {address!r}") from None
@@ -46,10 +46,10 @@ def download(address: str, load_weights: bool) -> Path:
         raise ValueError(
             f"The hub must have the revision. Received: {address!r}, and it has none of this name"
         ) from error
-    # What the hub's HTTP library raises in mid-download is an HTTPError, and with some versions no OSError.
+    # An interrupted download raises the HTTP library's HTTPError, which in some versions is no OSError.
     except (errors.HTTPError, OSError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403, 404):  # The hub does not tell a private repository from a missing one.
+        if status in (401, 403, 404):  # A private repository looks like a missing one.
             raise ValueError(
                 f"{address} is not on the hub, or is private and needs a token: `hf auth login`, or the environment "
                 f"variable HF_TOKEN. Received: HTTP {status} from {constants.ENDPOINT}"
@@ -62,14 +62,14 @@ def download(address: str, load_weights: bool) -> Path:
 
 
 def upload(address: str, directory: Path, private: bool) -> str:
-    """Bring a directory to the repository `hf://org/name`, which is made if it is not there, and return its URL.
+    """Upload a directory to the repository `hf://org/name`, which is created if it is missing, and return its URL.
 
-    Files that a preset is read from are those of the directory afterwards; the repository's others stay, and so does
-    its card where the directory's is one that nobody has edited.
+    The directory's preset files replace those of the repository, whose other files are kept. The repository's model
+    card is kept if the directory's is a generated one that nobody has edited.
 
     Raises:
-        ValueError: The address has another form or a revision, there is no token or it may not write, a repository that
-            is to be private is public, or the hub cannot be reached.
+        ValueError: The address is malformed or has a revision, there is no token or it may not write, `private` is
+            True and the repository is public, or the hub cannot be reached.
     """
     match = _parse(address)
     if match["revision"] is not None:
@@ -87,7 +87,7 @@ def upload(address: str, directory: Path, private: bool) -> str:
     if not any((directory / name).is_file() for name in _FILES):
         files += huggingface.PYTORCH_FILES
     try:
-        if is_written_by_hand(directory / CARD):  # Asked first: one that is refused would leave an empty repository.
+        if is_written_by_hand(directory / CARD):  # First, as a rejected card would leave an empty repository.
             ModelCard.load(directory / CARD).validate()
         api.create_repo(repository, private=private, exist_ok=True)
         info = api.model_info(repository)
@@ -102,7 +102,7 @@ def upload(address: str, directory: Path, private: bool) -> str:
             delete_patterns=[*_SETTINGS, *_FILES, *huggingface.PYTORCH_FILES],
             commit_message="Upload a preset of keras-bert-zoo",
         )
-    # What breaks off in mid-upload is a RuntimeError there.
+    # An interrupted upload raises a RuntimeError.
     except (errors.HTTPError, OSError, RuntimeError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403, 404):
@@ -110,7 +110,7 @@ def upload(address: str, directory: Path, private: bool) -> str:
                 f"The token must be one that may write to {address}. Received: HTTP {status} from {constants.ENDPOINT}"
             ) from error
         raise ValueError(f"{address} could not be written at {constants.ENDPOINT} ({type(error).__name__})") from error
-    # A card whose front matter is no YAML, or that the hub refuses; its words are several lines.
+    # The card's front matter is no YAML, or the hub rejects it, in a message of several lines.
     except (ValueError, YAMLError) as error:
         raise ValueError(f"{address} could not be written: {' '.join(str(error).split())}") from error
     return f"{constants.ENDPOINT}/{repository}"

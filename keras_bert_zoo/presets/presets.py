@@ -1,4 +1,4 @@
-"""Finding presets and reading them."""
+"""Find, read and write presets."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ from keras_bert_zoo.text import BertTokenizer
 
 
 def _shipped() -> Path:
-    """The folder of the presets that ship: package data, or the repository's own in an editable install."""
+    """Return the folder of the bundled presets: package data, or the repository's in an editable install."""
     package = Path(__file__).parents[1]
     installed = package / "presets" / "data"
     return installed if installed.is_dir() else package.parent / "presets"
@@ -31,7 +31,7 @@ def _named() -> dict[str, Path]:
 
 
 def preset_names() -> list[str]:
-    """The names that `from_preset` knows, aliases left out."""
+    """Return the names that `from_preset` accepts, without aliases."""
     return sorted({path.name for path in _named().values()})
 
 
@@ -41,10 +41,10 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     Args:
         preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's, sentence-transformers'
             or google-research/bert's), or `"hf://org/name[@revision]"`.
-        load_weights: False reads the configuration only; for a name that never touches a network.
+        load_weights: If False, read only the configuration, which for a name needs no network.
 
     Raises:
-        ValueError: Nothing was found, with what was tried; or what was found cannot be read, or does not fit together.
+        ValueError: Nothing was found (the message says what was tried), or the preset is unreadable or inconsistent.
     """
     checkpoint = _load(os.fspath(preset), load_weights)
     check_shapes(checkpoint)
@@ -52,7 +52,7 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
 
 
 def check_tokenizer(checkpoint: Checkpoint) -> None:
-    """What is written or uploaded without a model must be what a model can be built with."""
+    """Check that a model can be built with the tokenizer, where none is built before writing or uploading."""
     if checkpoint.vocabulary is None:
         return
     BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
@@ -81,19 +81,19 @@ def _load(address: str, load_weights: bool) -> Checkpoint:
     description = read_json(folder / "preset.json")
     if load_weights:
         checkpoint = _read_directory(hub.download(description["source"], load_weights), load_weights)
-        # As it was pre-trained: some of the hub's directories say nothing of case, and that of bert_base_chinese, whose
-        # vocabulary has no capital letters, says that it is cased.
+        # The options of pre-training: some directories on the hub do not state the case, and that of bert_base_chinese,
+        # whose vocabulary has no capital letters, says that it is cased.
         return dataclasses.replace(checkpoint, tokenizer=description["tokenizer"])
     return _described(description)
 
 
 def names_directory(address: str) -> bool:
-    """Whether a directory is meant: one that is called as a preset but holds none, such as a run's, is not."""
+    """Whether `address` means a directory; one with a preset's name that holds no preset, such as a run's, is not."""
     return os.path.isdir(address) and (_reader(Path(address)) is not None or address not in _named())
 
 
 def _reader(directory: Path) -> Callable[[Path, bool], Checkpoint] | None:
-    """What reads the directory's layout, if it is a known one."""
+    """Return the reader of the directory's layout, or None if it is unknown."""
     for is_form, read in (
         (keras_hub.is_keras_hub, keras_hub.read),
         (huggingface.is_huggingface, huggingface.read),
@@ -115,17 +115,17 @@ def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
 
 
 def _described(description: dict[str, Any]) -> Checkpoint:
-    """A released model's architecture, without weights and vocabulary: those come from its source."""
+    """Return a released model's architecture, without weights and vocabulary, which come from its source."""
     return Checkpoint(class_name="BertBackbone", backbone=description["backbone"], tokenizer=description["tokenizer"])
 
 
 def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint, license: str | None = None) -> None:
-    """Write a checkpoint as a preset directory, all of it or nothing; a model card that somebody wrote stays.
+    """Write a checkpoint as a preset directory, completely or not at all; a hand-written model card is kept.
 
     Args:
         path: New or empty directory, or an earlier preset.
-        checkpoint: What to write.
-        license: What the model card names, unknown unless given.
+        checkpoint: The checkpoint.
+        license: License that the model card names; unknown if None.
     """
     check_license(license)
     card = not is_written_by_hand(Path(path) / CARD)

@@ -1,4 +1,4 @@
-"""A preset directory -> the hub."""
+"""Upload a preset directory to the hub."""
 
 import os
 from pathlib import Path
@@ -9,16 +9,15 @@ from keras_bert_zoo.presets.presets import check_tokenizer, load_preset
 
 
 def upload_preset(uri: str, preset: str | os.PathLike[str], private: bool = False) -> str:
-    """Bring a preset directory to the Hugging Face hub, where `from_preset(uri)` finds it.
+    """Upload a preset directory to the Hugging Face Hub, where `from_preset(uri)` finds it.
 
-    Of the directory go the files of a preset and the model card `README.md`, nothing else; a preset that was in the
-    repository before is replaced. The token is the one of `hf auth login` or of the environment variable `HF_TOKEN`.
+    Only the preset's files and the model card `README.md` are uploaded; they replace an earlier preset in the
+    repository. The token is that of `hf auth login` or of the environment variable `HF_TOKEN`.
 
     Args:
-        uri: `"hf://org/name"`; a repository that is not there is made.
-        preset: The directory, in Hugging Face's layout, which is ours, or in keras-hub's.
-        private: Whether the repository is private; one that is there already must be as asked for, if it is to be
-            private.
+        uri: `"hf://org/name"`; a missing repository is created.
+        preset: The directory, in Hugging Face's layout, which is also ours, or in keras-hub's.
+        private: If True, a new repository is private, and an existing one must be private.
 
     Returns:
         The repository's URL.
@@ -37,5 +36,5 @@ def upload_preset(uri: str, preset: str | os.PathLike[str], private: bool = Fals
     directory = Path(preset)
     if not huggingface.is_huggingface(directory):
         raise ValueError(f"`preset` must be a directory with a {huggingface.CONFIG}. Received: preset={str(preset)!r}")
-    check_tokenizer(load_preset(directory))  # What nobody could read is not for the hub.
+    check_tokenizer(load_preset(directory))  # Upload only what can be read back.
     return hub.upload(uri, directory, private)

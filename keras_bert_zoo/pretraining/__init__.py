@@ -1,4 +1,4 @@
-"""Raw text to examples, and examples to batches for pre-training."""
+"""Turn raw text into examples, and examples into batches for pre-training."""
 
 from keras_bert_zoo.pretraining.batches import PretrainingBatches as PretrainingBatches
 from keras_bert_zoo.pretraining.configuration import Run as Run

@@ -23,23 +23,24 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 class PretrainingBatches(PartedBatches):
     """Batches for `BertPretrainer` and `BertMaskedLM`, all of one shape.
 
-    The order is drawn anew for each pass from the seed, and so are the masks where the data set does not fix them;
-    batch `i` of epoch `e` is the same however the run got there. The last, incomplete batch of a pass is left out.
-    The `fit` of a task says which epoch it is; who goes through the batches otherwise sets their `epoch`.
+    Each pass draws a new order from the seed, and new masks unless the data set fixes them. Batch `i` of epoch `e` is
+    the same however the run reached it. The last, incomplete batch of a pass is left out. The `fit` of a task sets
+    `epoch`; a loop of your own must set it itself.
 
     Args:
-        path: A data set that `prepare` made.
-        batch_size: Examples a batch.
-        masking: How masks are drawn, in place of the data set's; only where it does not fix them. `Masking.for_length`
-            has as many predictions as the length asks for.
-        next_sentence: False leaves the targets of next-sentence prediction out; None gives them where there are pairs.
-        next_token: The targets of a left-to-right model, for a causal backbone: at each token the next one, nothing
-            masked and no next-sentence prediction (Devlin et al. 2019, section 5.1).
-        seed: Where chance comes from.
-        epoch_batches: Batches that `fit` takes for an epoch; None takes those of one pass. Epochs go on where the last
-            one ended, into further passes.
-        gradient_accumulation_steps: Batches that make one update: they have the rows, the masks and the weights of one
-            large batch, so that the mean of their gradients is its gradient.
+        path: A data set made by `prepare`.
+        batch_size: Number of examples per batch.
+        masking: How masks are drawn, instead of the data set's own `Masking`; only if the data set does not fix the
+            masks. `Masking.for_length` sets the number of predictions that the length calls for.
+        next_sentence: False leaves out the targets of next-sentence prediction; None includes them if the data set has
+            pairs.
+        next_token: Give the targets of a left-to-right model, for a causal backbone: each token predicts the next one,
+            without masks or next-sentence prediction (Devlin et al. 2019, section 5.1).
+        seed: Random seed.
+        epoch_batches: Number of batches that `fit` takes per epoch; None takes those of one pass. Each epoch starts
+            where the last one ended, and may extend into further passes.
+        gradient_accumulation_steps: Number of batches per update. They have the rows, masks and weights of one large
+            batch, so that the mean of their gradients is its gradient.
 
     Each batch is a tuple `(inputs, targets, weights)` of dicts:
 
@@ -47,8 +48,8 @@ class PretrainingBatches(PartedBatches):
       `[batch, max_predictions]`, or `[batch, length - 1]` with `next_token`;
     - targets: `mlm`, int32, of the shape of `mask_positions`, and with pairs `nsp`, int32 `[batch]`, 1 where the second
       segment is from another document;
-    - weights: of the same names and shapes, float32, 0 where there is no prediction. Those of `mlm` are 1 on average,
-      so that a mean over all positions is the mean over the predictions of the whole batch, on however many devices
+    - weights: same names and shapes, float32, 0 where there is no prediction. Those of `mlm` average 1, so that a mean
+      over all positions is the mean over the predictions of the whole batch, on any number of devices
       (google-research/bert, run_pretraining.py).
     """
 
@@ -121,24 +122,24 @@ class PretrainingBatches(PartedBatches):
 
     @property
     def mean_length(self) -> float:
-        """Tokens an example, padding left out."""
+        """Mean number of tokens per example, without padding."""
         return len(self.shard.token_ids) / self.examples
 
     @property
     def mean_predictions(self) -> float:
-        """Predictions an example."""
+        """Mean number of predictions per example."""
         if self.next_token:
             return self.mean_length - 1
         return min(self.masking.max_predictions, self.masking.rate * self.mean_length)
 
     @property
     def digest(self) -> str:
-        """Of the data set's description, in which `prepare` left a checksum of the arrays, and of the tokenizer."""
+        """Checksum of the tokenizer and of the data set's description, which holds a checksum of the arrays."""
         tokenizer = json.dumps(self.tokenizer.get_config()).encode()
         return sha256((self._folder / DESCRIPTION).read_bytes() + tokenizer).hexdigest()
 
     def _order(self, number: int) -> np.ndarray:
-        """The examples in the order of a pass."""
+        """Return the order of the examples in a pass."""
         drawn = self._drawn
         if drawn is None or drawn[0] != number:
             order = np.arange(self.examples, dtype="int32" if self.examples < 2**31 else "int64")
@@ -150,7 +151,7 @@ class PretrainingBatches(PartedBatches):
         return self.part_of(index, 0, 1)
 
     def part_of(self, index: int, part: int, parts: int) -> tuple[Any, Any, Any]:
-        """Of batch `index` what one of several workers makes: its own rows, as they are in the whole batch."""
+        """Return one worker's part of batch `index`: its own rows, identical to those in the whole batch."""
         update, piece = divmod(self.epoch * self._epoch_batches + index, self._update_batches)
         number, place = divmod(update, self._pass_updates)
         rows = self._order(number)[place * self._update_size : (place + 1) * self._update_size]
@@ -163,20 +164,20 @@ class PretrainingBatches(PartedBatches):
         predictions = self._predictions(rows)
         if predictions is not None:
             return self._make(rows[own], cast(Any, _RowsOf(rng, len(rows), own)), len(rows), predictions)
-        # Chance has the shape of the longest row in words, whoever makes that.
+        # The random numbers depend on the row with the most words, so every part draws the whole batch.
         whole = self._whole
         if whole is None or whole[0] != update:
             self._whole = whole = update, self.take(rows, rng)
         return keras.tree.map_structure(lambda array: array[own], whole[1])
 
     def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
-        """The examples of these numbers as a batch; where masks are not fixed, they are drawn from `rng`."""
+        """Make a batch of the examples with these numbers; masks that are not fixed are drawn from `rng`."""
         return self._make(rows, rng, len(rows))
 
     def _make(
         self, rows: np.ndarray, rng: np.random.Generator | None, count: int, total: int | None = None
     ) -> tuple[Any, Any, Any]:
-        """Rows of a batch of `count`, which has `total` predictions, or those of these rows."""
+        """Make rows of a batch of `count` examples with `total` predictions; None counts those of these rows."""
         shard = self.shard
         token_ids = rows_of(shard.token_ids, shard.ends, rows, self.sequence_length, self.tokenizer.pad_token_id)
         lengths, first_lengths = lengths_of(shard.ends, rows), shard.first_lengths[rows].astype("int64")
@@ -203,7 +204,7 @@ class PretrainingBatches(PartedBatches):
         return inputs, targets, weights
 
     def _check(self, name: str, what: str, values: np.ndarray, stop: Any) -> None:
-        """Looked at before anything is looked up by it: some backends take any id."""
+        """Check values before they index anything, because some backends accept any id."""
         wrong = (values < 0) | (values >= stop)
         if wrong.any():
             limit = np.broadcast_to(stop, values.shape)[wrong][0]
@@ -238,7 +239,7 @@ class PretrainingBatches(PartedBatches):
         return MaskedTokens(masked, positions, labels.astype("int32"), weights.astype("float32"))
 
     def _predictions(self, rows: np.ndarray) -> int | None:
-        """How many predictions these examples have, where that is known without drawing them."""
+        """Number of predictions in these examples, or None if only drawing the masks tells it."""
         shard = self.shard
         if self.next_token:
             return int((lengths_of(shard.ends, rows) - 1).sum())
@@ -252,9 +253,9 @@ class PretrainingBatches(PartedBatches):
         return int(np.minimum(self.masking.wanted(lengths), there).sum())
 
     def to_tf(self, part: int = 0, parts: int = 1) -> Any:
-        """The same batches, or of each the part of one worker, as a `tf.data.Dataset` of fixed shapes.
+        """Return the same batches, or one worker's part of each, as a `tf.data.Dataset` of fixed shapes.
 
-        It keeps the step count.
+        It has the same number of steps.
         """
         import tensorflow as tf
 
@@ -264,7 +265,7 @@ class PretrainingBatches(PartedBatches):
 
 
 class _RowsOf:
-    """A generator that draws for a whole batch and gives some of its rows, which have the same masks in any part."""
+    """Draws for a whole batch and returns some of its rows, so that masks do not depend on the split."""
 
     def __init__(self, rng: np.random.Generator, count: int, own: slice) -> None:
         self._rng, self._count, self._own = rng, count, own

@@ -1,12 +1,12 @@
-"""`prepare` as an Apache Beam pipeline: files are read and blocks are worked on wherever there are workers.
+"""Run `prepare` as an Apache Beam pipeline: the workers read the files and make the blocks.
 
     prepare(paths, "data", tokenizer, beam=["--runner=FlinkRunner", "--flink_master=host:8081"])
 
-Needs `pip install "keras-bert-zoo[beam]"`, here and on the workers. The data set has the bytes that it would have
-without Beam, whatever the runner: what a block holds is planned from the sizes of all documents, and an example depends
-on its block and the seed only. Files are as in Beam's file systems, `gs://` ones with their extras; a file is read by
-one worker. Shards are written below the option `--temp_location`, which all workers must see, and joined here; without
-that option, beside `out`.
+Needs `pip install "keras-bert-zoo[beam]"`, on this machine and on the workers. With any runner the data set has the
+same bytes as without Beam: the blocks are planned from the sizes of all documents, and an example depends only on its
+block and the seed. Paths are those of Beam's file systems; `gs://` needs the matching Beam extra. One worker reads each
+file. Shards are written below the option `--temp_location`, which all workers must see, or without it beside `out`, and
+are joined here.
 """
 
 import json
@@ -43,13 +43,13 @@ try:
 except ImportError as error:
     raise ValueError(f'`beam` needs Apache Beam: pip install "keras-bert-zoo[beam]". Received: {error}') from None
 
-# Where a part of a document is: the number of its language, of the file, and of the part in the file.
+# The location of a part of a document: numbers of its language, of the file, and of the part in the file.
 _Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class _Contents:
-    """What was read of a file, and of each part its origin and its characters."""
+    """What was read from a file, and the origin and number of characters of each part."""
 
     file: tuple[int, int]
     report: CorpusReport
@@ -58,7 +58,7 @@ class _Contents:
 
 
 class _Part(NamedTuple):
-    """Stands for a part where its text is not needed."""
+    """Stands for a part wherever its text is not needed."""
 
     place: _Place
     origin: int
@@ -67,12 +67,12 @@ class _Part(NamedTuple):
 
 @dataclass
 class _Plan:
-    """Which block a part belongs to.
+    """Assigns parts to blocks.
 
     Attributes:
         starts: The first part of each block.
-        partners: Blocks that draw partners from a part which is not theirs.
-        shifts: What makes a file's origins those of its language.
+        partners: Blocks that draw partners from a part that belongs to another block.
+        shifts: Offset that turns a file's origins into those of its language.
     """
 
     starts: list[_Place] = field(default_factory=list)
@@ -93,14 +93,14 @@ def make_shards(
     """Write the shard of each block of text below `folder`.
 
     Args:
-        languages: Files by language.
+        languages: Files of each language.
         layout: See `prepare`.
         strict: See `prepare`.
         recipe: How examples are made.
         tokenizer: The tokenizer.
         folder: Directory for the shards, on this machine.
-        reports: Each language's.
-        options: Those of the pipeline.
+        reports: Report of each language, filled in here.
+        options: Options of the pipeline.
 
     Returns:
         The passes over each language, and each block's language and number of examples.
@@ -157,7 +157,7 @@ def _size(path: str) -> int:
 
 
 def _read(file: tuple[tuple[int, int], str], layout: str) -> Iterator[Any]:
-    """The parts of a file's documents with their places, and then its contents."""
+    """Yield the parts of a file's documents with their places, and then the file's contents."""
     place, path = file
     report, origins, characters = CorpusReport(), [], []
     for number, document in enumerate(read_documents([path], layout, False, report, _open)):
@@ -169,7 +169,7 @@ def _read(file: tuple[tuple[int, int], str], layout: str) -> Iterator[Any]:
 
 
 def _make_plan(files: Iterable[_Contents], strict: bool) -> _Plan:
-    """Cut the parts into blocks as `read_blocks` does; into none where strictness stops the run."""
+    """Group the parts into blocks as `read_blocks` does, or into none if `strict` stops the run."""
     plan = _Plan()
     files = sorted(files, key=lambda contents: contents.file)
     if strict and any(contents.report.skipped for contents in files):
@@ -192,7 +192,7 @@ def _parts(files: Iterable[_Contents], plan: _Plan) -> Iterator[_Part]:
 
 
 def _place(part: tuple[_Place, Document], plan: _Plan) -> Iterator[Any]:
-    """A part for its block, and its end for those that draw partners from it."""
+    """Send a part to its block, and its end to the blocks that draw partners from it."""
     place, document = part
     if plan.starts:
         document = Document(document.origin + plan.shifts[place[:2]], document.sentences)
@@ -208,7 +208,7 @@ def _make(
     tokenizer: BertTokenizer,
     staging: str,
 ) -> Any:
-    """Write a block's shard; its number, its language, and the number of its examples."""
+    """Write a block's shard. Return its number, its language and the number of its examples."""
     number, found = block
     members = sorted(found, key=lambda member: member[:2])
     documents = [document for partner, _, document in members if not partner]
@@ -231,7 +231,7 @@ def _write_result(staging: str, made: list[Any], reports: list[Any]) -> None:
 
 
 def _fetch(staging: str, folder: Path, numbers: Iterable[int]) -> None:
-    """Bring shards from where the workers wrote them."""
+    """Copy shards from where the workers wrote them."""
     for number in numbers:
         (folder / shard_name(number)).mkdir()
         pattern = FileSystems.join(staging, shard_name(number), "*.npy")

@@ -13,49 +13,49 @@ from keras_bert_zoo.training.runs import check_types, spell_paths
 
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 _DECIDED_ELSEWHERE = {"pooler", "dtype"}
-# Updates between two states where nobody says how many: with fewer a run would write more than it computes.
+# Bounds of the default `save_every`: with fewer updates a run would spend more time writing than computing.
 _FEWEST, _MOST = 50, 500
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides what a run computes; `run.json` in its directory.
+    """The configuration of a run, saved as `run.json` in its directory; it determines what the run computes.
 
     Attributes:
-        data: A data set that `prepare` made, or one pattern of TFRecord files, such as `"gs://bucket/*.tfrecord"`, as
-            `read_records` takes them. With pairs a `BertPretrainer` is trained, without a `BertMaskedLM`.
-        preset: What to train: a name (`"bert_tiny"`), whose architecture is taken, or a directory or `hf://` address,
-            whose weights are; its vocabulary must be that of the data set.
-        architecture: Arguments of `BertBackbone` in place of the named preset's, such as `{"num_layers": 4}`. With
-            `{"causal": True}` a `BertMaskedLM` learns to predict each next token, pairs or not (Devlin et al. 2019,
-            section 5.1). `vocabulary_size` is that of the data set, or more: tensor cores want multiples of 64 values
-            of two bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 2).
-        masking: Fields of `Masking` in place of the data set's, such as `{"mask": 1.0, "random": 0.0}`; only where it
-            does not fix them.
-        steps: Updates in all.
-        batch_size: Examples an update.
-        gradient_accumulation_steps: Parts in which an update's examples are worked on, for want of memory; divides
+        data: A data set made by `prepare`, or one pattern of TFRecord files, such as `"gs://bucket/*.tfrecord"`, as in
+            `read_records`. Pairs train a `BertPretrainer`, other data a `BertMaskedLM`.
+        preset: What to train: a name (`"bert_tiny"`) gives the architecture, a directory or `hf://` address also the
+            weights; its vocabulary must then be that of the data set.
+        architecture: Arguments of `BertBackbone` that replace those of the named preset, such as `{"num_layers": 4}`.
+            With `{"causal": True}` a `BertMaskedLM` learns to predict each next token, with or without pairs (Devlin et
+            al. 2019, section 5.1). `vocabulary_size` is that of the data set or larger: tensor cores prefer multiples
+            of 64 two-byte values (NVIDIA, Matrix Multiplication Background User's Guide, section 2).
+        masking: Fields of `Masking` that replace those of the data set, such as `{"mask": 1.0, "random": 0.0}`; only if
+            the data set does not fix the masks.
+        steps: Total number of updates.
+        batch_size: Number of examples per update.
+        gradient_accumulation_steps: Number of parts into which each update is split to save memory; divides
             `batch_size`.
-        learning_rate: The peak.
-        warmup: Share of the steps spent warming up.
+        learning_rate: Peak learning rate.
+        warmup: Fraction of the steps used for warm-up.
         optimizer: `"adamw"` or `"lamb"`.
-        steps_per_execution: Batches, of which accumulation takes several for an update, between two returns to Python,
-            which on an accelerator hides the host's work; not on PyTorch. From TFRecords it divides those of
-            `save_every`.
+        steps_per_execution: Number of batches (several per update with accumulation) between two returns to Python,
+            which hides the host's work on an accelerator; not on PyTorch. With TFRecords it must divide the batches
+            between two states.
         jit_compile: True has PyTorch compile what a step computes, for a minute or two at the start; on a GPU an update
             takes two thirds of the time then. TensorFlow compiles with XLA where Keras would not by itself.
         save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`. None
             becomes the largest divisor from 50 to 500 or, where there is none, the next above: few steps have one state
             so, and so has a prime number of them.
-        seed: Where chance comes from.
+        seed: Random seed.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
-        dropout: Of sub-layers and attention while pre-training; None takes the preset's own. The preset that is written
-            keeps its own, for fine-tuning. Few passes over the text learn more without any (Geiping and Goldstein 2022,
-            section 4.3).
-        validation: A second data set of the same kind, evaluated after each epoch of the log, with the same masks
-            whatever the seed; of it as many examples as make whole batches of the run's size.
-        strategy: What `keras_bert_zoo.distribute` takes, to train on many devices; each batch is split among them.
-        vocab: The `vocab.txt` of TFRecords, which do not hold one; None where `prepare` made the data.
+        dropout: Dropout rate of sub-layers and attention while pre-training; None takes the preset's. The preset that
+            is written keeps its own rates for fine-tuning. Over few passes a model learns more without dropout (Geiping
+            and Goldstein 2022, section 4.3).
+        validation: A second data set of the same kind, evaluated after each epoch of the log in whole batches of the
+            run's size; a remainder is left out. Its masks do not depend on the seed.
+        strategy: Argument of `keras_bert_zoo.distribute`, to train on many devices; each batch is split among them.
+        vocab: The `vocab.txt` for TFRecords, which do not contain one; None for data made by `prepare`.
         cased: Whether that vocabulary keeps case and accents.
     """
 
@@ -85,6 +85,7 @@ class Run:
         spell_paths(self, "data", "preset", "validation", "vocab")
         check_types(self)
         check_seed(seed=self.seed)
+        check_rate(warmup=self.warmup)
         check_positive_int(
             steps=self.steps,
             batch_size=self.batch_size,
@@ -126,16 +127,16 @@ class Run:
 
     @property
     def epoch_steps(self) -> int:
-        """`save_every`, which is no longer None."""
+        """`save_every`, which `__post_init__` has filled in."""
         return cast(int, self.save_every)
 
     @property
     def epoch_batches(self) -> int:
-        """Batches between two states."""
+        """Number of batches between two states."""
         return self.epoch_steps * self.gradient_accumulation_steps
 
     def _divisor(self) -> int:
-        """A `save_every` for these steps."""
+        """The default `save_every` for these steps."""
         parts = self.gradient_accumulation_steps
         execution = 1 if self.vocab is None else self.steps_per_execution  # See `_check_records`.
         small = [count for count in range(1, isqrt(self.steps) + 1) if not self.steps % count]
@@ -145,7 +146,7 @@ class Run:
         return usual[-1] if usual else next((count for count in divisors if count > _MOST), self.steps)
 
     def _check_records(self) -> None:
-        """Refuse what TFRecords do not allow, or what only they have."""
+        """Refuse what TFRecords do not allow, and what requires them."""
         if self.vocab is None:
             if self.data.endswith(".tfrecord"):
                 raise ValueError(f"`vocab` must be given for TFRecords. Received: data={self.data!r}, vocab=None")

@@ -1,4 +1,4 @@
-"""Text files to blocks of documents, one block in memory at a time."""
+"""Read text files as blocks of documents, with one block in memory at a time."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,13 +11,14 @@ from keras_bert_zoo.pretraining.sentences import read_prose
 from keras_bert_zoo.text.characters import has_text
 from keras_bert_zoo.text.files import read_lines
 
-# A block is what is tokenised, paired and written as one shard. Longer documents go on in the next block.
+# A block is tokenised, paired and written as one shard. A longer document continues in the next block.
 _BLOCK_CHARACTERS = 2**21
 _PART_CHARACTERS = 2**19
-# What a block that is mostly one document is given to draw random second segments from: as much of as many before it.
+# A block that is mostly one document may draw random second segments from the last sentences of documents before it: so
+# many documents, and so many sentences of each.
 _PARTNERS, _PARTNER_SENTENCES = 8, 1024
 _FEW_CHARACTERS = _BLOCK_CHARACTERS // 4
-# What is skipped is named, but not without end.
+# Limit on how many skipped items are listed.
 _NAMED = 1000
 
 LAYOUTS = ("sentences", "prose")
@@ -36,20 +37,20 @@ class Document:
 
     @property
     def bytes(self) -> int:
-        """What its sentences take in a file, a line each."""
+        """Size of its sentences in a file, with one sentence per line."""
         return sum(len(sentence.encode("utf-8")) + 1 for sentence in self.sentences)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Documents that are worked on together.
+    """Documents that are processed together.
 
     Attributes:
-        number: Counts the blocks of a corpus.
-        documents: What examples are made of.
-        partners: Documents to draw random second segments from, and nothing else.
-        language: The language of all of them, where there are several.
-        passes: How often the text is taken, for each pass that is asked for.
+        number: Index of the block in the corpus.
+        documents: Documents that examples are made of.
+        partners: Documents used only to draw random second segments from.
+        language: Language of all documents, if there are several languages.
+        passes: Number of times the text is used, for each pass requested.
     """
 
     number: int
@@ -61,15 +62,15 @@ class Block:
 
 @dataclass
 class CorpusReport:
-    """What was read, and what was not.
+    """What was read and what was skipped.
 
     Attributes:
-        files: Files that gave text.
-        documents: Documents that gave text.
-        sentences: Their sentences.
-        bytes: What the sentences take, a line each.
-        skipped: What was left out, in words: the first 1,000 of it.
-        skips: How much was left out in all.
+        files: Number of files that gave text.
+        documents: Number of documents that gave text.
+        sentences: Number of their sentences.
+        bytes: Size of the sentences, with one sentence per line.
+        skipped: Descriptions of the first 1,000 skipped items.
+        skips: Total number of skipped items.
     """
 
     files: int = 0
@@ -80,14 +81,14 @@ class CorpusReport:
     skips: int = 0
 
     def skip(self, what: str) -> None:
-        what = what.encode("utf-8", "backslashreplace").decode()  # A file's name need not be UTF-8.
+        what = what.encode("utf-8", "backslashreplace").decode()  # A file's name may not be UTF-8.
         if len(self.skipped) < _NAMED:
             self.skipped.append(what)
         self.skips += 1
 
     @classmethod
     def total(cls, reports: Iterable["CorpusReport"]) -> "CorpusReport":
-        """Several reports in one."""
+        """Add up several reports."""
         found = cls()
         for report in reports:
             for each in fields(cls):
@@ -103,7 +104,7 @@ def read_blocks(
     strict: bool,
     reports: Mapping[str, CorpusReport],
 ) -> Iterator[Block]:
-    """The blocks of text files, one language after another, each with a report; see `read_documents`."""
+    """Yield the blocks of text files, one language after another, filling a report for each; see `read_documents`."""
     number = 0
     for language, paths in languages.items():
         for documents, partners in group_parts(read_documents(paths, layout, strict, reports[language])):
@@ -118,15 +119,15 @@ def read_documents(
     report: CorpusReport,
     open_file: Callable[[Any, str], Any] = open,
 ) -> Iterator[Document]:
-    """The documents of text files.
+    """Yield the documents of text files.
 
     Args:
         paths: UTF-8 text files.
-        layout: `"sentences"`, one a line with blank lines between documents, or `"prose"`, ordinary text in which each
-            file is one document, hard-wrapped or not, with blank lines between paragraphs.
-        strict: Whether a file that cannot be read, a line that is not UTF-8, or a document without text is a
-            `ValueError`; otherwise it is named in the report and left out.
-        report: Filled on the way.
+        layout: `"sentences"`, one per line with blank lines between documents, or `"prose"`, where each file is one
+            document, hard-wrapped or not, with blank lines between paragraphs.
+        strict: Raise `ValueError` for a file that cannot be read, a line that is not UTF-8, or a document without text.
+            If False, skip it and name it in the report.
+        report: Report to fill in.
         open_file: See `read_lines`.
     """
     origin = 0
@@ -203,7 +204,7 @@ def _parts(sentences: Iterator[str]) -> Iterator[list[str]]:
 
 
 class Part(Protocol):
-    """What blocks are made of: a `Document`, or what stands for one."""
+    """A member of a block: a `Document`, or an object that stands for one."""
 
     @property
     def origin(self) -> int: ...
@@ -216,7 +217,7 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 
 def group_parts(parts: Iterable[AnyPart]) -> Iterator[tuple[list[AnyPart], list[AnyPart]]]:
-    """Parts of one language in groups of some millions of characters, each with those to draw partners from."""
+    """Group the parts of one language, some two million characters each, with parts to draw partners from."""
     gathered: list[AnyPart] = []
     characters = 0
     before: deque[AnyPart] = deque(maxlen=_PARTNERS)  # The last parts of the last documents.
@@ -235,7 +236,7 @@ def group_parts(parts: Iterable[AnyPart]) -> Iterator[tuple[list[AnyPart], list[
 
 
 def _strangers(gathered: list[AnyPart], before: Iterable[AnyPart]) -> list[AnyPart]:
-    """Parts of other documents, where the longest one in the group has few of them beside it."""
+    """Return parts of other documents if the group has few beside its longest document."""
     characters = Counter[int]()
     for part in gathered:
         characters[part.origin] += part.characters
@@ -247,10 +248,10 @@ def _strangers(gathered: list[AnyPart], before: Iterable[AnyPart]) -> list[AnyPa
 def make_block(
     number: int, documents: list[Document], partners: list[Document], language: str = "", passes: float = 1.0
 ) -> Block:
-    """A block of documents, and of the ends of their partners."""
+    """Make a block of documents and of the ends of their partners."""
     return Block(number, documents, [partner_of(document) for document in partners], language, passes)
 
 
 def partner_of(document: Document) -> Document:
-    """As much of a document as another one's block is given to draw random second segments from."""
+    """Return the end of a document, from which the block of another document draws random second segments."""
     return Document(document.origin, document.sentences[-_PARTNER_SENTENCES:])

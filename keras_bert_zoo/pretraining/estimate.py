@@ -1,4 +1,4 @@
-"""What pre-training would take on other machines: FLOPs, memory, communication, time, and what is short first."""
+"""Estimate pre-training on other machines: FLOPs, memory, communication, time, and the first bottleneck."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermedi
 
 @dataclass(frozen=True)
 class Estimate:
-    """Pre-training on a number of devices.
+    """Cost of pre-training on a number of devices.
 
     Attributes:
-        devices: So many; those beyond the examples of a batch stand idle.
-        parameters: Weights of the model with the heads of pre-training.
+        devices: Number of devices; those beyond the examples of a batch are idle.
+        parameters: Number of weights of the model with the pre-training heads.
         steps: A `StepCost` for each phase of the schedule: FLOPs, bytes on a device, bytes sent, seconds of each part.
-        flops: Of the whole run.
-        bytes: Memory of the phase that needs the most, on each device.
-        seconds: Of the whole run.
-        bound: What the run waits for the longest: `"compute"`, `"memory"`, `"network"` or `"host"`.
+        flops: Total of the run.
+        bytes: Memory on each device in the phase that needs the most.
+        seconds: Duration of the run.
+        bound: What takes the most time: `"compute"`, `"memory"`, `"network"` or `"host"`.
     """
 
     devices: int
@@ -52,32 +52,31 @@ def estimate(
     efficiency: float | None = None,
     rematerialise: bool = False,
 ) -> Estimate:
-    """Estimate what pre-training takes.
+    """Estimate the cost of pre-training.
 
-    Every device works on its part of each batch, in smaller parts where memory ends; devices beyond the examples of a
-    batch have none and stand idle. A step is the time of its matrix
-    products at a measured share of the device's peak, of the update at the bandwidth of its memory, and of a ring's
-    all-reduce of the float32 gradients at that of the links, one after the other. The share was measured with full
-    devices: with a few examples on each it is lower, and latencies are left out, so that where `bound` is not
-    `"compute"` the time is a lower bound. `keras_bert_zoo/training/devices.py` has the devices' figures and their
-    sources.
+    Every device processes its part of each batch, in smaller parts if memory requires it; devices beyond the examples
+    of a batch are idle. A step takes the sum of its matrix products at a measured fraction of the device's peak, the
+    update at its memory bandwidth, and a ring all-reduce of the float32 gradients at the bandwidth of the links, or the
+    hosts' time to make the batch if that is longer. The fraction was measured on fully loaded devices: it is lower with
+    few examples per device, and latencies are ignored, so that the time is a lower bound where `bound` is not
+    `"compute"`. `keras_bert_zoo/training/devices.py` lists the devices' figures and their sources.
 
     Args:
         model: A preset's name or directory, or `BertBackbone.architecture`.
         device: `"h200"`, `"h100"`, `"a100"`, `"v100"`, `"l4"`, `"t4"`, `"tpu_v3"`, `"tpu_v4"`, `"tpu_v5e"`,
             `"tpu_v5p"`, `"tpu_v6e"` (chips), or `"cpu"`, two cores with AVX-512 in float32.
-        devices: Number of devices; divides each batch, or is more than it has examples.
-        schedule: `"paper"`, 256 sequences a step for 900,000 steps at length 128 and 100,000 at 512 (Devlin et al.
-            2019, A.2), `"lamb"`, 7,038 steps of 65,536 and 1,561 of 32,768 (You et al. 2019), or phases of your own,
-            each `(sequence_length, predictions, batch_size, steps)`.
-        efficiency: Share of the peak that the products reach; None takes what was measured on such a device.
-        rematerialise: Compute each block again for its gradient, in place of keeping it.
+        devices: Number of devices; must divide each batch or exceed its number of examples.
+        schedule: `"paper"`, 256 sequences per step for 900,000 steps at length 128 and 100,000 at 512 (Devlin et al.
+            2019, A.2); `"lamb"`, 7,038 steps of 65,536 and 1,561 of 32,768 (You et al. 2019); or a list of phases, each
+            `(sequence_length, predictions, batch_size, steps)`.
+        efficiency: Fraction of the peak that the products reach; None takes the value measured on such a device.
+        rematerialise: Recompute each block for its gradient instead of storing its activations.
 
     Returns:
         An `Estimate`.
 
     Raises:
-        ValueError: An argument is out of its range, no share was measured on the device, or not even one example fits.
+        ValueError: An argument is out of range, no efficiency was measured on the device, or not even one example fits.
 
     Example:
 
@@ -142,9 +141,10 @@ def _phases(schedule: str | Sequence[Phase], devices: int, longest: int) -> Sequ
 
 
 def table(estimates: Iterable[Estimate]) -> str:
-    """Markdown: a row for each estimate, the parts of a step those of its first phase, and what is short first.
+    """Return a Markdown table with one row per estimate, and a sentence on the first bottleneck.
 
-    A row says, too, how many of its devices have no example of that phase's batch.
+    The parts of a step are those of the first phase. Each row also shows how many devices have no example in that
+    phase.
     """
     lines = [
         "| devices | examples on each, at once | GB on each | GB sent a step | compute | update | all-reduce | host "

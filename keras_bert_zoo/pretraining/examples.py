@@ -1,5 +1,7 @@
-"""Sentences to pre-training examples: next-sentence pairs, or packed sentences (google-research/bert,
-create_pretraining_data.py)."""
+"""Make pre-training examples from sentences: next-sentence pairs or packed sentences.
+
+Follows google-research/bert, create_pretraining_data.py.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -9,20 +11,20 @@ import numpy as np
 
 from keras_bert_zoo.text.packing import truncated_lengths
 
-# Rows that are turned into arrays at a time: enough for NumPy to be quick, few enough to stay in the processor's cache.
+# Rows converted to arrays at a time: enough for NumPy to be fast, few enough to stay in the processor's cache.
 _ROWS = 4096
 
 
 @dataclass(frozen=True)
 class TokenisedDocuments:
-    """Documents end to end.
+    """Documents concatenated into one array.
 
     Attributes:
         token_ids: int32 `[tokens]`.
-        sentence_ends: int64 `[sentences]`, where each sentence ends among the tokens.
-        document_ends: int64 `[documents]`, where each document ends among the sentences; none is empty.
-        origins: int64 `[documents]`; parts of one long document have the same.
-        partners: How many of the last documents are there to draw second segments from only.
+        sentence_ends: int64 `[sentences]`, the end of each sentence in `token_ids`.
+        document_ends: int64 `[documents]`, the end of each document in `sentence_ends`; no document is empty.
+        origins: int64 `[documents]`; parts of one long document share an origin.
+        partners: Number of documents at the end that only provide second segments.
     """
 
     token_ids: np.ndarray
@@ -32,14 +34,14 @@ class TokenisedDocuments:
     partners: int = 0
 
     def to_pair(self) -> list[tuple[int, int]]:
-        """Origin, and end among the sentences, of each document that examples are made of."""
+        """Return the origin, and the end among the sentences, of each document that examples are made of."""
         count = len(self.origins) - self.partners
         return list(zip(self.origins[:count].tolist(), self.document_ends[:count].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Examples as ranges of tokens, `n` of them. Without pairs the second range is empty.
+    """`n` examples as ranges of tokens. Without pairs the second range is empty.
 
     Attributes:
         first: int64 `[n, 2]`, start and end of segment A.
@@ -64,8 +66,8 @@ class PackedExamples:
 
     Attributes:
         token_ids: int32 `[n, length]`.
-        lengths: int64 `[n]`, tokens each, special tokens counted.
-        first_lengths: int64 `[n]`, tokens of segment 0.
+        lengths: int64 `[n]`, number of tokens, including special tokens.
+        first_lengths: int64 `[n]`, number of tokens in segment 0.
         next_sentence_labels: int64 `[n]`.
     """
 
@@ -76,7 +78,7 @@ class PackedExamples:
 
 
 def _draws(rng: np.random.Generator) -> Iterator[float]:
-    """Random numbers in [0, 1), drawn many at a time: one by one they would cost more than all the rest."""
+    """Yield random numbers in [0, 1), drawn in bulk: drawing them one by one would take longer than all the rest."""
     while True:
         yield from rng.random(8192).tolist()
 
@@ -84,20 +86,20 @@ def _draws(rng: np.random.Generator) -> Iterator[float]:
 def draw_pairs(
     documents: TokenisedDocuments, sequence_length: int, short_rate: float, rng: np.random.Generator
 ) -> Spans:
-    """One pass over the documents as next-sentence pairs.
+    """Make next-sentence pairs from one pass over the documents.
 
-    Sentences are gathered up to the target length: `sequence_length` less three special tokens, or with probability
-    `short_rate` a random length from 2 on. The original draws that once a document; here it is drawn for each example,
-    as one draw would decide for a whole book. A is a random number of the sentences; B is the rest, or with probability
-    0.5, and where there is one sentence only, sentences from a random place of another document. Then the unused
-    sentences are gathered again.
+    Sentences are collected up to the target length: `sequence_length` minus three special tokens, or with probability
+    `short_rate` a random length of at least 2. The original draws that once per document; here it is drawn for each
+    example, because one draw would decide for a whole book. A is a random number of the collected sentences. B is the
+    rest or, with probability 0.5 and whenever there is only one sentence, sentences from a random place in another
+    document. The unused sentences are then collected again.
 
-    The original draws from any document; here it is one of those that are in memory, so that NSP is somewhat easier to
-    learn where these are few. Documents of one origin only give true pairs only, and lose what is a single sentence.
+    The original draws from all documents. Here the other document is one of those in memory, so that NSP is somewhat
+    easier to learn if these are few. Documents of a single origin give true pairs only, and lose single sentences.
     """
     draw = _draws(rng).__next__
     longest = sequence_length - 3
-    ends = [0, *documents.sentence_ends.tolist()]  # The tokens before each sentence, and after the last.
+    ends = [0, *documents.sentence_ends.tolist()]  # Number of tokens before each sentence, and in total.
     document_ends = documents.document_ends.tolist()
     origins = documents.origins.tolist()
     several = len(set(origins)) > 1
@@ -128,7 +130,7 @@ def draw_pairs(
 def draw_packed(
     documents: TokenisedDocuments, sequence_length: int, short_rate: float, rng: np.random.Generator
 ) -> Spans:
-    """One pass over the documents without pairs: as many whole sentences as fit, never across documents."""
+    """Pack as many whole sentences as fit into each example, never across documents, in one pass without pairs."""
     draw = _draws(rng).__next__
     longest = sequence_length - 2
     ends = [0, *documents.sentence_ends.tolist()]
@@ -156,14 +158,16 @@ def pack(
     special: tuple[int, int, int],
     rng: np.random.Generator,
 ) -> Iterator[PackedExamples]:
-    """Cut each pair to `sequence_length`, the longer side first and at random ends, and lay it out.
+    """Truncate each pair to `sequence_length` and add special tokens and padding.
+
+    The longer side is truncated first, at random ends.
 
     Args:
         token_ids: int `[tokens]` that the spans point into.
         spans: The examples.
-        sequence_length: Tokens, special tokens counted.
+        sequence_length: Length in tokens, including special tokens.
         special: The ids of `[CLS]`, `[SEP]` and `[PAD]`.
-        rng: Where chance comes from.
+        rng: Random generator.
     """
     cls, sep, pad = special
     steps = np.arange(sequence_length)
@@ -173,7 +177,7 @@ def pack(
         pairs = second > 0
         kept_first, kept_second = truncated_lengths(first, second, sequence_length - 3)
         kept_first = np.where(pairs, kept_first, np.minimum(first, sequence_length - 2))
-        # Each token that goes, goes from the front or from the back.
+        # Each removed token is taken from the front or the back at random.
         starts = [
             span[:, 0] + rng.binomial(length - kept, 0.5)
             for span, length, kept in ((part.first, first, kept_first), (part.second, second, kept_second))

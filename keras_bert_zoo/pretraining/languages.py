@@ -1,4 +1,4 @@
-"""How often each language's text is taken."""
+"""Compute how many times each language's text is used."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 
 def file_size(path: str) -> int:
-    """Bytes, 0 where there is no such file."""
+    """Return the size in bytes, or 0 if there is no such file."""
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
@@ -25,10 +25,10 @@ def count_passes(
     open_file: Callable[[Any, str], Any] = open,
     size_of: Callable[[str], int] = file_size,
 ) -> dict[str, float]:
-    """Passes over each language's files, one on average, for its smoothed share of the examples.
+    """Return the passes over each language's files that give its smoothed share of the examples; they average one.
 
-    A language's examples are counted in its first block of text, some two million characters, and taken to be as dense
-    in the rest of its files.
+    Examples are counted in the first block of each language, some two million characters. The rest of its files is
+    assumed to give as many examples per byte.
     """
     if len(languages) == 1:
         return dict.fromkeys(languages, 1.0)

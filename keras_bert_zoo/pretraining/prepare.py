@@ -1,4 +1,4 @@
-"""Text files to a data set of pre-training examples, on all cores."""
+"""Make a data set of pre-training examples from text files, on all cores."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
 FORMAT = 1
-# Less text than this takes hardly longer than processes to start; each further pass takes an eighth of the first.
+# With less text, starting processes takes about as long as the work. Each further pass costs an eighth of the first.
 _WORTH_PROCESSES = 2**22
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -48,34 +48,34 @@ def prepare(
 ) -> CorpusReport:
     """Make a data set of pre-training examples from text (Devlin et al. 2019, A.1 and A.2).
 
-    The same arguments give the same bytes, whatever the number of workers. Memory holds a few blocks of text at a time.
-    A sentence that is longer than an example is parted into quarters of one; the original cuts the rest of it off.
+    The same arguments give the same bytes with any number of workers. Memory holds a few blocks of text at a time. A
+    sentence longer than an example is split into parts of at most a quarter of an example; the original truncates it.
 
     Args:
-        paths: UTF-8 text files. Those of several languages come as a dict, from the language to its files: each is then
-            taken as often as its smoothed share asks for (google-research/bert, multilingual.md), a share being taken
-            to the power of 0.7 and all brought to one whole again.
-        out: Directory to make; see `keras_bert_zoo.pretraining.shards` for what it holds.
-        tokenizer: The tokenizer; its vocabulary goes into the data set.
-        layout: `"sentences"`, one a line with blank lines between documents, or `"prose"`, ordinary text in which each
-            file is one document, hard-wrapped or not, with blank lines between paragraphs.
-        sequence_length: Longest example in tokens, special tokens counted.
-        masking: How masks are drawn. None takes the paper's 15 %, 80/10/10, with as many predictions at most as 15 % of
-            `sequence_length` are.
-        fix_masks: Draw them now, as the original does, one mask a duplicate. Otherwise training draws them anew each
+        paths: UTF-8 text files, or for several languages a dict from each language to its files. Each language is then
+            used as often as its smoothed share requires (google-research/bert, multilingual.md): shares are raised to
+            the power of 0.7 and renormalised.
+        out: Directory to create; see `keras_bert_zoo.pretraining.shards` for its contents.
+        tokenizer: The tokenizer; its vocabulary is stored in the data set.
+        layout: `"sentences"`, one per line with blank lines between documents, or `"prose"`, where each file is one
+            document, hard-wrapped or not, with blank lines between paragraphs.
+        sequence_length: Longest example in tokens, including special tokens.
+        masking: How masks are drawn. None takes the paper's 15 %, 80/10/10, with at most 15 % of `sequence_length`
+            predictions.
+        fix_masks: Draw the masks now, as the original does, once per duplicate. If False, training draws new masks each
             epoch.
-        next_sentence: Make pairs for next-sentence prediction; otherwise whole sentences are packed.
-        duplicates: Passes over the text, each with other pairs, and other masks where they are fixed. Of several
-            languages it is the average.
-        short_rate: Share of the examples that have a random target length.
-        seed: Where chance comes from.
+        next_sentence: Make pairs for next-sentence prediction; if False, pack whole sentences.
+        duplicates: Number of passes over the text, each with different pairs, and different masks if they are fixed.
+            With several languages it is the average.
+        short_rate: Fraction of the examples that have a random target length.
+        seed: Random seed.
         strict: Stop at a file that cannot be read, a line that is not UTF-8 or a document without text, instead of
-            leaving it out and naming it in the report.
-        workers: Processes; None takes one a core, and none where there is so little text that it is done before they
-            have started.
+            skipping it and naming it in the report.
+        workers: Number of processes. None takes one per core, or none if there is too little text to be worth starting
+            them.
         verbose: Show progress.
-        beam: Options of an Apache Beam pipeline, such as `["--runner=FlinkRunner"]`, to run as one, on a cluster; see
-            `keras_bert_zoo.pretraining.beam`. Workers and progress are the runner's then.
+        beam: Options of an Apache Beam pipeline, such as `["--runner=FlinkRunner"]`, to run on a cluster; see
+            `keras_bert_zoo.pretraining.beam`. The runner then controls workers and progress.
 
     Example:
 
@@ -85,7 +85,7 @@ def prepare(
     ```
 
     Raises:
-        ValueError: An argument is out of its range, `out` exists, or there was no text at all.
+        ValueError: An argument is out of range, `out` exists, or there is no text at all.
     """
     check_positive_int(sequence_length=sequence_length, duplicates=duplicates)
     check_rate(short_rate=short_rate)
@@ -106,7 +106,7 @@ def prepare(
     Masking.check(masking)
     if next_sentence and layout == "prose":
         for language, files in languages.items():
-            _check_documents(language, len(files))  # Seen before anything is read.
+            _check_documents(language, len(files))  # Fail before anything is read.
     recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     beside = target.with_name(f".{target.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -125,7 +125,7 @@ def prepare(
             workers = workers or (os.cpu_count() or 1 if much else 1)
             blocks = read_blocks(languages, passes, layout, strict, reports)
             progress = _Progress(size if verbose else 0)
-            light = type(tokenizer) is BertTokenizer  # Another class may come with anything.
+            light = type(tokenizer) is BertTokenizer  # Another class may need other modules.
             for count in in_order(blocks, partial(_write_block, recipe, tokenizer, beside), workers, light):
                 counts.append(count)
                 read = sum(report.bytes for report in reports.values())
@@ -171,7 +171,7 @@ def _by_language(paths: Any) -> dict[str, list[str]]:
 
 
 def _check_documents(language: str, count: int, skipped: Sequence[str] = ()) -> None:
-    """A random next sentence is one of another document."""
+    """Check for two documents, because a random next sentence comes from another document."""
     if count < 2:
         of = f" of {language!r}" if language else ""
         raise ValueError(
@@ -181,7 +181,7 @@ def _check_documents(language: str, count: int, skipped: Sequence[str] = ()) -> 
 
 
 def _write_block(recipe: Recipe, tokenizer: BertTokenizer, folder: Path, block: Block) -> tuple[str, int]:
-    """Write a block's shard; its language, and the number of its examples."""
+    """Write a block's shard. Return its language and the number of its examples."""
     shard = make_examples(block, recipe, tokenizer)
     if shard is not None:
         write_shard(folder / shard_name(block.number), shard)
@@ -202,7 +202,7 @@ def _describe(
 
 
 class _Progress:
-    """One line on stderr: share, rate, time left."""
+    """A progress line on stderr: fraction done, rate, time left."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -223,5 +223,5 @@ class _Progress:
 
     def end(self, examples: int) -> None:
         if self._size:
-            self.show(self._size, examples)  # Files are larger than their text.
+            self.show(self._size, examples)  # The bytes read never reach the size of the files.
             print(file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a run says while it goes: speed in the progress line and the log, scalars for TensorBoard."""
+"""Report a run's progress: speed in the progress line and the log, scalars for TensorBoard."""
 
 import time
 from importlib.util import find_spec
@@ -15,14 +15,15 @@ from keras_bert_zoo.training.speed import peak_flops, training_flops
 
 
 class Speed(keras.callbacks.Callback):
-    """Adds `tokens_per_second`, padding left out, and `mfu` to the logs.
+    """Adds `tokens_per_second`, without padding, and `mfu` to the logs.
 
-    `mfu` is the share of the devices' peak at matrix products that the model's own products take (Chowdhery et al.
-    2022, appendix B): the data sheet's peak for an accelerator in half precision, elsewhere a measured one.
+    `mfu` is the fraction of the devices' peak matrix-product throughput that the model's own products use (Chowdhery et
+    al. 2022, appendix B). The peak is the data sheet's for an accelerator in half precision, and a measured one
+    otherwise.
 
     Args:
-        model: What is trained.
-        batches: What it is trained on.
+        model: The model being trained.
+        batches: The data it is trained on.
     """
 
     async_safe = True  # See `StopAtNaN`.
@@ -47,16 +48,16 @@ class Speed(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs is not None:
-            logs.update(self._logs)  # Of training alone: held-out text was scored since.
+            logs.update(self._logs)  # The speed of training only; validation ran in between.
 
 
 def scalars(folder: Path, epoch_steps: int) -> list[keras.callbacks.Callback]:
-    """A callback that writes the log for TensorBoard, where that is installed; Keras' own needs TensorFlow."""
+    """Return the TensorBoard callback if tensorboard is installed; Keras' own callback needs TensorFlow."""
     return [Scalars(folder, epoch_steps)] if find_spec("tensorboard") else []
 
 
 class Scalars(keras.callbacks.Callback):
-    """Writes each epoch's logs as TensorBoard's scalars, over updates."""
+    """Writes each epoch's logs as TensorBoard scalars, with the number of updates as the step."""
 
     def __init__(self, folder: Path, epoch_steps: int) -> None:
         super().__init__()

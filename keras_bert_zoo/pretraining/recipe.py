@@ -1,4 +1,4 @@
-"""A block of documents to its examples."""
+"""Turn a block of documents into its examples."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Recipe:
 
 
 def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Shard | None:
-    """The examples of a block, or None where there are none: the same wherever and whenever they are made."""
+    """Return the examples of a block, the same wherever and whenever they are made, or None if there are none."""
     rng = np.random.default_rng((recipe.seed, block.number))
     documents = _tokenise(block, tokenizer, recipe.sequence_length)
     spans = _draw(documents, recipe, recipe.duplicates * block.passes, rng)
@@ -46,20 +46,20 @@ def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Sha
 
 
 def count_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> int:
-    """How many examples one pass over a block gives."""
+    """Count the examples that one pass over a block gives."""
     return len(
         _draw(_tokenise(block, tokenizer, recipe.sequence_length), recipe, 1.0, np.random.default_rng(recipe.seed))
     )
 
 
 def _draw(documents: TokenisedDocuments, recipe: Recipe, passes: float, rng: np.random.Generator) -> Spans:
-    """The examples of all passes; of the last one, where it is not a whole one, a random part."""
+    """Return the examples of all passes; a fractional last pass contributes a random subset."""
     draw = draw_pairs if recipe.next_sentence else draw_packed
     whole, part = divmod(passes, 1)
     spans = [draw(documents, recipe.sequence_length, recipe.short_rate, rng) for _ in range(int(whole))]
     if part:
         last = draw(documents, recipe.sequence_length, recipe.short_rate, rng)
-        kept = int(part * len(last) + rng.random())  # The part on average, also of few examples.
+        kept = int(part * len(last) + rng.random())  # Round at random, to be exact on average even for few examples.
         spans.append(last.take(rng.permutation(len(last))[:kept]))
     return Spans(*(np.concatenate([getattr(part, name) for part in spans]) for name in Spans.__annotations__))
 
@@ -72,7 +72,7 @@ def draw_masks(
     tokenizer: BertTokenizer,
     rng: np.random.Generator,
 ) -> MaskedTokens:
-    """Mask packed examples: int `[n, length]`, tokens each, and tokens of segment 0."""
+    """Mask packed examples, int `[n, length]`, given their numbers of tokens and of tokens in segment 0."""
     return mask_tokens(
         token_ids,
         maskable(token_ids, lengths, first_lengths),
@@ -86,13 +86,13 @@ def draw_masks(
 
 
 def maskable(token_ids: np.ndarray, lengths: np.ndarray, first_lengths: np.ndarray) -> np.ndarray:
-    """bool `[n, length]`, False at `[CLS]`, both `[SEP]` and padding."""
+    """Return bool `[n, length]`, False at `[CLS]`, both `[SEP]` and padding."""
     steps = np.arange(token_ids.shape[1])
     return (steps > 0) & (steps < lengths[:, None] - 1) & (steps != first_lengths[:, None] - 1)
 
 
 def _tokenise(block: Block, tokenizer: BertTokenizer, sequence_length: int) -> TokenisedDocuments:
-    """The documents of a block, then its partners, end to end."""
+    """Concatenate the documents of a block, then its partners."""
     documents = [*block.documents, *block.partners]
     token_ids, lengths = tokenizer.encode_batch(chain.from_iterable(document.sentences for document in documents))
     ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -112,10 +112,10 @@ def _tokenise(block: Block, tokenizer: BertTokenizer, sequence_length: int) -> T
 
 
 def _parting(token_ids: np.ndarray, ends: np.ndarray, tokenizer: BertTokenizer, sequence_length: int) -> Iterator[int]:
-    """Where sentences that no example holds are parted, such as a paragraph a line, so that nothing of them is lost.
+    """Yield where to split sentences that fit no example, such as a paragraph on one line, so that no text is lost.
 
-    A part has a quarter of an example at most, so that pairs of parts fit into one, and begins with a word where a word
-    begins there.
+    A part has at most a quarter of an example, so that pairs of parts fit into one. It begins at the start of a word
+    where possible.
     """
     most = sequence_length // 4
     for i in np.flatnonzero(np.diff(ends) > sequence_length - 3):

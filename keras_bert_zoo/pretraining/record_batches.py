@@ -1,4 +1,4 @@
-"""Batches of pre-training examples from TFRecords, as google-research/bert, the Model Garden and NVIDIA write them."""
+"""Batches of pre-training examples from TFRecords of google-research/bert, the Model Garden or NVIDIA."""
 
 import json
 from hashlib import sha256
@@ -13,25 +13,26 @@ _LOOKED_AT = 1_000
 
 
 def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None, next_sentence: bool = True) -> Any:
-    """TFRecord files as batches for `BertPretrainer` and `BertMaskedLM`, like those of `PretrainingBatches`.
+    """Read TFRecord files as batches for `BertPretrainer` and `BertMaskedLM`, like those of `PretrainingBatches`.
 
-    Takes what google-research/bert, the TensorFlow Model Garden and NVIDIA's scripts write.
+    Reads the files of google-research/bert, the TensorFlow Model Garden and NVIDIA's scripts.
 
     Args:
         paths: Files, or one pattern such as `"gs://bucket/*.tfrecord"`.
-        batch_size: Examples a batch.
-        shuffle_seed: Shuffle files, and each 10,000 examples that come from them, anew for each pass; None keeps the
-            order.
-        next_sentence: Whether to give the targets of next-sentence prediction, which `BertPretrainer` learns and
-            `BertMaskedLM` does not take. Records that are of no pairs have a 0 there.
+        batch_size: Number of examples per batch.
+        shuffle_seed: Seed to shuffle the files, and each 10,000 examples read from them, anew for each pass; None keeps
+            the order.
+        next_sentence: Whether to include the targets of next-sentence prediction, which `BertPretrainer` learns and
+            `BertMaskedLM` does not accept. They are 0 in records without pairs.
 
     Returns:
-        A `tf.data.Dataset` of fixed shapes. Shuffled it goes round without end: give `fit` its `steps_per_epoch`. In
-        order it is one pass, to evaluate, without the last, incomplete batch. Several workers share the batches, none
-        of which comes twice or never.
+        A `tf.data.Dataset` of fixed shapes. If shuffled it repeats endlessly: pass `steps_per_epoch` to `fit`. In order
+        it is one pass, for evaluation, without the last, incomplete batch. Several workers share the batches, each of
+        which is read exactly once.
 
     Raises:
-        ValueError: There is no such file, its records have other features, or there are fewer than a batch has.
+        ValueError: There is no such file, its records have other features, or there are fewer examples than a batch
+            has.
     """
     check_positive_int(batch_size=batch_size)
     files = RecordFiles(paths)
@@ -42,18 +43,18 @@ def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None,
 
 
 class RecordBatches:
-    """What `pretrain` needs of TFRecords: what `PretrainingBatches` says of itself, and the batches from any one on.
+    """TFRecords for `pretrain`: the properties of `PretrainingBatches`, and the batches from any one on.
 
-    The first 1,000 examples say whether they are of pairs, how long they are and how many predictions they have, and
-    must be the tokenizer's.
+    The first 1,000 examples tell the mean length, the mean number of predictions, and whether the examples are pairs.
+    They must be those of the tokenizer.
 
     Args:
         data: One pattern, as in `read_records`.
-        tokenizer: That of the examples.
-        batch_size: Examples a batch.
-        seed: Where the order comes from.
-        gradient_accumulation_steps: Batches that make one update, as in `PretrainingBatches`.
-        name: The argument that errors name.
+        tokenizer: The tokenizer of the examples.
+        batch_size: Number of examples per batch.
+        seed: Seed of the order.
+        gradient_accumulation_steps: Number of batches per update, as in `PretrainingBatches`.
+        name: Name of the argument in error messages.
     """
 
     next_token = False  # They are masked already.
@@ -87,21 +88,21 @@ class RecordBatches:
 
     @property
     def digest(self) -> str:
-        """Of the files' names and sizes, and of the tokenizer."""
+        """Checksum of the files' names and sizes, and of the tokenizer."""
         return sha256(json.dumps([self._files.sizes, self.tokenizer.get_config()]).encode()).hexdigest()
 
     def start_at(self, batch: int) -> Any:
-        """A `tf.data.Dataset` without end, shuffled anew for each pass; `batch` starts an update."""
+        """Return an endless `tf.data.Dataset`, shuffled anew for each pass; `batch` must start an update."""
         records = self._files.shuffled(self._seed, *divmod(batch * self.batch_size, self.examples))
         return self._files.batch(records, self.batch_size * self._parts, self.next_sentence, self._parts)
 
     def in_order(self) -> Any:
-        """One pass, to evaluate."""
+        """Return one pass, for evaluation."""
         return self._files.batch(self._files.in_order(self.examples), self.batch_size, self.next_sentence)
 
 
 def _check(name: str, tokenizer: BertTokenizer, inputs: dict[str, Any], targets: dict[str, Any]) -> None:
-    """Refuse examples of another tokenizer, as far as ids tell, before a run begins."""
+    """Refuse examples of another tokenizer, as far as the ids show it, before a run begins."""
     size, length = tokenizer.vocabulary_size, inputs["token_ids"].shape[1]
     for what, values, stop in (
         ("token ids", inputs["token_ids"], size),

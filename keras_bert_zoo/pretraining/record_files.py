@@ -1,4 +1,4 @@
-"""TFRecord files of pre-training examples as `tf.data` reads them: in which order, in which batches."""
+"""Read TFRecord files of pre-training examples with `tf.data`: their order and their batches."""
 
 import os
 from collections import deque
@@ -16,16 +16,16 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _SHUFFLED_TOGETHER = 10_000
 _FILES_AT_ONCE = 8
-# Bytes that are read together for the headers in them: a call for each record would take longer than all of it.
+# Bytes per read of record headers: one call per record would take longer than reading everything.
 _READ = 2**20
 
 
 class RecordFiles:
-    """TFRecord files, all with the features and lengths that the first record of each says.
+    """TFRecord files that share features and lengths, as given by the first record of each.
 
     Args:
-        paths: Files, or one pattern; files without a record are left out.
-        name: The argument that errors name.
+        paths: Files, or one pattern; files without records are left out.
+        name: Name of the argument in error messages.
     """
 
     def __init__(self, paths: Paths, name: str = "paths") -> None:
@@ -52,31 +52,32 @@ class RecordFiles:
                 raise ValueError(f"{other} must have the features and lengths of {one}, {there}. Received: {here}")
 
     def in_order(self, count: int | None = None) -> Any:
-        """One pass over the records, a file after another.
+        """Return one pass over the records, one file after another.
 
         Args:
-            count: How many there are, where that is known: Keras warns of the end of others.
+            count: Number of records, if known; Keras warns when a data set of unknown length ends.
         """
         records = self._tf.data.TFRecordDataset(self.files)
         return records if count is None else self._of_length(records, count)
 
     def shuffled(self, seed: int, first_pass: int = 0, skipped: int = 0) -> Any:
-        """Pass after pass without end, each in an order of its own, which is the same wherever one starts.
+        """Return endless passes, each in its own order, which does not depend on where reading starts.
 
         Args:
-            seed: Where the order comes from.
-            first_pass: Passes to leave out.
-            skipped: Records of the next pass to leave out, which are read for it.
+            seed: Seed of the order.
+            first_pass: Number of passes to skip.
+            skipped: Number of records of the next pass to skip; they are read nevertheless.
         """
         tf = self._tf
-        # Not `Dataset.shuffle`, whose seed may be no tensor, and whose order depends on TensorFlow's own seed, too.
+        # Not `Dataset.shuffle`: its seed may not be a tensor, and its order also depends on TensorFlow's own seed.
         shuffle, fold_in = tf.random.experimental.stateless_shuffle, tf.random.experimental.stateless_fold_in
 
         def one_pass(number: Any) -> Any:
             chance = fold_in(tf.constant([seed, 0], "int64"), number)
             files = tf.data.Dataset.from_tensor_slices(shuffle(tf.constant(self.files), chance))
             records = files.interleave(tf.data.TFRecordDataset, cycle_length=min(_FILES_AT_ONCE, len(self.files)))
-            # Blocks that begin elsewhere in each pass, so that not always the same examples are shuffled together.
+            # Blocks begin at a different place in each pass, so that the same examples are not always shuffled
+            # together.
             first = tf.random.stateless_uniform([], chance, 1, _SHUFFLED_TOGETHER + 1, "int64")
             blocks = records.take(first).batch(_SHUFFLED_TOGETHER)
             blocks = blocks.concatenate(records.skip(first).batch(_SHUFFLED_TOGETHER)).enumerate(1)
@@ -84,11 +85,11 @@ class RecordFiles:
             return blocks.unbatch().skip(tf.where(number == first_pass, tf.constant(skipped, "int64"), 0))
 
         passes = tf.data.Dataset.range(first_pass, np.iinfo("int64").max)
-        # Said, as workers ask each other in each step whether there is a batch where it is not known.
+        # State the cardinality: otherwise workers ask each other at each step whether there is a batch.
         return self._of_length(passes.flat_map(one_pass), tf.data.INFINITE_CARDINALITY)
 
     def batch(self, records: Any, batch_size: int, next_sentence: bool, parts: int = 1) -> Any:
-        """Of records the batches, each in so many parts, which have the weights of the whole."""
+        """Batch the records, each batch in `parts` parts that have the weights of the whole."""
         tf = self._tf
 
         def parse(records: Any) -> Any:
@@ -108,18 +109,18 @@ class RecordFiles:
                 lambda tensor: tf.reshape(tensor, [parts, batch_size // parts, *tensor.shape[1:]]), batch
             )
 
-        workers = max(1, min(16, os.cpu_count() or 1) // parts)  # Each holds all parts of a batch.
+        workers = max(1, min(16, os.cpu_count() or 1) // parts)  # Each worker holds all parts of a batch.
         dataset = records.batch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=workers)
         if parts > 1:
             dataset = dataset.map(divide).unbatch()
-        # Left to itself TensorFlow gives each worker files, and of fewer files than there are workers, or of files that
-        # are not equally long, some examples twice and others never. So each reads all and takes its share of batches.
+        # By default TensorFlow gives each worker files. With fewer files than workers, or files of unequal length, some
+        # examples come twice and others never. So each worker reads all files and takes its share of the batches.
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
         return untuned(dataset.prefetch(2)).with_options(options)
 
     def count(self) -> int:
-        """The number of records, which are read for it, once their headers say nothing that TensorFlow dies of."""
+        """Count the records by reading them, after checking that their headers cannot crash TensorFlow."""
         tf = self._tf
         count = 0
         for path in self.files:
@@ -129,7 +130,7 @@ class RecordFiles:
         return count
 
     def have(self, count: int) -> bool:
-        """Whether there are so many records, by their headers."""
+        """Return whether there are at least `count` records, according to their headers."""
         for path in self.files:
             with _whole(path):
                 count -= sum(1 for _ in islice(_lengths(self._tf, path, self.sizes[path]), count))
@@ -144,7 +145,7 @@ def _whole(path: str) -> AbstractContextManager[None]:
 
 
 def _bytes(tf: Any, path: str) -> int | None:
-    """The size of a file; None where there is none."""
+    """Return the size of a file, or None if there is none."""
     try:
         found = tf.io.gfile.stat(path)
     except tf.errors.NotFoundError:
@@ -153,9 +154,9 @@ def _bytes(tf: Any, path: str) -> int | None:
 
 
 def _lengths(tf: Any, path: str, size: int) -> Iterator[int]:
-    """The bytes of each record, as its header says; TensorFlow's reader would ask for as much memory, and die of it.
+    """Yield the size of each record, checked against the file: TensorFlow's reader would allocate it, and crash.
 
-    A record is its length, 8 bytes, with a checksum of 4, and the data with another one.
+    A record is its length (8 bytes), a checksum of that (4), the data, and a checksum of the data (4).
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         place, start, block = 0, 0, b""
@@ -172,7 +173,7 @@ def _lengths(tf: Any, path: str, size: int) -> Iterator[int]:
 
 
 def _features(tf: Any, path: str, size: int) -> tuple[dict[str, str], dict[str, Any]] | None:
-    """Our inputs' names in the file and what its records hold, read off the first one; None where there is none."""
+    """Return the inputs' names in the file and its features, from the first record, or None if it is empty."""
     from google.protobuf.message import DecodeError
 
     file = os.path.basename(path)

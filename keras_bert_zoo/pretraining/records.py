@@ -1,6 +1,6 @@
-"""TFRecords of pre-training examples, as google-research/bert's create_pretraining_data.py writes them.
+"""Write pre-training examples as TFRecords, in the format of google-research/bert's create_pretraining_data.py.
 
-Needs TensorFlow, whose file system it goes through: `gs://` paths work where TensorFlow reads them.
+Needs TensorFlow and uses its file systems: `gs://` paths work if TensorFlow can read them.
 """
 
 import os
@@ -14,7 +14,7 @@ import numpy as np
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 
-# Ours, and what the original and NVIDIA's scripts call it, and the Model Garden.
+# Our names, then those of the original and NVIDIA's scripts, then those of the Model Garden.
 INPUTS = {
     "token_ids": ("input_ids", "input_word_ids"),
     "segment_ids": ("segment_ids", "input_type_ids"),
@@ -39,7 +39,7 @@ def import_tensorflow() -> Any:
 
 @contextmanager
 def refused_files(words: str) -> Iterator[None]:
-    """What TensorFlow's file systems refuse, as an error of these words."""
+    """Turn errors of TensorFlow's file systems into a `ValueError` with these words."""
     tf = import_tensorflow()
     try:
         yield
@@ -48,13 +48,13 @@ def refused_files(words: str) -> Iterator[None]:
 
 
 def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str], verbose: bool = True) -> int:
-    """Write a data set of fixed masks as TFRecord files with the original's seven features.
+    """Write a data set with fixed masks as TFRecord files with the original's seven features.
 
-    In random order, always the same one, as the original's: readers shuffle no more than what lies near together.
+    The order is random but always the same: readers shuffle only examples that are close together.
 
     Args:
-        data: A data set that `prepare` made with `fix_masks`.
-        out: Directory to make, for the files `shard-00000-of-00002.tfrecord`, … of some 50,000 examples each.
+        data: A data set made by `prepare` with `fix_masks`.
+        out: Directory to create, for the files `shard-00000-of-00002.tfrecord`, … of some 50,000 examples each.
         verbose: Show progress.
 
     Returns:
@@ -88,7 +88,7 @@ def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> 
                 for example in _examples(tf, *batches.take(order[first : min(first + 256, stop)])):
                     writer.write(example)
                 progress.update(min(first + 256, stop))
-    for path in paths:  # None of them before all are whole.
+    for path in paths:  # Rename only when all files are complete.
         tf.io.gfile.rename(path + _PART, path)
 
 

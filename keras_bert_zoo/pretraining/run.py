@@ -1,4 +1,4 @@
-"""A pre-training run that may be killed at any time and started again."""
+"""A pre-training run that can be killed at any time and resumed."""
 
 import os
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import keras
 
 from keras_bert_zoo.files import write_json
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
+from keras_bert_zoo.models.rebuilt import with_dropout
 from keras_bert_zoo.models.task import check_preprocessor
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.presets.presets import names_directory
@@ -24,23 +25,23 @@ from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
 from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, keep_rows
 
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
-_HELD_OUT_SEED = 0  # Of masks and order, so that runs of other seeds are scored on the same ones.
+_HELD_OUT_SEED = 0  # Seed of masks and order, so that runs with different seeds are scored on the same ones.
 
 
 def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> BertMaskedLM:
-    """Pre-train, or go on where a run of the same configuration was killed, and write a preset.
+    """Pre-train, or resume a killed run of the same configuration, and write a preset.
 
-    Weights, the optimizer, the place in the data and dropout's random state are saved together, so that a run that was
-    killed ends with the weights of one that never was, where the backend's operations are deterministic.
+    Weights, optimizer, position in the data and dropout's random state are saved together, so that a resumed run ends
+    with the same weights as an uninterrupted one if the backend's operations are deterministic.
 
     Args:
         run: The configuration.
-        out: Directory of the run: `run.json`, the last state, `log.csv`, `tensorboard/` where that is installed, and in
-            the end `preset/`. Of several workers the first one writes it, and all must see it.
+        out: Directory of the run: `run.json`, the last state, `log.csv`, `tensorboard/` if tensorboard is installed,
+            and at the end `preset/`. With several workers the first one writes it, and all must see it.
         verbose: As in `fit`.
 
     Raises:
-        ValueError: `out` holds another run, or the loss became NaN, with the step and the last state.
+        ValueError: `out` holds another run, or the loss became NaN; the message names the step and the last state.
     """
     folder = Path(out)
     check_directory(folder / CONFIG, asdict(run))
@@ -48,12 +49,12 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         model, own = _pretrain(run, folder, verbose)
         chief = is_chief()
     if chief and not (folder / PRESET).exists():
-        _rebuild(model, run, own).save_to_preset(folder / PRESET)
+        with_dropout(model, **own).save_to_preset(folder / PRESET)
     return model
 
 
 def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[str, float]]:
-    """The trained model, and the rates of dropout that the preset keeps."""
+    """Return the trained model, and the dropout rates that the preset keeps."""
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
     parts = run.gradient_accumulation_steps
@@ -65,7 +66,7 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
         model.check_batches(validation, "validation")
     own = {name: model.backbone.architecture[name] for name in ("dropout", "attention_dropout")}
     if run.dropout is not None:
-        model = _rebuild(model, run, dict.fromkeys(own, run.dropout))
+        model = with_dropout(model, run.dropout, run.dropout)
     schedule = WarmupPolynomialDecay(run.learning_rate, run.warmup, run.steps)
     accumulation = parts if parts > 1 else None
     optimizer = OPTIMIZERS[run.optimizer](schedule, gradient_accumulation_steps=accumulation)
@@ -74,7 +75,7 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     model.optimizer.build(model.trainable_variables)
     if is_chief():
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CONFIG, asdict(run))  # Not before it is known to make sense.
+        write_json(folder / CONFIG, asdict(run))  # Only once the configuration is known to be valid.
     state = State(model, folder / STATE, batches.digest, run.epoch_steps)
     done = state.restore()
     if differs_among_workers(done):
@@ -84,20 +85,20 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
         keep_rows(folder / LOG, done)
         log = keras.callbacks.CSVLogger(str(folder / LOG), append=done > 0)
         callbacks += [log, *scalars(folder / BOARD, run.epoch_steps)]
-    callbacks.append(SaveState(state, data.stream))  # Behind the log: a row too many is cut, one too few would be lost.
+    callbacks.append(SaveState(state, data.stream))  # After the log: an extra row is cut, a missing one would be lost.
     epochs = run.steps // run.epoch_steps
     model.fit(**data.feed(done), epochs=epochs, initial_epoch=done, verbose=verbose, callbacks=callbacks)
     return model, own
 
 
 class _Data(NamedTuple):
-    """What a run learns from.
+    """The data of a run.
 
     Attributes:
-        batches: What is known of the data to train on.
-        validation: The same of those held out.
-        feed: From the epochs that are done to the data, as arguments of `fit`.
-        stream: Whether `fit` opens them once, and not once an epoch.
+        batches: The data to train on.
+        validation: The held-out data.
+        feed: Function from the number of finished epochs to the data arguments of `fit`.
+        stream: Whether `fit` opens the data once, rather than once per epoch.
     """
 
     batches: PretrainingBatches | RecordBatches
@@ -107,7 +108,7 @@ class _Data(NamedTuple):
 
 
 def _open_arrays(run: Run, causal: bool) -> _Data:
-    """What `prepare` made."""
+    """Open data sets made by `prepare`."""
     parts = run.gradient_accumulation_steps
     together = {"epoch_batches": run.epoch_batches, "gradient_accumulation_steps": parts}
     batches = _batches(run, run.data, causal, **together)
@@ -116,7 +117,7 @@ def _open_arrays(run: Run, causal: bool) -> _Data:
 
 
 def _open_records(run: Run, causal: bool) -> _Data:
-    """TFRecords."""
+    """Open TFRecords."""
     if causal:
         raise ValueError(f"`data` must be made by `prepare` for a causal backbone. Received: data={run.data!r}")
     tokenizer = BertTokenizer(cast(str, run.vocab), lowercase=not run.cased)
@@ -140,7 +141,7 @@ def _batches(run: Run, path: str, next_token: bool, **options: Any) -> Pretraini
     if run.masking is not None:
         data = PretrainingBatches(path, batch_size=1)
         changes = run.masking
-        if "rate" in changes:  # Else the data set's most predictions would hold it down.
+        if "rate" in changes:  # Otherwise the data set's `max_predictions` would limit a higher rate.
             most = Masking.for_length(data.sequence_length, rate=changes["rate"]).max_predictions
             changes = {"max_predictions": most, **changes}
         options["masking"] = replace(data.masking, **changes)
@@ -149,7 +150,7 @@ def _batches(run: Run, path: str, next_token: bool, **options: Any) -> Pretraini
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
     if run.masking is not None and PretrainingBatches(path, batch_size=1).fixed_masks:
-        run = replace(run, masking=None)  # Two runs of other masks are compared on the same ones.
+        run = replace(run, masking=None)  # So that runs with different masking are compared on the same masks.
     held_out = _batches(replace(run, seed=_HELD_OUT_SEED), path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
         raise ValueError(
@@ -182,11 +183,3 @@ def _build(run: Run, batches: PretrainingBatches | RecordBatches, backbone: dict
     changes = {"vocabulary_size": tokenizer.vocabulary_size, **(run.architecture or {})}
     fixed = {"pooler": task.needs_pooler, "dtype": run.dtype}
     return task(BertBackbone(**{**backbone, **changes, **fixed}), preprocessor)
-
-
-def _rebuild(model: BertMaskedLM, run: Run, changes: dict[str, float]) -> BertMaskedLM:
-    """The same weights under other rates of dropout, which are part of a layer."""
-    backbone = BertBackbone(**{**model.backbone.architecture, "dtype": run.dtype, **changes})
-    other = type(model)(backbone, model.preprocessor)
-    other.set_weights(model.get_weights())
-    return other

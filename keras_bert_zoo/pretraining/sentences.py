@@ -1,15 +1,15 @@
-"""Text files to documents of sentences, one document at a time."""
+"""Split text files into sentences, one document at a time."""
 
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-# A sentence may end after these, with what closes it, where white space follows.
-# Tried from the first of a run only: from each one it would take a run's length squared.
+# A sentence may end after these and the quotes or brackets that close it, before white space. Matching starts only at
+# the first mark of a run: starting at each would take time quadratic in its length.
 _ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’)\]]*+\s++")
 # Chinese and Japanese need no space.
 _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
-# A paragraph is split when so many characters of it are there, as it may be all of a file.
+# A paragraph is split after this many characters, because it may be a whole file.
 _GATHERED = 2**16
 _OPENING = "\"'“‘([-–—"
 # A full stop after one of these ends no sentence.
@@ -22,11 +22,11 @@ _ABBREVIATIONS = frozenset(
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of one paragraph.
+    """Split one paragraph into sentences.
 
-    One ends at `.`, `!`, `?` or `…`, and those of Devanagari and Arabic, with quotes and brackets that close it, where
-    white space and something other than a small letter follow, or anything in a text that has small letters alone; not
-    after an abbreviation such as `Mr.`, nor after a single initial. After `。`, `！` and `？` one always ends.
+    A sentence ends at `.`, `!`, `?`, `…` or their Devanagari and Arabic counterparts, with any closing quotes and
+    brackets, if white space and no lower-case letter follow; in an all-lower-case text any letter may follow. It does
+    not end after an abbreviation such as `Mr.` or a single initial. It always ends at `。`, `！` and `？`.
     """
     sentences, start = [], 0
     lowercase = text.islower()
@@ -51,7 +51,7 @@ def _split_wide(text: str) -> list[str]:
 
 
 def read_prose(lines: Iterable[str]) -> Iterator[str]:
-    """The sentences of ordinary prose, hard-wrapped or not: blank lines part paragraphs."""
+    """Yield the sentences of prose, hard-wrapped or not; blank lines separate paragraphs."""
     for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
         if not blank:
             yield from _split_paragraph(line.strip() for line in paragraph)
@@ -64,9 +64,9 @@ def _split_paragraph(lines: Iterable[str]) -> Iterator[str]:
         characters += len(line)
         if characters > _GATHERED:
             sentences = split_sentences(" ".join(gathered))
-            gathered = sentences[-2:]  # Where the last two part may depend on what follows.
+            gathered = sentences[-2:]  # How the last two are split may depend on what follows.
             characters = sum(map(len, gathered))
-            if characters > _GATHERED:  # No end of a sentence far and wide.
+            if characters > _GATHERED:  # No sentence ends within reach.
                 gathered, characters = [], 0
             yield from sentences[: len(sentences) - len(gathered)]
     yield from split_sentences(" ".join(gathered))

@@ -1,20 +1,20 @@
-"""Pre-training examples on disk: plain NumPy arrays that are mapped into memory, not read.
+"""Pre-training examples on disk: plain NumPy arrays that are memory-mapped.
 
-A data set is a directory. `dataset.json` describes it, `vocab.txt` is its vocabulary, and its arrays hold the examples
-end to end, without padding:
+A data set is a directory. `dataset.json` describes it, `vocab.txt` is its vocabulary, and its arrays hold the
+concatenated examples, without padding:
 
-    token_ids.npy               tokens, special tokens in place, unmasked
-    ends.npy                    int64 [examples], where each example ends among them
+    token_ids.npy               unmasked tokens, including special tokens
+    ends.npy                    int64 [examples], where each example ends in token_ids
     first_lengths.npy           uint16 [examples], tokens of segment 0
     next_sentence_labels.npy    uint8 [examples], 1 where the second segment is from another document
 
-and where masks are fixed
+and, if masks are fixed,
 
-    mask_ends.npy               int64 [examples], where each example's predictions end among those below
+    mask_ends.npy               int64 [examples], where each example's predictions end in the arrays below
     mask_positions.npy          uint16, positions in the example
-    mask_replacements.npy       what stands there
+    mask_replacements.npy       token ids at these positions
 
-While it is made each block of text has such arrays of its own, a shard.
+While a data set is made, each block of text has such arrays of its own, called a shard.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,12 +29,12 @@ from keras_bert_zoo.text.masking import MaskedTokens
 
 _ENDS = ("ends", "mask_ends")
 LONGEST = 2**16 - 1
-"""Tokens of an example at most, as uint16 counts no further."""
+"""Largest number of tokens per example, the limit of uint16."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The arrays of a folder; see the module. `mask_*` are None where masks are drawn anew each epoch."""
+    """The arrays of a directory; see the module. `mask_*` are None if masks are drawn anew each epoch."""
 
     token_ids: np.ndarray
     ends: np.ndarray
@@ -49,7 +49,7 @@ class Shard:
 
 
 def make_shard(examples: Iterable[PackedExamples], masks: Iterable[MaskedTokens] | None, vocabulary_size: int) -> Shard:
-    """Examples, and masks of the same rows, end to end."""
+    """Concatenate examples, and the masks of the same rows if given."""
     kind = "uint16" if vocabulary_size <= 2**16 else "int32"
     packed = list(examples)
     lengths = np.concatenate([part.lengths for part in packed])
@@ -73,17 +73,17 @@ def make_shard(examples: Iterable[PackedExamples], masks: Iterable[MaskedTokens]
 
 
 def _flat(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The first values of each row, end to end."""
+    """Concatenate the first values of each row."""
     return rows[np.arange(rows.shape[1]) < lengths[:, None]]
 
 
 def shard_name(number: int) -> str:
-    """The folder of a block's shard."""
+    """Return the directory name of a block's shard."""
     return f"shard-{number:05d}"
 
 
 def write_shard(folder: Path, shard: Shard) -> None:
-    """Write a folder of arrays, all of it or nothing."""
+    """Write a directory of arrays, completely or not at all."""
     beside = folder.with_name(f".{folder.name}.part")
     beside.mkdir(exist_ok=True)
     for field in fields(shard):
@@ -94,10 +94,10 @@ def write_shard(folder: Path, shard: Shard) -> None:
 
 
 def join_shards(folders: Sequence[Path], out: Path) -> str:
-    """Write the arrays of many shards as one, an array at a time: so many files would not be open at once.
+    """Join the arrays of many shards, one file at a time, because so many files cannot be open at once.
 
     Returns:
-        A checksum of what the arrays hold.
+        A checksum of the arrays' contents.
     """
     missing = [folder.name for folder in folders if not (folder / "token_ids.npy").is_file()]
     if missing:
@@ -123,10 +123,10 @@ def join_shards(folders: Sequence[Path], out: Path) -> str:
 
 
 def open_shard(folder: Path, fixed_masks: bool) -> Shard:
-    """Map a folder of arrays into memory.
+    """Memory-map a directory of arrays.
 
     Raises:
-        ValueError: An array is missing, of another kind, or does not fit the others.
+        ValueError: An array is missing, has the wrong type, or does not fit the others.
     """
     arrays = {}
     for field in fields(Shard):
@@ -137,7 +137,7 @@ def open_shard(folder: Path, fixed_masks: bool) -> Shard:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise ValueError(f"{path} must hold a NumPy array ({error})") from None
-        if not isinstance(array, np.ndarray):  # Of several, a zip.
+        if not isinstance(array, np.ndarray):  # An `.npz` archive.
             raise ValueError(f"{path} must hold a NumPy array. Received: {type(array).__name__}")
         if array.ndim != 1 or array.dtype.kind not in "iu" or (field.name in _ENDS and (np.diff(array) < 0).any()):
             raise ValueError(
@@ -160,12 +160,12 @@ def open_shard(folder: Path, fixed_masks: bool) -> Shard:
 
 
 def lengths_of(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """How many values each row has, of those that lie end to end."""
+    """Return the number of values in each row of a concatenated array."""
     return np.asarray(ends[rows]) - np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0)
 
 
 def rows_of(values: np.ndarray, ends: np.ndarray, rows: np.ndarray, width: int, fill: int = 0) -> np.ndarray:
-    """Rows of values that lie end to end, int32 `[len(rows), width]`, filled behind their last value."""
+    """Return rows of a concatenated array as int32 `[len(rows), width]`, padded with `fill`."""
     lengths = lengths_of(ends, rows)
     steps = np.arange(width)
     inside = steps < lengths[:, None]

@@ -1,4 +1,4 @@
-"""Work on all cores, few pieces at a time, results in order."""
+"""Process a few items at a time on all cores, and return the results in order."""
 
 import multiprocessing
 import os
@@ -19,13 +19,13 @@ Result = TypeVar("Result")
 def in_order(
     pieces: Iterator[Piece], work: Callable[[Piece], Result], workers: int, light: bool = True
 ) -> Iterator[Result]:
-    """The results of work on pieces, in their order.
+    """Yield the results of work on pieces, in their order.
 
     Args:
-        pieces: What to work on; a few at a time are in memory.
-        work: What to do with each.
-        workers: Processes; one worker, or one piece, is worked on in this process.
-        light: Whether the work needs modules of this package only, and none that its own `__init__` imports.
+        pieces: Items to work on; a few are in memory at a time.
+        work: Function of one piece.
+        workers: Number of processes. A single worker, or a single piece, runs in this process.
+        light: Whether the work needs modules of this package only, and nothing that its own `__init__` imports.
     """
     first = next(pieces, None)
     if first is None:
@@ -44,7 +44,7 @@ def in_order(
             yield waiting.popleft().result()
 
 
-# What these import by themselves takes seconds, Keras above all, and what makes arrays of text needs none of it.
+# Importing these packages takes seconds, above all Keras, and making arrays from text does not need it.
 _PACKAGES = ("keras_bert_zoo", "keras_bert_zoo.pretraining")
 _START = f"""
 import sys, types
@@ -58,10 +58,10 @@ take(work)
 
 @contextmanager
 def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterator[ProcessPoolExecutor]:
-    """Processes that import what the work needs, not the caller's script, and where they are light not Keras."""
+    """Start processes that import what the work needs, but not the caller's script, nor Keras if light."""
     parallelism, main = os.environ.get("TOKENIZERS_PARALLELISM"), sys.modules["__main__"]
     packages = {name: list(sys.modules[name].__path__) for name in _PACKAGES if light}
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is a process a core already.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is one process per core already.
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         start = _START, {"packages": packages, "work": pickle.dumps(work)}
@@ -70,7 +70,7 @@ def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterato
             try:
                 yield executor
             finally:
-                executor.shutdown(cancel_futures=True)  # After an error, what has not begun.
+                executor.shutdown(cancel_futures=True)  # After an error, cancel what has not started.
     finally:
         sys.modules["__main__"] = main
         os.environ.pop("TOKENIZERS_PARALLELISM", None)
@@ -82,7 +82,7 @@ _work: Callable[[Any], Any]
 
 
 def take(work: bytes) -> None:
-    """Begin a process: the work comes once, not with each piece, as a tokenizer is large."""
+    """Initialise a process. The work is sent once, not with each piece, because a tokenizer is large."""
     global _work
     _work = pickle.loads(work)
 

@@ -1,4 +1,4 @@
-"""Strings to integer arrays."""
+"""Conversion of text to integer arrays."""
 
 from keras_bert_zoo.text.files import read_lines as read_lines
 from keras_bert_zoo.text.files import write_vocabulary as write_vocabulary

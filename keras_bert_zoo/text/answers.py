@@ -1,4 +1,4 @@
-"""From the logits of windows to answers: the best spans of a question, each a part of its context."""
+"""Search for answers in the logits of windows: the best spans of each question's context."""
 
 import re
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ _MARKS = re.compile(f"[{members(MARKS)}]*").match
 
 
 class AnswerSpan(NamedTuple):
-    """A span of a context, or `""`, which says that the context has no answer.
+    """A span of a context, or `""` if the context has no answer.
 
     Attributes:
-        text: `context[start:end]`, to the character.
-        start: Its first character.
-        end: The character after its last.
-        probability: Its share among the spans that it was found with.
-        start_logit: Of its first token.
-        end_logit: Of its last token.
+        text: Exactly `context[start:end]`.
+        start: Index of its first character.
+        end: Index after its last character.
+        probability: Softmax of its score over the question's spans.
+        start_logit: Start logit of its first token.
+        end_logit: End logit of its last token.
     """
 
     text: str
@@ -33,18 +33,18 @@ class AnswerSpan(NamedTuple):
 
 
 class FoundAnswers(NamedTuple):
-    """What was found for a question.
+    """The answers found for a question.
 
     Attributes:
-        n_best: Spans of different texts, best first; with a null threshold `""` is among them.
-        null_odds: The score of no answer less that of the best span: the higher, the likelier there is none.
+        n_best: Spans with different texts, best first; with a null threshold `""` is among them.
+        null_odds: Score of no answer minus that of the best span: higher means that no answer is more likely.
     """
 
     n_best: list[AnswerSpan]
     null_odds: float
 
     def best(self, null_threshold: float | None = None) -> AnswerSpan:
-        """The best span, or `""` if there is none or `null_odds` are above the threshold."""
+        """Return the best span, or `""` if there is none or `null_odds` exceeds the threshold."""
         span = next((span for span in self.n_best if span.text), _NOTHING)
         if null_threshold is not None and self.null_odds > null_threshold:
             return next((span for span in self.n_best if not span.text), _NOTHING)
@@ -54,8 +54,13 @@ class FoundAnswers(NamedTuple):
 _NOTHING = AnswerSpan("", 0, 0, 0.0, 0.0, 0.0)
 
 
+def texts_and_odds(found: Sequence[FoundAnswers]) -> tuple[list[str], list[float]]:
+    """Return the inputs of SQuAD's scores: each question's best span and odds of no answer."""
+    return [one.best().text for one in found], [one.null_odds for one in found]
+
+
 class _Candidate(NamedTuple):
-    """`start` and `end` are tokens of the context, -1 in the candidate of no answer."""
+    """A span of context tokens, `start` to `end`; both are -1 for no answer."""
 
     start: int
     end: int
@@ -74,17 +79,17 @@ def search_answers(
     n_best: int = 20,
     max_answer_tokens: int = 30,
 ) -> list[FoundAnswers]:
-    """The best spans of each question, as google-research/bert's run_squad.py finds them.
+    """Find the best spans of each question, as google-research/bert's run_squad.py does.
 
-    In each window the `n_best` starts are tried with the `n_best` ends. A span begins at a token that has most context
-    in this window; spans of one text count as the best of them.
+    In each window the `n_best` starts are combined with the `n_best` ends. A span must start at a token that has the
+    most context in this window. Of spans with the same text only the best counts.
 
     Args:
         windows: The questions.
-        logits: For each window `[2, tokens or more]`, starts and ends.
-        with_null: Whether no answer takes part (SQuAD 2.0).
-        n_best: Number of starts and ends a window, and of spans a question.
-        max_answer_tokens: Longest span in tokens.
+        logits: For each window `[2, tokens or more]`, of start and end.
+        with_null: Whether no answer is a candidate (SQuAD 2.0).
+        n_best: Number of starts and ends per window, and of spans per question.
+        max_answer_tokens: Maximum span length in tokens.
     """
     found = []
     for question in range(len(windows.contexts)):
@@ -98,7 +103,7 @@ def search_answers(
             candidates += _window_candidates(
                 own, most, int(windows.first_lengths[row]), int(windows.starts[row]), n_best, max_answer_tokens
             )
-        null = min(nulls, key=lambda candidate: candidate.score)  # The surest of all windows that it has an answer.
+        null = min(nulls, key=lambda candidate: candidate.score)  # Of the window most likely to have an answer.
         ranked = sorted([*candidates, *[null] * with_null], key=lambda candidate: -candidate.score)
         found.append(_ranked_answers(windows, question, ranked, null, with_null, n_best))
     return found
@@ -107,7 +112,7 @@ def search_answers(
 def _window_candidates(
     logits: np.ndarray, most: np.ndarray, begin: int, shift: int, n_best: int, max_answer_tokens: int
 ) -> list[_Candidate]:
-    """Of a window whose context begins at the position `begin`, with the context's token `shift`."""
+    """Return a window's spans; its context starts at position `begin`, with the context's token `shift`."""
     starts, ends = np.argsort(-logits, axis=1, kind="stable")[:, :n_best] - begin
     starts, ends = ((tokens[(tokens >= 0) & (tokens < len(most))]) for tokens in (starts, ends))
     starts = starts[most[starts]]
@@ -142,18 +147,18 @@ def _ranked_answers(
         AnswerSpan(text, a, b, float(weight), candidate.start_logit, candidate.end_logit)
         for (text, (candidate, a, b)), weight in zip(kept.items(), weights / weights.sum(), strict=True)
     ]
-    # Where no start and end make a span, the original takes one of the score 0.
+    # If no start and end make a span, the original uses one with score 0.
     best = next((candidate.score for text, (candidate, _, _) in kept.items() if text), 0.0)
     return FoundAnswers(spans, null.score - best)
 
 
 def _characters(context: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """Where a span of tokens begins and ends.
+    """Return a token span's first character, and the one after its last.
 
-    Of "cafe\u0301" an uncased tokenizer drops the mark, so that it is in no token: it belongs to the one before it.
+    In "cafe\u0301" an uncased tokenizer drops the mark, so no token contains it: it belongs to the one before it.
     """
     end = int(offsets[last, 1])
     stop = int(offsets[last + 1, 0]) if last + 1 < len(offsets) else len(context)
-    marks = _MARKS(context, end, max(stop, end))  # Letters of one Hangul syllable are tokens of the same place.
+    marks = _MARKS(context, end, max(stop, end))  # Letters of one Hangul syllable have the same offsets.
     assert marks is not None
     return int(offsets[first, 0]), marks.end()

@@ -1,4 +1,4 @@
-"""Batches of similar length: little padding, few shapes, a known number of steps, any order restored."""
+"""Batches of similar length: little padding, few shapes, a known number of steps, and a restorable order."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,62 +10,62 @@ import numpy as np
 from keras_bert_zoo.text.packing import Examples
 from keras_bert_zoo.text.tf_dataset import tf_dataset
 
-# Where each shape compiles a program (XLA), batches are padded to the next of these.
+# If each shape compiles a program (XLA), batches are padded to the next of these lengths.
 STATIC_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
-# Of which a batch has enough to be worth its step, and on a CPU not so many that they leave its caches.
+# Enough tokens to make a step worthwhile, and few enough to stay in a CPU's caches.
 TOKENS_OF_A_BATCH = 2048
 
-# Training sorts by length within this many batches at a time, so that a batch still is a random draw.
+# Training sorts by length within this many batches at a time, so that each batch stays a random sample.
 _BATCHES_SORTED_TOGETHER = 50
 
 
 def static_lengths(longest: int) -> tuple[int, ...]:
-    """The few lengths to pad to where no input may be longer than `longest`."""
+    """Return the few lengths to pad to, for inputs of at most `longest` tokens."""
     return (*(length for length in STATIC_LENGTHS if length < longest), longest)
 
 
 def padded_length(length: int, static_lengths: tuple[int, ...]) -> int:
-    """The next of the static lengths, or the length itself where there are none."""
+    """Return the next of the static lengths, or the length itself if there is none."""
     return next((static for static in static_lengths if static >= length), length)
 
 
 class OwnBatches(keras.utils.PyDataset):
-    """Batches of this package's making: checked already, their number known, their order that of `epoch`.
+    """Batches made by this package: already checked, of known number, ordered by `epoch`.
 
-    Known by this class, and not by the names of what they have: a user's data set may mean something else by those.
+    They are recognised by this class, not by attribute names, which may mean something else in a user's dataset.
     """
 
     epoch = 0
     to_tf: Callable[..., Any]
-    """The same batches as a `tf.data.Dataset` that keeps the step count."""
+    """Returns the same batches as a `tf.data.Dataset` with a known number of steps."""
 
 
 class PartedBatches(OwnBatches):
-    """Of which each of several workers makes its own rows."""
+    """Batches of which each of several workers makes its own rows."""
 
     batch_size: int
     to_tf: Callable[..., Any]
-    """The same batches; with `part` and `parts` that part of each."""
+    """Returns the same batches, or with `part` and `parts` that part of each."""
 
 
 class LengthSortedBatches(OwnBatches):
     """Batches of examples of similar length.
 
     Args:
-        examples: What to take batches from.
-        targets: Array with one row an example, or None.
+        examples: The examples to batch.
+        targets: Array with one row per example, or None.
         sample_weight: `[examples]`, or None.
-        batch_size: Examples a batch; the last may be smaller.
-        most_tokens: Where given, batches of short examples of nearly one length are as many times `batch_size` as come
-            to no more than this, padding counted; for batches that are sorted as a whole.
-        rows: Numbers of the examples to use; None uses all.
+        batch_size: Examples per batch; the last may be smaller.
+        most_tokens: If given, batches of short examples of similar length grow to the largest multiple of `batch_size`
+            with at most this many tokens, including padding; only for batches that are sorted as a whole.
+        rows: Indices of the examples to use; None uses all.
         static_lengths: Pad to the next of these lengths instead of the longest of the batch.
-        shuffle_seed: Order anew each epoch from this seed and the epoch's number; None keeps one order.
-        training: Keep unshuffled batches in the order of the rows, which otherwise are sorted, longest first.
-        multiple_of: Fill each batch up to a multiple of this with copies of its first examples. Copies have the
-            weight 0. The others weigh more in turn, so that in training a loss averaged over the batch stays as it was,
-            and otherwise Keras' mean over the batches, weighted by their rows.
+        shuffle_seed: Reshuffle each epoch from this seed and the epoch's number; None keeps one order.
+        training: If True, unshuffled batches keep the order of the rows; otherwise they are sorted, longest first.
+        multiple_of: Fill each batch up to a multiple of this with copies of its first examples, which get weight 0. The
+            real examples' weights are scaled up to compensate: in training so that the mean loss of the batch is
+            unchanged, in evaluation so that Keras' mean over batches, weighted by their rows, is.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class LengthSortedBatches(OwnBatches):
         return len(self._starts) - 1
 
     def _cut(self, most_tokens: int | None) -> np.ndarray:
-        """Where each batch starts in the order, and the end."""
+        """Return where each batch starts in the order, and the end."""
         starts = np.arange(0, len(self.rows), self.batch_size)
         if most_tokens is not None:
-            # The first of a batch is its longest. The last one stays what is left over: where shapes are compiled, each
-            # number of examples is a program.
+            # The first example of a batch is its longest. The last batch keeps the remainder: if shapes are compiled,
+            # each number of examples needs a program.
             lengths = [self._padded_length(self._order[start : start + 1]) for start in starts]
             whole, kept, place = len(self.rows) // self.batch_size, [], 0
             while place < len(starts):
@@ -119,11 +119,11 @@ class LengthSortedBatches(OwnBatches):
         return np.append(starts, len(self.rows))
 
     def _copies(self) -> np.ndarray:
-        """How many fill each batch."""
+        """Return the number of copies that fill up each batch."""
         return -np.diff(self._starts) % self.multiple_of
 
     def _ordered(self, epoch: int) -> np.ndarray:
-        """The examples in the order of their batches; only the last batch is short."""
+        """Return the examples in the order of their batches; only the last batch is short."""
         count, size = len(self.rows), self.batch_size
         if self.shuffle_seed is None:
             return self.rows if self.training else self.rows[np.argsort(-self.lengths[self.rows], kind="stable")]
@@ -144,15 +144,15 @@ class LengthSortedBatches(OwnBatches):
         return np.concatenate([*(full[i] for i in rng.permutation(len(full))), last])
 
     def _padded_length(self, indices: np.ndarray) -> int:
-        # A short last batch is a program of its own; as long as any it is the same one in each epoch.
+        # A short last batch needs its own program: padded to the longest, it is the same in each epoch.
         short = self.shuffle_seed is not None and len(indices) < self.batch_size
         rows = self.rows if short and self.static_lengths else indices
         longest = max(int(self.lengths[rows].max()), 1)
         return padded_length(longest, self.static_lengths)
 
     def _draw(self, index: int) -> tuple[np.ndarray, int]:
-        """The examples of a batch, and how many of them are no copies."""
-        if index == 0:  # A pass over the data begins; its order is that of the epoch.
+        """Return the examples of a batch, and how many of them are not copies."""
+        if index == 0:  # A pass over the data begins, in the order of the epoch.
             self._order = self._ordered(self.epoch)
         indices = self._order[self._starts[index] : self._starts[index + 1]]
         real = len(indices)
@@ -176,29 +176,29 @@ class LengthSortedBatches(OwnBatches):
         return (self[i] for i in range(len(self)))
 
     def on_epoch_begin(self) -> None:
-        self._order = self._ordered(self.epoch)  # Keras' own `fit` may not draw the first batch first.
+        self._order = self._ordered(self.epoch)  # Keras' own `fit` may not take the first batch first.
 
     def on_epoch_end(self) -> None:
-        self.epoch += 1  # For a `fit` that does not say the number.
+        self.epoch += 1  # For a `fit` that does not set the number.
 
     def _take(self, index: int) -> tuple[Any, ...]:
         batch = self[index]
-        if index == len(self) - 1:  # Before `fit` has this batch, and can say the number of the next epoch.
+        if index == len(self) - 1:  # Before `fit` gets this batch, and can set the next epoch's number.
             self.on_epoch_end()
         return batch
 
     def restore_order(self, outputs: np.ndarray) -> np.ndarray:
-        """Rows that came out batch by batch, back in the order of the examples."""
+        """Reorder rows from batch order to the order of the examples."""
         sizes, copies = np.diff(self._starts), self._copies()
-        places = np.arange(len(self._order)) + np.repeat(np.cumsum(copies) - copies, sizes)  # After those before.
+        places = np.arange(len(self._order)) + np.repeat(np.cumsum(copies) - copies, sizes)  # After earlier copies.
         return outputs[places[np.argsort(self._order)]]
 
     def _free_dimensions(self, array: np.ndarray) -> int:
-        """How many dimensions differ from batch to batch."""
+        """Return how many dimensions differ between batches."""
         return array.ndim if array.dtype == "int32" else 1
 
     def to_tf(self) -> Any:
-        """The same batches as a `tf.data.Dataset` with unknown batch size and length, which keeps the step count."""
+        """Return a `tf.data.Dataset` of the same batches: unknown batch size and length, known number of steps."""
         import tensorflow as tf
 
         def spec(array: np.ndarray) -> Any:

@@ -1,17 +1,17 @@
-"""The classes of characters that BERT's tokenizer knows, as the `tokenizers` library has them.
+"""Character classes of BERT's tokenizer, as in the `tokenizers` library.
 
-They are its tables and not Python's: it froze most of them at Unicode 8, and what the released models are used with is
-what counts. `tests/characters_test.py` reads them off the library again, over all of Unicode, and lists where they
-differ from google-research/bert.
+They are the library's tables, not Python's: it froze most of them at Unicode 8, and released models are used with it.
+`tests/characters_test.py` reads them from the library again, over all of Unicode, and lists the differences from
+google-research/bert.
 
-Ranges of code points, hexadecimal, first and last included.
+Each class is a list of hexadecimal code points and inclusive ranges.
 """
 
 import re
 from functools import cache
 
 LONGEST_WORD = 100
-"""The library's: a word of more characters is `[UNK]`."""
+"""The library's limit: a longer word, in characters, is `[UNK]`."""
 
 DROPPED = """
     0-8 B-C E-1F 7F-9F AD 600-605 61C 6DD 70F 180E 200B-200F 202A-202E 2060-2064 2066-206F E000-F8FF FEFF FFF9-FFFB
@@ -22,12 +22,12 @@ DROPPED = """
 SPACES = """
     9-A D 20 A0 1680 2000-200A 2028-2029 202F 205F 3000
 """
-"""Become a space before anything else; what other white space there is, is dropped as control characters."""
+"""Become a space before anything else; other white space is dropped as control characters."""
 
 CHINESE = """
     3400-4DBF 4E00-9FFF F900-FAFF 20000-2A6DF 2A700-2B81F 2B920-2CEAF 2F800-2FA1F
 """
-"""Become words of their own. U+2B820 to U+2B91F are missing, by an old slip of the library."""
+"""Become words of their own. U+2B820 to U+2B91F are missing because of an old bug in the library."""
 
 MARKS = """
     300-36F 483-487 591-5BD 5BF 5C1-5C2 5C4-5C5 5C7 610-61A 64B-65F 670 6D6-6DC 6DF-6E4 6E7-6E8 6EA-6ED 711 730-74A
@@ -74,32 +74,32 @@ NEWER = """
     1C89 2C2F A7C0 A7CB-A7CC A7CE A7D0 A7D2 A7D4 A7D6 A7D8 A7DA A7DC 10570-1057A 1057C-1058A 1058C-10592 10594-10595
     105C9 105E4 10D50-10D65 11383 11385 1138E 11391 113C5 113C7-113C8 11938 16121-16128 16D68-16D6A 16EA0-16EB8
 """
-"""Got case or a decomposition after Unicode 12, which one of `tokenizers` and TensorFlow knows of and the other does
-not: the only characters on which the two engines differ, where the text is lower-cased or stripped of accents. No
-released vocabulary holds one."""
+"""Got case or a decomposition after Unicode 12, which only one of `tokenizers` and TensorFlow knows. These are the only
+characters on which the two engines differ, if text is lower-cased or stripped of accents. No released vocabulary
+contains one."""
 
 
 def members(ranges: str) -> str:
-    """The class as it stands between the brackets of a regular expression of Python."""
+    """Return the class as the content of brackets in a Python regular expression."""
     return "".join("-".join(f"\\U{int(bound, 16):08x}" for bound in part.split("-")) for part in ranges.split())
 
 
 def code_points(ranges: str) -> set[int]:
-    """The code points of a class."""
+    """Return the code points of a class."""
     bounds = ([int(bound, 16) for bound in part.split("-")] for part in ranges.split())
     return {point for bound in bounds for point in range(bound[0], bound[-1] + 1)}
 
 
 @cache
 def character_set(ranges: str) -> frozenset[str]:
-    """The characters of a class."""
+    """Return the characters of a class."""
     return frozenset(map(chr, code_points(ranges)))
 
 
 def pattern(ranges: str) -> str:
-    """The class as a regular expression of RE2, such as `[\\x{21}-\\x{2F}]`."""
+    """Return the class as a regular expression for RE2, such as `[\\x{21}-\\x{2F}]`."""
     return "[" + "".join("-".join(f"\\x{{{bound}}}" for bound in part.split("-")) for part in ranges.split()) + "]"
 
 
 has_text = re.compile(f"[^{members(SPACES + DROPPED)}]").search
-"""Whether the tokenizer makes tokens of a text; without accents, of lone marks it makes none either."""
+"""Whether a text has tokens; if accents are stripped, lone marks have none either."""

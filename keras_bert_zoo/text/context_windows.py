@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.text.packing import PackedTexts, lay
+from keras_bert_zoo.text.texts import is_list
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 _ANSWERS = "`y` must hold for each question a list of its answers, each (text, start), empty where it has none"
@@ -17,15 +18,15 @@ _ANSWERS = "`y` must hold for each question a list of its answers, each (text, s
 
 @dataclass(frozen=True)
 class ContextWindows(PackedTexts):
-    """Questions and their contexts as tokens, in windows that overlap.
+    """Questions and their contexts as tokens, in overlapping windows.
 
     Attributes:
         contexts: The context of each question.
-        questions: int64 `[windows]`, the question that each is of; those of a question follow each other.
-        starts: int64 `[windows]`, the context's token that each begins with. It stands at `first_lengths`.
-        counts: int64 `[windows]`, tokens of the context in each.
-        offsets: int64 `[tokens of all different contexts, 2]`, the characters where each starts and ends.
-        context_starts: int64 `[questions]`, where the tokens of each question's context begin among these.
+        questions: int64 `[windows]`, the question of each window; windows of a question are adjacent.
+        starts: int64 `[windows]`, the first context token of each window, at position `first_lengths`.
+        counts: int64 `[windows]`, context tokens in each window.
+        offsets: int64 `[tokens of all distinct contexts, 2]`, start and end of each token in characters.
+        context_starts: int64 `[questions]`, where each question's context starts in `offsets`.
         context_lengths: int64 `[questions]`, tokens of each question's context.
     """
 
@@ -38,25 +39,25 @@ class ContextWindows(PackedTexts):
     context_lengths: np.ndarray
 
     def context_offsets(self, question: int) -> np.ndarray:
-        """int64 `[tokens, 2]`, the characters of its context where each token starts and ends."""
+        """Return int64 `[tokens, 2]`, the start and end of each token in characters of the context."""
         start = self.context_starts[question]
         return self.offsets[start : start + self.context_lengths[question]]
 
     def windows_of(self, question: int) -> range:
-        """The numbers of a question's windows."""
+        """Return the indices of a question's windows."""
         return range(*np.searchsorted(self.questions, [question, question + 1]))
 
     def token_span(self, question: int, start: int, end: int) -> tuple[int, int] | None:
-        """The first and the last token that hold a character of `context[start:end]`; None where there is none."""
+        """Return the first and the last token that overlap `context[start:end]`, or None if there is none."""
         offsets = self.context_offsets(question)
         held = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
         return (int(held[0]), int(held[-1])) if len(held) else None
 
     def answer_tokens(self, question: int, text: str, start: int) -> tuple[int, int] | None:
-        """The first and the last token of an answer.
+        """Return the first and the last token of an answer.
 
-        Where its place cuts a word, the first place of the same text, in whatever case, that does not, if there is one:
-        of SQuAD's answers some have the place that a search for the text found, such as that of "7" in "1817".
+        If its position cuts a token, the first position of the same text, ignoring case, that does not is used, if any:
+        some of SQuAD's answers have the position that a search for the text found, such as that of "7" in "1817".
         """
         offsets, context = self.context_offsets(question), self.contexts[question]
         others = (match.start() for match in re.finditer(re.escape(text), context, re.IGNORECASE))
@@ -67,15 +68,15 @@ class ContextWindows(PackedTexts):
         return self.token_span(question, start, start + len(text))
 
     def targets(self, answers: Any) -> np.ndarray:
-        """Where the first answer of each question begins and ends in each window, int32 `[windows, 2]`.
+        """Return the start and end of each question's first answer in each window, int32 `[windows, 2]`.
 
-        Where it has none, or the window does not hold it all, both are 0, the place of `[CLS]`.
+        Both are 0, the position of `[CLS]`, if there is no answer or the window does not contain all of it.
 
         Raises:
-            ValueError: `answers` are not what is expected, or do not stand in their contexts.
+            ValueError: `answers` have the wrong form, or do not occur in their contexts.
         """
-        if not _is_list(answers) or len(answers) != len(self.contexts):
-            received = len(answers) if _is_list(answers) else type(answers).__name__
+        if not is_list(answers) or len(answers) != len(self.contexts):
+            received = len(answers) if is_list(answers) else type(answers).__name__
             raise ValueError(f"{_ANSWERS}, {len(self.contexts)} lists in all. Received: {received}")
         spans = np.array([self._answer_span(i, found) for i, found in enumerate(answers)], "int64").reshape(-1, 2)
         spans = spans[self.questions]
@@ -83,11 +84,11 @@ class ContextWindows(PackedTexts):
         return np.where(inside[:, None], spans + (self.first_lengths - self.starts)[:, None], 0).astype("int32")
 
     def _answer_span(self, question: int, answers: Any) -> tuple[int, int]:
-        if not _is_list(answers):
+        if not is_list(answers):
             raise ValueError(f"{_ANSWERS}. Received: y[{question}]={reprlib.repr(answers)}")
         if len(answers) == 0:
             return (-1, -1)
-        answer = answers[0]
+        answer = next(iter(answers))  # A column's first row need not have index 0.
         if not isinstance(answer, (tuple, list)) or list(map(_kind, answer)) != [str, int]:
             raise ValueError(f"{_ANSWERS}. Received: y[{question}][0]={reprlib.repr(answer)}")
         text, start = answer
@@ -113,9 +114,9 @@ def pack_contexts(
     stride: int,
     question_length: int,
 ) -> ContextWindows:
-    """Tokenise questions, cut to `question_length` tokens, and lay windows over their contexts.
+    """Tokenise questions, truncated to `question_length` tokens, and split their contexts into windows.
 
-    A window begins `stride` tokens after the one before it, until one reaches the context's end
+    Each window starts `stride` tokens after the previous one, until one reaches the context's end
     (google-research/bert, run_squad.py).
     """
     question_ids, question_lengths = tokenizer.encode_batch(questions)
@@ -128,7 +129,7 @@ def pack_contexts(
     context_starts, context_lengths = (np.cumsum(context_lengths) - context_lengths)[rows], context_lengths[rows]
 
     budget = sequence_length - 3 - kept
-    step = np.minimum(min(stride, sequence_length), budget)  # No token is left out, however long the question.
+    step = np.minimum(min(stride, sequence_length), budget)  # No token is skipped, however long the question.
     windows = 1 + np.maximum(-((budget - context_lengths) // step), 0)
     of = np.repeat(np.arange(len(windows)), windows)
     starts = (np.arange(len(of)) - (np.cumsum(windows) - windows)[of]) * step[of]
@@ -156,10 +157,10 @@ def pack_contexts(
 
 
 def most_context(starts: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """For each window of a context and each token in it, whether no other window gives the token more context.
+    """Return, for each window and each token in it, whether no other window gives the token more context.
 
-    Context is the smaller of what stands left and right of the token, and of equals that in the longer window; then
-    the first (google-research/bert, run_squad.py).
+    Context is the smaller number of tokens to the left and to the right. Ties go to the longer window, then to the
+    first (google-research/bert, run_squad.py).
 
     Args:
         starts: int64 `[windows]`, the first token of each.
@@ -175,10 +176,6 @@ def most_context(starts: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
         best[window][better] = score[better]
         chosen[window][better] = number
     return [chosen[s : s + c] == number for number, (s, c) in enumerate(zip(starts, counts, strict=True))]
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
 
 
 def _kind(value: Any) -> type:

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_bert_zoo.files import replacing
 
-# A line that goes on for longer comes in parts, so that no file is ever in memory as a whole.
+# Longer lines are read in parts, so that a whole file is never in memory.
 _LONGEST_LINE = 2**20
 
 
@@ -19,20 +19,20 @@ def read_lines(
     whole: bool = False,
     skip: Callable[[int, str], None] | None = None,
 ) -> Iterator[str]:
-    """The lines of UTF-8 text files, one after another, without line ends.
+    """Yield the lines of UTF-8 text files, one after another, without line ends.
 
     Args:
         paths: One path, or several, read in this order.
-        empty: Whether empty lines come, too.
-        open_file: What opens a path in the mode `"rb"`, where it is not a file of this machine.
-        whole: Whether a line of more than a MiB is refused; else it comes in parts.
-        skip: Told the number of each line that is not UTF-8, which is left out, and the reason; None refuses it.
+        empty: Whether to yield empty lines, too.
+        open_file: Opens a path in mode `"rb"`, if it is not a local file.
+        whole: Whether to reject lines of more than 1 MiB; otherwise they are yielded in parts.
+        skip: Called with the number of each line that is not UTF-8, which is skipped, and the reason; None raises.
 
     Raises:
-        ValueError: A file is not there or not UTF-8, with its name and the line.
+        ValueError: A file is missing or not UTF-8; the message has its name and the line.
     """
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
-        decoder = codecs.getincrementaldecoder("utf-8")()  # Of the lines that come in parts.
+        decoder = codecs.getincrementaldecoder("utf-8")()  # For lines read in parts.
         number = 1
         try:
             with open_file(path, "rb") as file:
@@ -61,11 +61,11 @@ def read_lines(
                         skip(number, error.reason)
                         broken = True
                     line = line.rstrip("\r\n") if not broken else ""
-                    # Of a line that comes in parts the end alone is no line.
+                    # The end alone of a line read in parts is not a line.
                     if not broken and (line.strip() or (empty and not goes_on)):
                         yield line
                     number += ends
-                    broken = broken and not ends  # The rest of the line goes with it.
+                    broken = broken and not ends  # The rest of the line is skipped, too.
                     within = not ends
                 decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
@@ -75,6 +75,6 @@ def read_lines(
 
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
-    """Write a `vocab.txt`, one token a line in the order of the ids; all of it or nothing."""
+    """Write a `vocab.txt`, one token per line in the order of the ids; on failure nothing is written."""
     with replacing(Path(path)) as beside:
         beside.write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))

@@ -1,6 +1,6 @@
 """The tokenizer as TensorFlow operations: for `tf.data`, and for exported graphs that take raw strings.
 
-To be imported where TensorFlow is wanted only.
+Import this module only where TensorFlow is needed.
 """
 
 from collections.abc import Sequence
@@ -9,16 +9,13 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_text
 
-from keras_bert_zoo.text.characters import CHINESE, DROPPED, MARKS, PUNCTUATION, SPACES, pattern
+from keras_bert_zoo.text.characters import CHINESE, DROPPED, LONGEST_WORD, MARKS, PUNCTUATION, SPACES, pattern
 
-# A longer word is unknown; `tokenizers` has the same number.
-LONGEST_WORD = 100
-
-# What may take the short way: printable ASCII and its white space, without the bracket that begins a special token.
+# Texts for the fast path: printable ASCII and its white space, without the bracket that starts a special token.
 _PLAIN = r"[\t\n\r -Z\\-~]*"
 
-# Capitals of which `tf.strings.lower` makes something else by its surroundings, a sigma that ends a word, or by the
-# process' locale, Turkish or Lithuanian; with what `tokenizers` makes of them everywhere.
+# Capitals whose `tf.strings.lower` depends on their context (a sigma that ends a word) or on the process' locale
+# (Turkish or Lithuanian), with what `tokenizers` always converts them to.
 _SMALL = {
     "\u03a3": "\u03c3", "I": "i", "\u0130": "i\u0307",
     "J": "j", "\u012e": "\u012f", "\u00cc": "\u00ec", "\u00cd": "\u00ed", "\u0128": "\u0129",
@@ -26,17 +23,17 @@ _SMALL = {
 
 
 class InGraphTokenizer(tf.Module):
-    """What `BertTokenizer` does, in a graph. `BertTokenizer.in_graph` makes one.
+    """`BertTokenizer` as part of a graph. `BertTokenizer.in_graph` creates one.
 
-    Plain ASCII goes through tensorflow-text's FastBertTokenizer. It folds other characters by NFKC, which BERT does
-    not, so that a text with any of those is normalised here, step by step.
+    Plain ASCII is tokenised by tensorflow-text's FastBertTokenizer. It folds other characters by NFKC, which BERT does
+    not, so texts with such characters are normalised here, step by step.
 
     Args:
         vocabulary: The tokens in the order of their ids.
-        special_tokens: Those that a text may hold as a whole, `[UNK]` among them.
-        lowercase: As the tokenizer's.
-        strip_accents: As the tokenizer's.
-        split_chinese: As the tokenizer's.
+        special_tokens: Tokens that a text may contain literally, including `[UNK]`.
+        lowercase: As in `BertTokenizer`.
+        strip_accents: As in `BertTokenizer`, but not None.
+        split_chinese: As in `BertTokenizer`.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class InGraphTokenizer(tf.Module):
         split_chinese: bool,
     ) -> None:
         super().__init__(name="bert_tokenizer")
-        # A special token travels as a private-use character, which no text can hold once it is clean.
+        # A special token is coded as a private-use character, which no cleaned text can contain.
         self._codes = {token: chr(0x10FF00 + i) for i, token in enumerate(special_tokens)}
         coded = [self._codes.get(token, token) for token in vocabulary]
         unknown = self._codes["[UNK]"]
@@ -82,9 +79,9 @@ class InGraphTokenizer(tf.Module):
         return tf.gather(tf.concat(parts, axis=0), tf.argsort(tf.concat([here, there], axis=0)))
 
     def words(self, texts: Any) -> Any:
-        """What is cut into pieces: string `[batch]` to ragged strings, a special token or unknown word as its code."""
+        """Split string `[batch]` into ragged words; special tokens and words that are too long become codes."""
         replace = tf.strings.regex_replace
-        # Bytes that are no UTF-8 become U+FFFD, which is dropped, and so do the characters of the special tokens.
+        # Bytes that are not UTF-8 become U+FFFD, which is dropped, and so do the special tokens' code characters.
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         codes = "".join(self._codes.values())
         texts = replace(texts, f"[{codes}]", "\ufffd")
@@ -110,12 +107,12 @@ class InGraphTokenizer(tf.Module):
     def pack(
         self, first: Any, second: Any = None, sequence_length: int = 512, static_lengths: Sequence[int] = ()
     ) -> Any:
-        """`[CLS] first [SEP]`, or pairs, cut to `sequence_length` tokens and padded.
+        """Encode `[CLS] first [SEP]`, or pairs, truncated to `sequence_length` tokens and padded.
 
         Args:
             first: String `[batch]`.
             second: String `[batch]`, or None.
-            sequence_length: Longest input in tokens, special tokens counted. Of longer pairs the longer text is cut.
+            sequence_length: Maximum length in tokens, including special tokens. In longer pairs the longer text is cut.
             static_lengths: Pad to the next of these lengths instead of the longest of the batch.
 
         Returns:
@@ -134,7 +131,7 @@ class InGraphTokenizer(tf.Module):
         segments = tf.concat([tf.zeros_like(parts[0]), tf.zeros([rows, 2], "int32")], axis=1)
         if second is not None:
             segments = tf.concat([segments, tf.ones_like(parts[1]), tf.ones([rows, 1], "int32")], axis=1)
-        length = tf.maximum(tf.reduce_max(ids.row_lengths()), 2)  # Of no texts TensorFlow's is below zero.
+        length = tf.maximum(tf.reduce_max(ids.row_lengths()), 2)  # Without texts TensorFlow's maximum is negative.
         if static_lengths:
             lengths = tf.constant(static_lengths, "int64")
             length = tf.gather(lengths, tf.searchsorted(lengths, [length]))[0]
@@ -147,7 +144,7 @@ class InGraphTokenizer(tf.Module):
 
 
 def _cut_pairs(first: Any, second: Any, budget: int) -> list[Any]:
-    """As `packing.truncated_lengths` says, which NumPy computes."""
+    """Truncate pairs as `packing.truncated_lengths` does in NumPy."""
     lengths, half = (first.row_lengths(), second.row_lengths()), budget // 2
     kept = (
         tf.minimum(lengths[0], tf.maximum(budget - lengths[1], budget - half)),

@@ -1,4 +1,4 @@
-"""How much of each language a mixture takes."""
+"""Shares of languages in a mixture."""
 
 from collections.abc import Mapping
 
@@ -7,18 +7,18 @@ _SMOOTHING = 0.7
 
 
 def smoothed_passes(sizes: Mapping[str, float]) -> dict[str, float]:
-    """Passes over each language, one on average, that give it its smoothed share of the whole.
+    """Return the passes over each language, one on average, that give it its smoothed share of the text.
 
-    A share is taken to the power of 0.7, and all of them are brought to one whole again: rare languages are seen more
-    often than they are written, and the frequent ones less.
+    Shares are raised to the power of 0.7 and normalised again: rare languages are seen more often than they occur, and
+    frequent ones less.
 
     Args:
-        sizes: How much text there is of each language, above 0.
+        sizes: Amount of text of each language, above 0.
 
     Example:
 
     ```python
-    smoothed_passes({"en": 900, "is": 100})   # {'en': 0.915, 'is': 1.769}: 82 % and 18 %, where it was 90 % and 10 %
+    smoothed_passes({"en": 900, "is": 100})   # {'en': 0.915, 'is': 1.768}: 82 % and 18 %, where it was 90 % and 10 %
     ```
     """
     total = sum(sizes.values())

@@ -1,4 +1,4 @@
-"""Language-model targets: which tokens are predicted, and what stands in their place (Devlin et al. 2019, 3.1, A.1)."""
+"""Language-model targets: which tokens are predicted, and what replaces them (Devlin et al. 2019, 3.1, A.1)."""
 
 import math
 from dataclasses import dataclass, fields, replace
@@ -14,11 +14,12 @@ class Masking:
     """How tokens are masked.
 
     Attributes:
-        max_predictions: Most predictions an example; 20 at length 128, 76 or 80 at 512.
-        rate: Share of the tokens that is predicted, special tokens counted.
-        mask: Share of those that become `[MASK]`.
-        random: Share of those that become a random token; the rest stays as it is.
-        whole_words: If True all pieces of a word are predicted together.
+        max_predictions: Maximum predictions per example. Published recipes use 20 at length 128 and 76 or 80 at 512,
+            for which `for_length` uses 77.
+        rate: Share of tokens to predict, out of all tokens including special ones.
+        mask: Share of these that become `[MASK]`.
+        random: Share of these that become a random token; the rest are unchanged.
+        whole_words: If True, all pieces of a word are predicted together.
     """
 
     max_predictions: int = 20
@@ -29,7 +30,7 @@ class Masking:
 
     @classmethod
     def for_length(cls, sequence_length: int, **changes: Any) -> "Masking":
-        """The paper's but for what changes, with as many predictions at most as `rate` of the longest example is."""
+        """Return the paper's masking with `changes`; `max_predictions` is by default `rate` of `sequence_length`."""
         check_positive_int(sequence_length=sequence_length)
         masking = cls(**changes)
         if "max_predictions" in changes:
@@ -52,30 +53,30 @@ class Masking:
 
     @classmethod
     def check_fields(cls, masking: Any) -> None:
-        """Refuse, as `masking`, what is no dict of some of the attributes above."""
+        """Raise a `ValueError` if `masking` is not a dict of some of the attributes above."""
         known = sorted(field.name for field in fields(cls))
         if not (isinstance(masking, dict) and set(masking) <= set(known)):
             raise ValueError(f"`masking` must be a dict of {known}. Received: masking={masking!r}")
 
     @classmethod
     def check(cls, masking: Any) -> None:
-        """Refuse, as the argument `masking`, what is none."""
+        """Raise a `ValueError` if `masking` is not a `Masking`."""
         if not isinstance(masking, cls):
             raise ValueError(f"`masking` must be a Masking. Received: masking={masking!r}")
 
     def wanted(self, lengths: np.ndarray) -> np.ndarray:
-        """Predictions an example of so many tokens, where it has as many that may be masked."""
+        """Return the number of predictions for these lengths, if enough tokens may be masked."""
         return np.clip(np.rint(lengths * self.rate).astype("int64"), 1, self.max_predictions)
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """Masked examples, `n` of them, with `p` = `max_predictions`.
+    """`n` masked examples, with `p` = `max_predictions`, or `length - 1` for next tokens.
 
     Attributes:
         token_ids: int32 `[n, length]`, masked.
-        mask_positions: int32 `[n, p]`, ascending, 0 where there are fewer.
-        mask_ids: int32 `[n, p]`, the tokens that were there, 0 where there are fewer.
+        mask_positions: int32 `[n, p]`, ascending, then filled with 0.
+        mask_ids: int32 `[n, p]`, the original tokens, then filled with 0.
         mask_weights: float32 `[n, p]`, 1 at predictions and 0 at filling.
     """
 
@@ -95,19 +96,19 @@ def mask_tokens(
     rng: np.random.Generator,
     continues_word: np.ndarray | None = None,
 ) -> MaskedTokens:
-    """Choose and replace.
+    """Choose the tokens to predict, and replace them.
 
-    Of an example of `length` tokens, `min(max_predictions, max(1, round(rate * length)))` are predicted.
+    Of an example of `length` tokens, up to `min(max_predictions, max(1, round(rate * length)))` are predicted.
 
     Args:
         token_ids: int `[n, length]`.
         maskable: bool `[n, length]`, False at special tokens and padding.
-        lengths: int `[n]`, tokens each, special tokens counted.
+        lengths: int `[n]`, tokens of each, including special tokens.
         masking: The rules.
         mask_token_id: The id of `[MASK]`.
         vocabulary_size: Random tokens are drawn from `[0, vocabulary_size)`.
-        rng: Where chance comes from.
-        continues_word: bool `[n, length]`, True at pieces (`##…`) of the word before; needed with `whole_words`.
+        rng: Source of randomness.
+        continues_word: bool `[n, length]`, True at pieces (`##…`) that continue a word; needed with `whole_words`.
     """
     wanted = masking.wanted(lengths)
     if masking.whole_words:
@@ -129,11 +130,11 @@ def mask_tokens(
 
 
 def next_tokens(token_ids: np.ndarray, lengths: np.ndarray) -> MaskedTokens:
-    """Left-to-right targets: at each token but the last the one after it; nothing is masked.
+    """Return left-to-right targets: the next token at each token but the last; nothing is masked.
 
     Args:
         token_ids: int `[n, length]`.
-        lengths: int `[n]`, tokens each, special tokens counted.
+        lengths: int `[n]`, tokens of each, including special tokens.
     """
     steps = np.arange(token_ids.shape[1] - 1)
     weights = steps < lengths[:, None] - 1
@@ -145,21 +146,21 @@ def next_tokens(token_ids: np.ndarray, lengths: np.ndarray) -> MaskedTokens:
 
 
 def _laid(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
-    """Values that lie end to end where they are to be, int32, and 0 elsewhere."""
+    """Place the concatenated values where `filled` is True, int32, with 0 elsewhere."""
     laid = np.zeros(filled.shape, dtype="int32")
     laid[filled] = values
     return laid
 
 
 def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """As many random maskable tokens a row as wanted, or all that there are.
+    """Choose `wanted` random maskable tokens per row, or all if there are fewer.
 
-    Floyd's draws without replacement (Bentley and Floyd 1987, A sample of brilliance), one of all rows at a time. As
-    many numbers are drawn for each row, whatever rows there are, so that a worker can draw those of its own.
+    This is Floyd's sampling without replacement (Bentley and Floyd 1987, A sample of brilliance), one draw for all rows
+    at a time. Each row takes the same number of draws, whatever the other rows, so that a worker can draw for its own.
     """
     counts = maskable.sum(axis=1)
     wanted = np.minimum(wanted, counts)
-    taken = np.zeros_like(maskable)  # Of the maskable tokens of each row, counted from its first.
+    taken = np.zeros_like(maskable)  # Among each row's maskable tokens.
     for turn, draws in enumerate(rng.random((len(maskable), min(most, maskable.shape[1]))).T):
         rows = np.flatnonzero(turn < wanted)
         last = (counts - wanted)[rows] + turn
@@ -173,7 +174,7 @@ def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, most: int, rng: np.
 def _choose_words(
     maskable: np.ndarray, continues_word: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Words in random order, each whole or not at all, up to the number of tokens wanted."""
+    """Choose whole words in random order, up to the `wanted` number of tokens."""
     rows = np.arange(len(maskable))[:, None]
     starts = maskable & ~(continues_word & np.pad(maskable, ((0, 0), (1, 0)))[:, :-1])
     word = np.cumsum(starts, axis=1) - 1

@@ -13,27 +13,27 @@ Arrays = dict[str, np.ndarray]
 
 
 class Examples(Protocol):
-    """What a batch can be taken from."""
+    """Examples that a batch can be taken from."""
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 `[examples]`, tokens each, padding left out."""
+        """int64 `[examples]`, tokens of each, without padding."""
         ...
 
     def take(self, indices: np.ndarray, length: int) -> Arrays:
-        """`token_ids`, `segment_ids` and `padding_mask`, int32 `[len(indices), length]`."""
+        """Return `token_ids`, `segment_ids` and `padding_mask`, int32 `[len(indices), length]`."""
         ...
 
 
 @dataclass(frozen=True)
 class PackedTexts:
-    """Tokenised texts end to end, without padding.
+    """Tokenised texts, concatenated without padding.
 
     Attributes:
-        token_ids: int32 `[tokens of all examples]`, special tokens in place.
-        lengths: int64 `[examples]`, tokens each.
+        token_ids: int32 `[tokens of all examples]`, including special tokens.
+        lengths: int64 `[examples]`, tokens of each.
         first_lengths: int64 `[examples]`, tokens of segment 0.
-        pad_token_id: The id that fills a batch.
+        pad_token_id: The id of padding.
     """
 
     token_ids: np.ndarray
@@ -76,9 +76,9 @@ class PaddedArrays:
 
 
 def truncated_lengths(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """How much of each pair is kept when the longer one loses tokens until both fit into `budget`.
+    """Return how much of each pair is kept if the longer text loses tokens until both fit into `budget`.
 
-    Equal lengths cost the second one a token, as in google-research/bert's run_classifier.py.
+    At equal lengths the second text loses a token, as in google-research/bert's run_classifier.py.
     """
     half = budget // 2
     kept_first = np.minimum(first, np.maximum(budget - second, budget - half))
@@ -92,7 +92,7 @@ def pack_texts(
     second: Sequence[str] | None,
     sequence_length: int,
 ) -> PackedTexts:
-    """Tokenise texts, or pairs, and cut each to `sequence_length` tokens, special tokens counted."""
+    """Tokenise texts, or pairs, and truncate each to `sequence_length` tokens, including special tokens."""
     first_ids, first_lengths = tokenizer.encode_batch(first)
     if second is None:
         second_ids, second_lengths = np.empty(0, "int32"), np.zeros_like(first_lengths)
@@ -111,6 +111,6 @@ def pack_texts(
 
 
 def lay(to: np.ndarray, starts: np.ndarray, ids: np.ndarray, sources: np.ndarray, counts: np.ndarray) -> None:
-    """Put runs of `ids`, each from its place in `sources` on, where they belong."""
+    """Copy runs of `counts` tokens from `ids` at `sources` into `to` at `starts`."""
     steps = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     to[np.repeat(starts, counts) + steps] = ids[np.repeat(sources, counts) + steps]

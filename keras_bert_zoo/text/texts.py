@@ -1,4 +1,4 @@
-"""Telling single texts from pairs."""
+"""Distinguishing single texts from pairs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,10 @@ def is_texts(x: Any) -> bool:
 
 
 def split_texts(x: Any, name: str = "x") -> tuple[list[str], list[str] | None]:
-    """The first and the second texts of `x`, or None for the second where there are no pairs.
+    """Return the first and the second texts of `x`; the second is None if `x` is not pairs.
 
     Raises:
-        ValueError: `x` is neither, holds something that is not a string, or its two lists differ in length.
+        ValueError: `x` is not texts or pairs, contains something that is not a string, or its lists differ in length.
     """
     if not isinstance(x, tuple):
         return _column(x, name), None
@@ -33,8 +33,15 @@ def split_texts(x: Any, name: str = "x") -> tuple[list[str], list[str] | None]:
 
 
 def is_series(x: Any) -> bool:
-    """Whether `x` is a column of pandas or its like; a frame's rows would be the names of its columns."""
+    """Whether `x` is a column of pandas or similar; a frame would yield its column names as rows."""
     return hasattr(x, "to_numpy") and len(getattr(x, "shape", (len(x),))) == 1
+
+
+def is_list(x: Any) -> bool:
+    """Whether `x` has rows: a list, tuple, array or column of pandas or similar, but not a text, dict or frame."""
+    if isinstance(x, np.ndarray):
+        return x.ndim > 0
+    return is_series(x) or (isinstance(x, Sequence) and not isinstance(x, (str, bytes)))
 
 
 def _is_column(x: Any) -> bool:

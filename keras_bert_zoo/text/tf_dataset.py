@@ -1,4 +1,4 @@
-"""Batches that Python makes, as TensorFlow takes them."""
+"""Batches made in Python as a `tf.data.Dataset`."""
 
 import weakref
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import numpy as np
 
 
 def tf_dataset(take: Callable[[int], Any], signature: Any, count: int) -> Any:
-    """A `tf.data.Dataset` of `take(0)` to `take(count - 1)`, one after the other.
+    """Return a `tf.data.Dataset` of `take(0)` to `take(count - 1)`, in order.
 
-    Not TensorFlow's `from_generator`: the first batch from one sets glibc, for the whole process and for good, to give
-    each large array back to the system, which clears it again for the next: 6,500 page faults a batch of 32 x 16 in
-    MiniLM's size and bfloat16, whose prediction takes half as long again (TensorFlow 2.21,
+    It avoids TensorFlow's `from_generator`, whose first batch permanently sets glibc, for the whole process, to return
+    each large array to the system, which clears it again for the next. That causes 6,500 page faults per batch of
+    32 x 16 at MiniLM's size in bfloat16, and prediction takes half as long again (TensorFlow 2.21,
     `core/kernels/data/generator_dataset_op.cc`).
     """
     import tensorflow as tf
@@ -31,17 +31,17 @@ def tf_dataset(take: Callable[[int], Any], signature: Any, count: int) -> Any:
         )
 
     dataset = tf.data.Dataset.range(count).map(batch_of)
-    # TensorFlow keeps the function for ever, and with it all examples; what is made of a data set keeps that.
+    # TensorFlow keeps the function, and with it all examples, forever; derived datasets keep this one alive.
     weakref.finalize(dataset, takes.clear)
     return untuned(dataset.prefetch(2))
 
 
 def untuned(dataset: Any) -> Any:
-    """A data set that TensorFlow does not tune.
+    """Return the dataset with TensorFlow's autotuning disabled.
 
-    The thread that would tune it sleeps for 10 ms and then for twice as long each time, up to a minute, and who drops
-    the iterator waits until it wakes: at the end of a `fit`, an `evaluate` or a `predict` for as long, at worst, as all
-    of it has taken (TensorFlow 2.21; `kOptimizationPeriodMinMs` and its neighbour in core/framework/model.h).
+    The tuning thread sleeps for 10 ms, then twice as long each time, up to a minute, and deleting the iterator waits
+    until it wakes. At the end of `fit`, `evaluate` or `predict` this takes, at worst, as long as the whole call did
+    (TensorFlow 2.21; `kOptimizationPeriodMinMs` and its neighbour in core/framework/model.h).
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Batches whose targets stand at single tokens."""
+"""Batches with one target per token."""
 
 from typing import Any
 
@@ -9,15 +9,16 @@ from keras_bert_zoo.text.windows import IGNORED
 
 
 class TokenBatches(LengthSortedBatches):
-    """Length-sorted batches with one target a token.
+    """Length-sorted batches with one target per token.
 
-    `targets` is int `[examples, longest]`, `IGNORED` at tokens without a label, and `sample_weight` `[examples]`, or
-    with a weight a token `[examples, longest]`.
+    `targets` is int `[examples, longest]`, `IGNORED` at tokens without a label. `sample_weight` is `[examples]`, or
+    `[examples, longest]` with one weight per token.
 
-    The weights of a batch make the mean over all its tokens, padding among them, the mean over its labelled tokens. Of
-    shuffled batches they make it the sum over these, divided by as many as so many rows have in the mean: sorted by
-    length, a batch of short sentences has few, and each would otherwise count for many of a batch of long ones.
-    Where it does not train, Keras' mean over the batches, weighted by their rows, is the one over all labelled tokens.
+    Weights turn the mean over all tokens of a batch, including padding, into the mean over its labelled tokens. In
+    shuffled batches they turn it into the sum over these, divided by the average number for as many rows: as batches
+    are sorted by length, one of short sentences has few labelled tokens, and each would otherwise weigh more than in
+    one of long sentences. In evaluation, Keras' mean over the batches, weighted by their rows, is the mean over all
+    labelled tokens.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -52,6 +53,6 @@ class TokenBatches(LengthSortedBatches):
 
 
 def _fit(rows: np.ndarray, length: int, fill: int) -> np.ndarray:
-    """Rows cut or filled to `length`."""
+    """Truncate or fill rows to `length`."""
     kept = rows[:, :length]
     return np.pad(kept, ((0, 0), (0, length - kept.shape[1])), constant_values=fill)

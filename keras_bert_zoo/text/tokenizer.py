@@ -1,4 +1,4 @@
-"""WordPiece tokenisation as transformers' `BertTokenizer` does it, on the engine of the `tokenizers` library."""
+"""WordPiece tokenisation as in transformers' `BertTokenizer`, using the engine of the `tokenizers` library."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from keras_bert_zoo.text.characters import SPACES, members
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _WORDS = re.compile(f"[^{members(SPACES)}]+").findall
-# Lines to their parts and their ends: ASCII punctuation, special tokens written out, and what is between.
+# Splits lines into ASCII punctuation, special tokens, the text between them, and line ends.
 _PARTS = re.compile(
     rf"\n|\[(?:{'|'.join(token[1:-1] for token in SPECIAL_TOKENS)})\]|[!-/:-@\[-`{{-~]|[^\n!-/:-@\[-`{{-~]+"
 ).findall
@@ -27,7 +27,7 @@ class Encoding:
     """One text, or one pair, as tokens.
 
     Attributes:
-        token_ids: Ids with `[CLS]` and `[SEP]` in place.
+        token_ids: Ids, including `[CLS]` and `[SEP]`.
         segment_ids: 0 for the first text and its special tokens, 1 for the second.
         tokens: The tokens as strings.
         offsets: Start and end of each token as character positions in its own text; (0, 0) at special tokens.
@@ -40,12 +40,12 @@ class Encoding:
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
-    """The tokens of a `vocab.txt`, one a line, in the order of their ids."""
+    """Read the tokens of a `vocab.txt`, one per line, in the order of their ids."""
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"The vocabulary must be UTF-8 text ({error.reason}). Received: path={str(path)!r}") from None
-    # Not `splitlines`: released vocabularies hold U+2028 and its like as tokens.
+    # Not `splitlines`: released vocabularies contain U+2028 and similar characters as tokens.
     lines = [line.rstrip("\r") for line in text.split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -53,14 +53,14 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
 
 
 class BertTokenizer:
-    """Turns text into WordPiece tokens and back.
+    """Convert text to WordPiece tokens and back.
 
     Args:
-        vocabulary: Path of a `vocab.txt`, or its tokens in the order of their ids. `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`
-            and `[MASK]` must be among them.
-        lowercase: Lower-case the text, as the uncased models need.
-        strip_accents: Remove accents; None does so where `lowercase` does, as the original.
-        split_chinese: Make each CJK character a word of its own.
+        vocabulary: Path of a `vocab.txt`, or its tokens in the order of their ids, including `[PAD]`, `[UNK]`, `[CLS]`,
+            `[SEP]` and `[MASK]`.
+        lowercase: Whether to lower-case the text, as uncased models require.
+        strip_accents: Whether to remove accents; None means the same as `lowercase`, as in the original.
+        split_chinese: Whether to make each CJK character a word of its own.
 
     Example:
 
@@ -98,7 +98,7 @@ class BertTokenizer:
             raise ValueError(f"`vocabulary` must not hold a token twice. Received: {twice!r} twice")
         missing = [token for token in SPECIAL_TOKENS if token not in ids]
         if missing:
-            raise ValueError(f"`vocabulary` must hold {', '.join(SPECIAL_TOKENS)}. Received one without {missing}")
+            raise ValueError(f"`vocabulary` must hold {', '.join(SPECIAL_TOKENS)}. Received: one without {missing}")
         self._ids = ids
         self.pad_token_id, self.unk_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id = (
             ids[token] for token in SPECIAL_TOKENS
@@ -132,36 +132,36 @@ class BertTokenizer:
 
     @cached_property
     def continues_word(self) -> np.ndarray:
-        """bool `[vocabulary_size]`, True at pieces (`##…`) that go on with the word before."""
+        """bool `[vocabulary_size]`, True for pieces (`##…`) that continue a word."""
         return np.array([token.startswith("##") for token in self.vocabulary])
 
     def token_to_id(self, token: str) -> int:
-        """The id of a token; a token that is not in the vocabulary is a `ValueError`."""
+        """Return the id of a token; raise a `ValueError` if it is not in the vocabulary."""
         if token not in self._ids:
             raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
         return self._ids[token]
 
     def id_to_token(self, token_id: int) -> str:
-        """The token of an id; an id outside the vocabulary is a `ValueError`."""
+        """Return the token of an id; raise a `ValueError` if it is not in the vocabulary."""
         if not 0 <= token_id < len(self.vocabulary):
             raise ValueError(f"`token_id` must be in [0, {len(self.vocabulary)}). Received: token_id={token_id}")
         return self.vocabulary[token_id]
 
     def tokenize(self, text: str) -> list[str]:
-        """The tokens of a text, without special tokens."""
+        """Return the tokens of a text, without special tokens."""
         return self._engine.encode(_checked(text, "text"), add_special_tokens=False).tokens
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
-        """`[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`, uncut."""
+        """Encode `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`, untruncated."""
         second = None if pair is None else _checked(pair, "pair")
         encoding = self._engine.encode(_checked(text, "text"), second)
         return Encoding(encoding.ids, encoding.type_ids, encoding.tokens, encoding.offsets)
 
     def encode_batch(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Many texts without special tokens: int32 `[tokens]`, all texts end to end, and int64 `[texts]`, tokens each.
+        """Encode texts without special tokens: int32 `[tokens]`, concatenated, and int64 `[texts]`, tokens of each.
 
-        White space parts words, and ASCII punctuation parts of them, whatever stands around: each different part is
-        looked at once only.
+        White space separates words, and ASCII punctuation their parts, in any context: each distinct part is tokenised
+        only once.
         """
         if isinstance(texts, str):
             raise ValueError(f"`texts` must be a list of strings. Received: texts={texts!r}")
@@ -182,13 +182,13 @@ class BertTokenizer:
         return _joined(flat, lengths, word_rows, np.array(counts, dtype="int64"))
 
     def encode_words(self, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode_batch`, but a word of which nothing is left, such as a control character, is `[UNK]`."""
+        """As `encode_batch`, but a word without tokens, such as a control character, becomes `[UNK]`."""
         token_ids, lengths = self.encode_batch(words)
         token_ids = np.insert(token_ids, (np.cumsum(lengths) - lengths)[lengths == 0], self.unk_token_id)
         return token_ids, np.maximum(lengths, 1)
 
     def encode_batch_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `encode_batch`, and int64 `[tokens, 2]`, the characters of its text where each token starts and ends."""
+        """As `encode_batch`, plus int64 `[tokens, 2]`, the start and end of each token in characters of its text."""
         encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
         token_ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), "int32")
         lengths = np.fromiter(map(len, encodings), "int64", len(encodings))
@@ -196,7 +196,7 @@ class BertTokenizer:
         return token_ids, lengths, np.fromiter(bounds, "int64").reshape(-1, 2)
 
     def in_graph(self) -> Any:
-        """The same as TensorFlow operations: an `InGraphTokenizer`, for `tf.data` and exported graphs.
+        """Return an `InGraphTokenizer`, the same in TensorFlow operations, for `tf.data` and exported graphs.
 
         Raises:
             ValueError: tensorflow-text is not installed.
@@ -212,7 +212,7 @@ class BertTokenizer:
         return InGraphTokenizer(self.vocabulary, SPECIAL_TOKENS, self.lowercase, strip_accents, self.split_chinese)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of ids, pieces joined and the space before punctuation removed."""
+        """Convert ids to text, with pieces joined and the space before punctuation removed."""
         ids = [int(token_id) for token_id in token_ids]
         for token_id in ids:
             self.id_to_token(token_id)
@@ -222,7 +222,7 @@ class BertTokenizer:
         return {"vocabulary": self.vocabulary, **self.options()}
 
     def options(self) -> dict[str, Any]:
-        """Everything but the vocabulary."""
+        """Return all arguments except the vocabulary."""
         return {
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
@@ -238,7 +238,7 @@ class BertTokenizer:
 
 
 def _rows(words: list[str]) -> tuple[np.ndarray, list[str]]:
-    """The number of each word among the different ones, int64 `[words]`, and these."""
+    """Return the index of each word among the distinct words, int64 `[words]`, and these."""
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
     return np.fromiter(map(numbers.__getitem__, words), "int64", len(words)), list(numbers)
 
@@ -246,7 +246,7 @@ def _rows(words: list[str]) -> tuple[np.ndarray, list[str]]:
 def _joined(
     values: np.ndarray, lengths: np.ndarray, rows: np.ndarray, counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Some rows of those that lie end to end in `values`, joined, `counts` of them at a time: values and lengths."""
+    """Select `rows` of the concatenated `values`, and join `counts` of them at a time: values and lengths."""
     taken = lengths[rows]
     ends = np.concatenate([[0], np.cumsum(taken)])
     shifts = (np.cumsum(lengths) - lengths)[rows] - ends[:-1]

@@ -1,17 +1,18 @@
-"""Learning a WordPiece vocabulary: the same texts give the same vocabulary, which `tokenizers`' trainer does not."""
+"""Deterministic learning of a WordPiece vocabulary, which the trainer of `tokenizers` does not offer."""
 
 import heapq
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
+from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.text.characters import CHINESE, LONGEST_WORD, character_set
 from keras_bert_zoo.text.languages import smoothed_passes
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
-# As in the learner of tensorflow-text and the trainer of `tokenizers`: text of many scripts has room for words, too.
+# As in tensorflow-text's learner and `tokenizers`' trainer, so that text in many scripts leaves room for words.
 _MOST_CHARACTERS = 1000
-# Words of several languages are counted in fractions of this size: whole numbers add up the same in any order.
+# Words of several languages are counted in units of 1/1000: integers add up the same in any order.
 _FRACTION = 1000
 
 
@@ -20,23 +21,23 @@ def learn_vocabulary(
 ) -> list[str]:
     """Learn the tokens of a `BertTokenizer`.
 
-    Words start as characters; the pair of neighbouring pieces that is seen most often becomes a piece of its own, again
-    and again (Sennrich et al. 2016, section 3.2, with WordPiece's `##`). Of equally frequent pairs the first in
-    alphabetical order wins. Of the characters the 1,000 most frequent count, and of Chinese ones, which are words by
-    themselves, as many more as take half of the room beyond 2,000 tokens; words with others are left out, and so are
-    those of more than 100 characters, which the tokenizer cuts to no pieces.
+    Words start as characters. The most frequent pair of adjacent pieces is repeatedly merged into a new piece (Sennrich
+    et al. 2016, section 3.2, with WordPiece's `##`); ties are resolved alphabetically. The 1,000 most frequent
+    characters are kept, and of Chinese ones, which are words by themselves, the `(vocabulary_size - 2000) // 2` most
+    frequent, too. Words with other characters are ignored, as are those of more than 100 characters, which the
+    tokenizer does not split.
 
     Args:
-        texts: The texts, taken one by one; `read_lines` reads them from files. Those of several languages come as a
-            dict, from the language to its texts: words are then counted as often as the smoothed share of their
-            language asks for, as `prepare` takes its text (google-research/bert, multilingual.md).
-        vocabulary_size: Largest number of tokens. Special tokens come first, then characters, then merged pieces.
-        lowercase: As the tokenizer's.
+        texts: The texts, read one by one; `read_lines` reads them from files. For several languages, a dict from
+            language to texts: word counts are then weighted by the smoothed share of their language, as in `prepare`
+            (google-research/bert, multilingual.md).
+        vocabulary_size: Maximum number of tokens. Special tokens come first, then characters, then merged pieces.
+        lowercase: As in `BertTokenizer`.
 
     Raises:
-        ValueError: `vocabulary_size` has no room for the special tokens and the characters of the texts, or these hold
-            no words.
+        ValueError: `vocabulary_size` is too small for the special tokens and the characters, or there are no words.
     """
+    check_positive_int(vocabulary_size=vocabulary_size)
     for each in texts.values() if isinstance(texts, Mapping) else [texts]:
         if isinstance(each, str):
             raise ValueError("`texts` must be a list of strings. Received: one string")
@@ -91,7 +92,7 @@ def learn_vocabulary(
 
 
 def _count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
-    """How often each word occurs, as the tokenizer splits words."""
+    """Count each word, split as by the tokenizer."""
     from tokenizers import normalizers, pre_tokenizers
 
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -104,7 +105,7 @@ def _count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
 
 
 def _mixed(languages: dict[str, Counter[str]]) -> Counter[str]:
-    """Words of all languages, counted in fractions, for smoothed shares of all words."""
+    """Add up the words of all languages, weighted by smoothed shares, in units of 1/1000."""
     sizes = {language: words.total() for language, words in languages.items()}
     empty = [language for language, size in sizes.items() if not size]
     if empty:

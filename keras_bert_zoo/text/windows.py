@@ -1,4 +1,4 @@
-"""`[CLS] words [SEP]` in as many windows as they need, each word with one place where its label stands."""
+"""`[CLS] words [SEP]` in as many windows as needed, with one position for the label of each word."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -9,23 +9,23 @@ from keras_bert_zoo.text.packing import Arrays
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 from keras_bert_zoo.text.words import Words
 
-# What transformers and PyTorch's cross-entropy give tokens that have no label.
+# The label of unlabelled tokens in transformers and PyTorch's cross-entropy.
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class WordWindows:
-    """Examples in windows of tokens; one that fits is one window, else they overlap by half.
+    """Examples in windows of tokens; an example that fits is one window, longer ones overlap by half.
 
     Attributes:
         words: The words.
         token_ids: int32 `[tokens of all words]`.
         starts: int64 `[windows]`, the first token of each.
-        lengths: int64 `[windows]`, tokens each, special ones counted.
-        examples: int64 `[windows]`, the example that each is of.
-        word_windows: int64 `[words of all examples]`, the window in which the word has most context.
-        word_positions: int64 `[words of all examples]`, where its first token stands there.
-        special_ids: Those of `[CLS]`, `[SEP]` and `[PAD]`.
+        lengths: int64 `[windows]`, tokens of each, including special tokens.
+        examples: int64 `[windows]`, the example of each.
+        word_windows: int64 `[words of all examples]`, the window in which the word has the most context.
+        word_positions: int64 `[words of all examples]`, the position of its first token in that window.
+        special_ids: The ids of `[CLS]`, `[SEP]` and `[PAD]`.
     """
 
     words: Words
@@ -38,7 +38,7 @@ class WordWindows:
     special_ids: tuple[int, int, int]
 
     def take(self, indices: np.ndarray, length: int) -> Arrays:
-        """`token_ids`, `segment_ids` and `padding_mask`, int32 `[len(indices), length]`."""
+        """Return `token_ids`, `segment_ids` and `padding_mask`, int32 `[len(indices), length]`."""
         steps, lengths = np.arange(length), self.lengths[indices, None]
         source = np.clip(self.starts[indices, None] + steps - 1, 0, len(self.token_ids) - 1)
         begin, end, pad = self.special_ids
@@ -47,17 +47,17 @@ class WordWindows:
         return {"token_ids": ids.astype("int32"), "segment_ids": np.zeros_like(mask), "padding_mask": mask}
 
     def lay(self, labels: np.ndarray) -> np.ndarray:
-        """One label a word as int32 `[windows, longest]`: at the word's first token, else `IGNORED`."""
+        """Place one label per word in int32 `[windows, longest]`: at its first token, with `IGNORED` elsewhere."""
         rows = np.full((len(self.lengths), self.lengths.max(initial=0)), IGNORED, dtype="int32")
         rows[self.word_windows, self.word_positions] = labels
         return rows
 
 
 def pack_words(tokenizer: BertTokenizer, words: Words, sequence_length: int) -> WordWindows:
-    """Tokenise each word on its own and lay windows of at most `sequence_length` tokens.
+    """Tokenise each word on its own and form windows of at most `sequence_length` tokens.
 
-    A word of which the tokenizer leaves nothing is `[UNK]`, as every word has a label. Of a word that fills a window
-    alone the tokens that fit are kept: the first is the one that counts.
+    A word without tokens becomes `[UNK]`, as every word has a label. A word that does not fit into a window is
+    truncated, as only its first token is labelled.
     """
     budget = sequence_length - 2
     token_ids, counts = tokenizer.encode_words(chain.from_iterable(words.examples))
@@ -90,7 +90,7 @@ def pack_words(tokenizer: BertTokenizer, words: Words, sequence_length: int) -> 
 
 
 def _windows(bounds: np.ndarray, budget: int) -> list[tuple[int, int]]:
-    """First word, and the word after the last, of each window; `bounds` is where each word begins, and the end."""
+    """Return each window's first word, and the one after its last; `bounds` is where words start, and the end."""
     count = len(bounds) - 1
     if bounds[-1] - bounds[0] <= budget:
         return [(0, count)]
@@ -105,7 +105,7 @@ def _windows(bounds: np.ndarray, budget: int) -> list[tuple[int, int]]:
 
 
 def _most_context(bounds: np.ndarray, windows: list[tuple[int, int]]) -> np.ndarray:
-    """For each word the window where the smaller of its contexts, left and right, is largest; the first of equals."""
+    """Return, for each word, the first window where the smaller of its left and right contexts is largest."""
     best = np.full(len(bounds) - 1, -1)
     chosen = np.zeros(len(bounds) - 1, "int64")
     for number, (first, last) in enumerate(windows):

@@ -1,7 +1,6 @@
-"""Words as a tagger takes them, whatever they came as: sentences, documents of sentences, or raw text."""
+"""Words for a tagger, from sentences, documents of sentences, or raw text."""
 
 import reprlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, character_set
-from keras_bert_zoo.text.texts import is_series, split_texts
+from keras_bert_zoo.text.texts import is_list, split_texts
 
 _EXPECTED = (
     "`x` must be a list of sentences, each a list of words, a list of documents, each a list of sentences, or texts"
@@ -25,9 +24,9 @@ class Words:
     """The words of all examples.
 
     Attributes:
-        examples: The words of each; those of a document's sentences are one after another.
+        examples: The words of each; a document's sentences are concatenated.
         sentences: For documents the number of words of each sentence, else None.
-        offsets: For raw text where each word begins and ends in it, else None.
+        offsets: For raw text the start and end of each word, else None.
         texts: The raw texts, else None.
     """
 
@@ -37,25 +36,25 @@ class Words:
     texts: list[str] | None = None
 
     def split(self, rows: Any) -> list[Any]:
-        """Something with a row a word, parted as the words came: by sentences, or by documents and sentences."""
+        """Split rows, one per word, as the words were given: by sentences, or by documents and sentences."""
         parts = _cut(rows, [len(example) for example in self.examples])
         if self.sentences is None:
             return parts
         return [_cut(part, lengths) for part, lengths in zip(parts, self.sentences, strict=True)]
 
     def by_sentence(self, rows: Any) -> list[Any]:
-        """The same parted by sentences only."""
+        """Split rows by sentences only."""
         parts = self.split(rows)
         return parts if self.sentences is None else list(chain.from_iterable(parts))
 
 
 def is_words(x: Any) -> bool:
-    """Whether `x` is meant as words or raw text at hand: any sequence that is no tuple."""
+    """Whether `x` is meant as in-memory words or raw text: any sequence except a tuple."""
     return isinstance(x, str) or _is_list(x)
 
 
 def read_words(x: Any) -> Words:
-    """Sentences, documents or texts as `Words`.
+    """Convert sentences, documents or texts to `Words`.
 
     Raises:
         ValueError: `x` is something else, or mixes them.
@@ -79,10 +78,10 @@ def read_words(x: Any) -> Words:
 
 
 def split_text(text: str) -> list[Span]:
-    """Where the words of a text begin and end.
+    """Return the start and end of each word of a text.
 
-    White space parts words, punctuation at a word's edges stands alone, and so does a CJK character; an apostrophe
-    begins a word (`Clinton's` -> `Clinton`, `'s`). What is inside a word stays: `U.S.` -> `U.S`, `.`.
+    White space separates words. Punctuation at a word's edges and CJK characters are words of their own. An apostrophe
+    starts a word (`Clinton's` -> `Clinton`, `'s`). Other punctuation inside a word stays: `U.S.` -> `U.S`, `.`.
     """
     spans: list[Span] = []
     start = 0
@@ -97,7 +96,7 @@ def split_text(text: str) -> list[Span]:
 
 
 def _trimmed(text: str, start: int, end: int) -> list[Span]:
-    """A run of characters without white space as words."""
+    """Split a run of characters without white space into words."""
     a, b = start, end
     punctuation = character_set(PUNCTUATION)
     while a < b and text[a] in punctuation:
@@ -110,10 +109,10 @@ def _trimmed(text: str, start: int, end: int) -> list[Span]:
 
 
 def flat_tags(words: Words, y: Any) -> list[Any]:
-    """The tags of all words, one after another, from `y` as it belongs to the words.
+    """Return the tags of all words, one after another, from `y` in the form of the words.
 
     Raises:
-        ValueError: `y` is not of the words' form.
+        ValueError: `y` does not have the form of the words.
     """
     rows = _tag_rows(y, len(words.examples), "y")
     if words.offsets is not None:
@@ -129,7 +128,7 @@ def flat_tags(words: Words, y: Any) -> list[Any]:
 
 
 def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
-    """`(start, end, label)` in characters as a BIO tag a word."""
+    """Convert `(start, end, label)` in characters to one BIO tag per word."""
     assert words.offsets is not None
     offsets = words.offsets[i]
     starts, ends = ({bounds[side]: k for k, bounds in enumerate(offsets)} for side in (0, 1))
@@ -152,7 +151,7 @@ def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
 def _sentence(row: Any, name: str) -> list[str]:
     if not _is_list(row):
         raise ValueError(f"{_EXPECTED}. Received: {name} of type {type(row).__name__}")
-    words = list(row)  # A column's first row need not be number 0.
+    words = list(row)  # A column's first row need not have index 0.
     if words and _is_list(words[0]):
         raise ValueError(f"{_EXPECTED}. Received: {name}[0] of type {type(words[0]).__name__}")
     return split_texts(words, name)[0] if words else []
@@ -167,9 +166,7 @@ def _tag_rows(y: Any, count: int, name: str) -> list[Any]:
 
 
 def _is_list(x: Any) -> bool:
-    if isinstance(x, (str, bytes, dict, tuple)):
-        return False
-    return isinstance(x, Sequence) or is_series(x) or (isinstance(x, np.ndarray) and x.ndim > 0)
+    return is_list(x) and not isinstance(x, tuple)
 
 
 def _cut(rows: Any, lengths: list[int]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What `fit` needs beside a model."""
+"""What `fit` needs besides a model."""
 
 from keras_bert_zoo.training.adamw import AdamW as AdamW
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy as TokenCrossentropy

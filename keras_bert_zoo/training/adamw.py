@@ -8,15 +8,15 @@ from keras import ops
 
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
-# On PyTorch `keras.optimizers.AdamW(...)` makes a subclass that updates all variables in one call. Deriving from what
-# it makes keeps that; elsewhere this is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created,
-# which would start the backend before its devices could be configured.
+# On PyTorch `keras.optimizers.AdamW(...)` creates a subclass that updates all variables in one call. Deriving from that
+# class keeps this; elsewhere it is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created, which
+# would start the backend before its devices can be configured.
 _KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
 
 @dataclass
 class _Grouped:
-    """No list, which Keras would look through for variables."""
+    """Not a list, which Keras would search for variables."""
 
     variables: Any
     first: Any
@@ -27,10 +27,9 @@ class _Grouped:
 class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
     """The AdamW that BERT was trained with (google-research/bert, optimization.py; Devlin et al. 2019, A.2).
 
-    It differs from `keras.optimizers.AdamW` in three ways: moments are not bias-corrected, weight decay leaves biases
-    and LayerNorm alone, and gradients are clipped to a global norm of 1. On several replicas that is the norm of the
-    summed gradient, and `gradient_accumulation_steps`, which Keras describes, works there, too; a schedule counts
-    updates.
+    It differs from `keras.optimizers.AdamW` in three ways: moments are not bias-corrected, weight decay excludes biases
+    and LayerNorm, and gradients are clipped to a global norm of 1. On several replicas that is the norm of the summed
+    gradient. `gradient_accumulation_steps`, which Keras describes, works there, too. A schedule counts updates.
 
     Args:
         learning_rate: A float or a schedule.
@@ -39,8 +38,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
         global_clipnorm: Largest global norm of the gradients.
-        bias_correction: True corrects the moments, as Kingma and Ba 2015 do at the end of section 2, and as Keras does:
-            PyTorch's AdamW, which transformers uses, adds epsilon after the correction and not before.
+        bias_correction: If True, correct the moments as Kingma and Ba 2015 do at the end of section 2, and as Keras
+            does. PyTorch's AdamW, which transformers uses, adds epsilon after the correction, not before it.
     """
 
     _grouped: _Grouped | None = None
@@ -69,8 +68,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         )
         self.bias_correction = bias_correction
 
-    # TensorFlow and PyTorch have the formula in kernels of their own: one pass over memory, in place of a dozen that
-    # Keras makes on the one and some thirty on the other.
+    # TensorFlow and PyTorch have kernels for the formula, which make one pass over memory. Keras makes a dozen on
+    # TensorFlow and some thirty on PyTorch.
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         rate = ops.cast(learning_rate, "float32")
@@ -83,7 +82,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         super()._backend_update_step(grads, trainable_variables, rate)
 
     def _correction(self) -> Any:
-        """What bias correction multiplies the rate by."""
+        """Factor that bias correction applies to the learning rate."""
         first, second = self._corrections()
         return ops.sqrt(second) / first
 
@@ -91,11 +90,11 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         return keras.backend.backend() == backend and not self.amsgrad
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        # PyTorch's kernel multiplies decay by the rate that it is given, which is not the schedule's where that is
-        # corrected. On TensorFlow decay is part of the step.
+        # PyTorch's kernel multiplies decay by the rate that it gets, which with bias correction is not the schedule's.
+        # On TensorFlow decay is part of the step.
         by_kernel = self._updates_in("torch") and not self.bias_correction
         by_keras = not (by_kernel or self._updates_in("tensorflow"))
-        if by_keras and any(map(self._use_weight_decay, variables)):  # PyTorch's own takes no empty list.
+        if by_keras and any(map(self._use_weight_decay, variables)):  # PyTorch's own accepts no empty list.
             super()._apply_weight_decay(variables)
 
     def _update_in_torch(self, grads: Any, variables: Any, rate: Any) -> None:
@@ -105,11 +104,11 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         from keras_bert_zoo.torch_sending import numbers_left_alone
 
         decay = 0.0 if self.bias_correction else self.weight_decay or 0.0
-        # The kernel corrects the moments for the number of steps; after so many there is nothing to correct.
+        # The kernel corrects the moments by the number of steps; after so many the correction is 1.
         steps = torch.full((), 1e9, dtype=torch.float32, device=rate.device)
         for is_decayed, places, values, momentums, velocities in self._groups(variables):
             with torch.no_grad(), numbers_left_alone():
-                for value in values:  # The kernel walks through memory, whatever the order of the dimensions there.
+                for value in values:  # The kernel ignores the order of dimensions in memory.
                     if not value.is_contiguous():
                         value.data = value.data.contiguous()
                 adamw(
@@ -130,9 +129,9 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
                 )
 
     def _groups(self, variables: Any) -> Any:
-        """Those with decay and those without: places in the list, values and moments, all of which change in place.
+        """Return, with and without decay, indices in the list, values and moments, all of which change in place.
 
-        Made once for a list of variables: a look at each takes 10 us, and there are two hundred.
+        They are cached for a list of variables: a lookup takes 10 us for each of two hundred.
         """
         first = variables[0].value if variables else None  # Another tensor within `stateless_apply`.
         before = self._grouped
@@ -158,8 +157,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         import tensorflow as tf
 
         if self.weight_decay and self._use_weight_decay(variable):
-            # Keras multiplies the variable twice, each time an array as large as it. One product with 1 - decay
-            # would be quicker still, but that number is rounded for all weights alike, by a fifth where decay is 1e-7.
+            # Keras multiplies the variable twice, each time into an array of its size. One product with 1 - decay would
+            # be faster still, but it rounds decay for all weights alike, by a fifth where it is 1e-7.
             variable.assign_sub(variable * tf.cast(self.weight_decay * self.learning_rate, variable.dtype))
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, variable.dtype)

@@ -1,4 +1,4 @@
-"""What a step of pre-training needs of a device: memory, bytes on the network, seconds. Its FLOPs are in `speed.py`."""
+"""What a pre-training step takes on a device: memory, network traffic, seconds. Its FLOPs are in `speed.py`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +7,13 @@ from keras_bert_zoo.training.devices import Device
 from keras_bert_zoo.training.speed import training_flops
 
 _WEIGHT = 4  # Bytes of a weight, of its gradient, and of each of Adam's or LAMB's two moments.
-# Tokens a second, masks drawn, of one process on a core of an AMD EPYC (`benchmarks/scaling.py --only corpus`).
+# Tokens per second, masking included, of one process on a core of an AMD EPYC (`benchmarks/scaling.py --only corpus`).
 _HOST_TOKENS = 13_000_000
 PARTS = ("compute", "memory", "network", "host")
 
 
 def parameters(architecture: dict[str, Any]) -> int:
-    """Weights of `BertPretrainer` over a backbone of this `BertBackbone.architecture`."""
+    """Return the number of weights of a `BertPretrainer` with this `BertBackbone.architecture`."""
     width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
     tokens = architecture["vocabulary_size"]
     rows = tokens + architecture["max_sequence_length"] + architecture["num_segments"] + 2
@@ -32,20 +32,20 @@ def activation_bytes(
     rematerialise: bool = False,
     fused: bool = False,
 ) -> float:
-    """Bytes that the forward pass of one example keeps for its gradient.
+    """Return the bytes that the forward pass of one example keeps for its gradient.
 
-    What a block keeps is counted as in Korthikanti et al. 2022, section 4.1, but softmax and LayerNorm take float32
-    here. A fused kernel of attention keeps no probabilities; it runs where none are dropped out, or the device has one
-    that drops them out itself. Past its queries, keys and values the last block is there for [CLS] and the masked
-    tokens alone, without a fused kernel; of a causal one it is there for all.
-    PyTorch was seen to keep 1.0 to 1.2 times as much, XLA on a CPU to ask for 1.8 to 2.2 times as much.
+    A block counts as in Korthikanti et al. 2022, section 4.1, but with softmax and LayerNorm in float32. A fused
+    attention kernel keeps no probabilities; it runs where none are dropped, or where the device's kernel has dropout.
+    Past its queries, keys and values, the last block computes only [CLS] and the masked tokens, without a fused kernel;
+    if it is causal, it computes all tokens. PyTorch was measured to keep 1.0 to 1.2 times as much, and XLA on a CPU to
+    request 1.8 to 2.2 times as much.
 
     Args:
         architecture: `BertBackbone.architecture`.
-        length: Tokens.
-        predictions: Masked tokens.
-        precision: Bytes of a number in a matrix product.
-        rematerialise: Keep each block's input only, and one block whole, while it is computed again.
+        length: Number of tokens.
+        predictions: Number of masked tokens.
+        precision: Bytes of a number in a matmul.
+        rematerialise: Keep only each block's input, and one whole block while it is recomputed.
         fused: Whether the device has a fused attention with dropout.
     """
     width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
@@ -62,26 +62,26 @@ def activation_bytes(
 
 
 def all_reduce_bytes(architecture: dict[str, Any], devices: int) -> float:
-    """Bytes that each device sends in a step: a ring's all-reduce of the float32 gradients (Patarasuk & Yuan 2009)."""
+    """Return the bytes that each device sends: a ring all-reduce of float32 gradients (Patarasuk & Yuan 2009)."""
     return 2 * (devices - 1) / devices * _WEIGHT * parameters(architecture)
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """A step, of which each device takes the same part.
+    """Cost of a step that is split evenly among devices.
 
     Attributes:
-        flops: Of the whole batch; what rematerialisation computes again is not counted.
-        weights: Bytes of weights, gradients, moments and the weights' copy in half precision, on each device.
-        activations: Bytes that are kept of the examples that are worked on at once, on each device.
-        devices: Those that work on it.
-        share: Examples of a batch that each device has.
-        examples: Those that it works on at once, so that they fit into its memory.
+        flops: FLOPs of the whole batch, without those that rematerialisation repeats.
+        weights: Bytes of weights, gradients, moments and the half-precision copy of the weights, per device.
+        activations: Bytes kept of the examples that are processed at once, per device.
+        devices: Number of devices.
+        share: Examples of a batch per device.
+        examples: Examples that a device processes at once, so that they fit into its memory.
         sent: Bytes that each device sends.
-        compute: Seconds of the matrix products, at the share of the peak that was measured.
+        compute: Seconds of the matmuls, at the measured share of the peak.
         memory: Seconds in which the update reads and writes weights, gradients and moments.
         network: Seconds of the all-reduce.
-        host: Seconds in which the hosts make a batch, beside the rest.
+        host: Seconds in which the hosts make a batch, in parallel to the rest.
     """
 
     flops: float
@@ -98,12 +98,12 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        """Nothing overlaps but the hosts' work."""
+        """Total seconds, where only the hosts' work overlaps."""
         return max(self.compute + self.memory + self.network, self.host)
 
     @property
     def bound(self) -> str:
-        """What takes the longest: `"compute"`, `"memory"`, `"network"` or `"host"`."""
+        """The part that takes longest: `"compute"`, `"memory"`, `"network"` or `"host"`."""
         return max(PARTS, key=lambda name: getattr(self, name))
 
 
@@ -117,7 +117,7 @@ def step_cost(
     efficiency: float,
     rematerialise: bool = False,
 ) -> StepCost:
-    """A step of data-parallel pre-training; the names are those of `keras_bert_zoo.pretraining.estimate`."""
+    """Return the cost of a data-parallel pre-training step; names are as in `keras_bert_zoo.pretraining.estimate`."""
     count = parameters(architecture)
     share = batch_size // devices
     copy = 0 if device.precision == _WEIGHT else device.precision
@@ -132,11 +132,11 @@ def step_cost(
                 f"The weights and one example must fit into {device.memory / 1e9:.0f} GB. "
                 f"Received: a model that needs {(weights + each) / 1e9:.1f} GB at length {length}"
             )
-        examples = -(-share // -(-share // fit))  # In parts of one size.
+        examples = -(-share // -(-share // fit))  # In parts of equal size.
     flops = batch_size * training_flops(architecture, length, predictions)
     again = batch_size * training_flops({**architecture, "pooler": False}, length) / 3 if rematerialise else 0
-    # Read: the gradient for its norm, and gradient, weight and moments; written: weight and moments, and the weight's
-    # copy in half precision, of which it is read once more.
+    # Reads are the gradient for its norm, then gradient, weight and moments. Writes are weight and moments, and the
+    # weight's copy in half precision, for which the weight is read again.
     update = (8 * _WEIGHT + (_WEIGHT + copy if copy else 0)) * count / device.bandwidth
     hosts = -(-devices // device.hosted)
     return StepCost(
@@ -155,7 +155,7 @@ def step_cost(
 
 
 def _all_reduce_seconds(size: float, device: Device, devices: int) -> float:
-    """Within the groups, then each device its part with those of the other groups; no latency."""
+    """Seconds within the groups, then of each device's part between the groups; without latency."""
     group = min(device.group, devices)
     groups = -(-devices // group)
     within = 2 * (group - 1) / group * size / device.link

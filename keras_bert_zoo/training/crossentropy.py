@@ -10,10 +10,10 @@ from keras import ops
 class TokenCrossentropy(keras.losses.Loss):
     """Sparse categorical cross-entropy of logits `[batch, predictions, classes]` and integers `[batch, predictions]`.
 
-    Or of one prediction an example, without the second dimension. It is Keras' on one long row of predictions: of
-    several rows Keras brings the classes to the second axis on PyTorch, and over a whole vocabulary that copy, and a
-    softmax across memory in place of along it, take most of the time. PyTorch and TensorFlow have one fused operation
-    for it and its gradient, `jax_crossentropy` says what JAX has: no array of one-hot targets is made.
+    Without the second dimension, there is one prediction per example. It is Keras' loss on predictions flattened to one
+    row: with several rows Keras moves the classes to the second axis on PyTorch. Over a whole vocabulary this copy, and
+    a softmax over a strided axis, take most of the time. No one-hot targets are made: PyTorch and TensorFlow have one
+    fused operation for the loss and its gradient; for JAX see `jax_crossentropy`.
     """
 
     def __init__(self, name: str = "token_crossentropy", **kwargs: Any) -> None:

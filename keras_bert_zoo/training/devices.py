@@ -1,4 +1,4 @@
-"""What the vendors say of their devices, and what others have measured on them."""
+"""Vendors' data of their devices, and what was measured on them."""
 
 import re
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ class Device:
     """An accelerator, a chip of a TPU, or a machine without one.
 
     Attributes:
-        peak: FLOP/s at dense matrix products in half precision, float32 for a CPU.
-        memory: Bytes.
-        bandwidth: Bytes a second from and to that memory.
-        link: Bytes a second that a device sends within its group; of a TPU those of a pod's all-reduce.
-        group: Devices that are linked so: a machine of GPUs, a pod of TPUs.
-        network: Bytes a second that a device sends to other groups, its share of the machine's adapters.
-        hosted: Devices that one host feeds.
-        measured: Share of the peak that the products of BERT's training step reached with enough examples on each
-            device, update and all-reduce apart; None where nobody is known to have measured it.
-        driver: Part of the name that the driver gives it.
-        fused: Whether attention is fused there with its dropout, so that no probabilities are kept.
-        precision: Bytes of a number in a matrix product.
+        peak: FLOP/s of dense matmuls in half precision, float32 for a CPU.
+        memory: Bytes of memory.
+        bandwidth: Bytes per second from and to that memory.
+        link: Bytes per second that a device sends within its group; for a TPU those of a pod's all-reduce.
+        group: Devices with such links: a machine of GPUs, a pod of TPUs.
+        network: Bytes per second that a device sends to other groups, its share of the machine's adapters.
+        hosted: Devices per host.
+        measured: Share of the peak that the matmuls of BERT's training step reached with enough examples per device,
+            without update and all-reduce; None if no measurement is known.
+        driver: Part of the name that the driver reports.
+        fused: Whether attention is fused with its dropout, so that no probabilities are kept.
+        precision: Bytes of a number in a matmul.
     """
 
     peak: float
@@ -36,18 +36,18 @@ class Device:
     precision: int = 2
 
 
-# NVIDIA's data sheets: SXM boards, NVLink's bytes one way, half of what is printed. Eight to a machine as in the DGX,
-# whose user guides have the adapters: A100 8 x 200 Gb/s, H100 and H200 8 x 400, DGX-1 4 x 100; L4 and T4 on PCIe, 100
-# Gb/s for eight as in AWS' g6.48xlarge and g4dn.metal. Google's pages of Cloud TPU v3 to v6e: memory, hosts, a pod's
-# all-reduce bandwidth divided by its chips; v5p, where there is none, the interconnect's, and its largest job of 6,144.
+# NVIDIA's data sheets: SXM boards, NVLink's bytes in one direction, half of what is printed. Eight GPUs per machine as
+# in the DGX, whose user guides list the adapters: A100 8 x 200 Gb/s, H100 and H200 8 x 400, DGX-1 4 x 100. L4 and T4
+# are on PCIe, with 100 Gb/s for eight as in AWS' g6.48xlarge and g4dn.metal. Google's pages on Cloud TPU v3 to v6e:
+# memory, hosts, a pod's all-reduce bandwidth divided by its chips. For v5p, which states none, the interconnect's
+# bandwidth, and its largest job of 6,144 chips.
 #
-# What was measured: BERT-large at length 128 in NVIDIA's DeepLearningExamples, 580 sequences/s on an A100 (PyTorch)
-# and 206 on a V100 (TensorFlow 2 with XLA); 844 on an H100 in MLPerf at up to 512, where half is padding that is
-# skipped (Krell et al. 2021). 81.4 hours of the paper's schedule at a batch of 512 on 16 chips of TPU v3 (You et al.
-# 2019, table 1). Our BERT base at length 128: on an H200 4,898 sequences/s with JAX (benchmarks/results/
-# gpu_pretraining.json); on two cores with AVX-512, whose matrix products reach 1.95e11 FLOP/s, 2.35 with PyTorch in
-# float32 (benchmarks/results/pretraining_step.json). The cores' bandwidths, of memory and a network of 10 Gb/s, are
-# guesses.
+# Measurements: BERT-large at length 128 in NVIDIA's DeepLearningExamples, 580 sequences/s on an A100 (PyTorch) and 206
+# on a V100 (TensorFlow 2 with XLA); 844 on an H100 in MLPerf at up to 512, where half is padding that is skipped (Krell
+# et al. 2021). 81.4 hours for the paper's schedule at a batch size of 512 on 16 chips of TPU v3 (You et al. 2019, table
+# 1). Our BERT base at length 128: on an H200 4,898 sequences/s with JAX (benchmarks/results/gpu_pretraining.json); on
+# two cores with AVX-512, whose matmuls reach 1.95e11 FLOP/s, 2.35 with PyTorch in float32 (benchmarks/results/
+# pretraining_step.json). The cores' bandwidths, of memory and a network of 10 Gb/s, are guesses.
 DEVICES = {
     "h200": Device(989e12, 141e9, 4.8e12, 450e9, 8, 50e9, 8, 0.35, "H200", fused=True),
     "h100": Device(989e12, 80e9, 3.35e12, 450e9, 8, 50e9, 8, 0.42, "H100", fused=True),
@@ -55,7 +55,7 @@ DEVICES = {
     "v100": Device(125e12, 32e9, 0.9e12, 150e9, 8, 6.25e9, 8, 0.40, "V100", fused=True),
     "l4": Device(121e12, 24e9, 0.3e12, 32e9, 8, 1.56e9, 8, driver="L4", fused=True),
     "t4": Device(65e12, 16e9, 0.32e12, 16e9, 8, 1.56e9, 8, driver="T4", fused=True),
-    # A chip of v3 is two devices to its driver, whose name must not find the peak of both.
+    # The driver shows a v3 chip as two devices, whose name must not lead to the peak of both.
     "tpu_v3": Device(123e12, 34.4e9, 0.9e12, 332e9, 1024, 3.1e9, 4, 0.306),
     "tpu_v4": Device(275e12, 34.4e9, 1.2e12, 269e9, 4096, 3.1e9, 4, driver="TPU v4"),
     "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5 lite"),
@@ -64,13 +64,13 @@ DEVICES = {
     "cpu": Device(1.95e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.89, precision=4),
 }
 
-# NVIDIA's data sheets of boards with the names of others, fewer cores or less power.
+# NVIDIA's data sheets of boards with fewer cores or less power whose names contain those of others.
 _OTHER_BOARDS = {"H200 NVL": 835e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "V100-PCIE": 112e12}
 
 
 def peak_of(name: str) -> float | None:
-    """FLOP/s in half precision of the accelerator that its driver names so; None where it is not known."""
+    """Return the half-precision FLOP/s of the accelerator with this driver name, or None if unknown."""
     peaks = _OTHER_BOARDS | {each.driver: each.peak for each in DEVICES.values() if each.driver}
     known = (peak for driver, peak in peaks.items() if re.search(rf"\b{re.escape(driver)}\b", name))
-    # A part of a card (MIG) has the card's name before its own.
+    # The name of a part of a GPU (MIG) begins with the GPU's name.
     return None if re.search(r"\bMIG\b", name) else next(known, None)

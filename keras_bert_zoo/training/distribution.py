@@ -1,4 +1,4 @@
-"""One name for each way to spread training over devices."""
+"""Named strategies to distribute training over devices."""
 
 import math
 import os
@@ -8,11 +8,11 @@ from typing import Any
 
 import keras
 
-# Which dimension of a weight the model-parallel devices divide (Shoeybi et al. 2019, section 3): the columns of a
-# sub-layer's first product and the rows of its second, so that they meet once a sub-layer, and the vocabulary. The
-# rest stands whole on each device. The columns of `qkv` are divided as they lie, across query, key and value: its
-# memory and its product are, and the heads are dealt out after it; where a classifier's last block takes it apart, XLA
-# moves what belongs together.
+# The dimension of a weight that is divided among model-parallel devices (Shoeybi et al. 2019, section 3): the columns
+# of a sub-layer's first matmul and the rows of its second, so that devices communicate once per sub-layer, and the
+# vocabulary. Other weights are replicated. The columns of `qkv` are divided as stored, across query, key and value.
+# This divides its memory and its matmul, and the heads are distributed after it. Where a classifier's last block splits
+# it, XLA moves what belongs together.
 LAYOUT: dict[str, tuple[str | None, ...]] = {
     r".*token_embedding/embeddings": ("model", None),
     r".*mlm_bias/bias": ("model",),
@@ -30,15 +30,15 @@ _NAMES = {
 
 
 def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
-    """A scope in which a model is built and trained on many devices.
+    """Return a scope in which a model is built and trained on many devices.
 
-    Every batch is split among the devices, and the weights come out as one device would have trained them.
+    Every batch is split among the devices, and the weights become those that one device would have trained.
 
     Args:
         strategy: On TensorFlow
 
             - `"tpu"`, the TPU of this machine, or `"tpu:<name>"`, one by its name or `grpc://` address;
-            - `"mirrored"`, every GPU of this machine, or where there is none every logical CPU;
+            - `"mirrored"`, every GPU of this machine, or every logical CPU if there is none;
             - `"multi_worker"`, the machines that the environment variable `TF_CONFIG` lists, each of which runs this
               program;
 
@@ -46,12 +46,12 @@ def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
 
             - `"data_parallel"`, every device, each with all weights;
             - `"model_parallel"`, every device, each with its share of the large weights, or
-              `"model_parallel:<devices>"`, shares among so many devices, and batches split among groups of those;
+              `"model_parallel:<devices>"`, shares among this many devices, and batches split among groups of them;
 
             and on each backend None, which changes nothing.
 
     Raises:
-        ValueError: The backend has no strategy of this name, or what it asks for is not there.
+        ValueError: The backend has no strategy of this name, or the devices it needs are missing.
 
     Example:
 
@@ -77,19 +77,19 @@ def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
 
 
 def is_multi_worker(strategy: Any) -> bool:
-    """Whether this process is one of several that train one model, each a part of every batch (on TensorFlow)."""
+    """Whether this process is one of several that train one model on parts of each batch (on TensorFlow)."""
     return bool(strategy.extended._in_multi_worker_mode())
 
 
 def is_tpu(strategy: Any) -> bool:
-    """Whether each shape compiles a program for TPUs (on TensorFlow)."""
+    """Whether the strategy is for TPUs, for which each shape compiles a program (on TensorFlow)."""
     import tensorflow as tf
 
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def sum_over_workers(value: int, strategy: Any) -> int:
-    """The sum over all devices of the number that their worker has; all workers must ask."""
+    """Return the sum over all devices of their worker's value; all workers must call this."""
     import tensorflow as tf
 
     numbers = tf.function(lambda: strategy.run(lambda: tf.constant(value, "int64")))()
@@ -97,7 +97,7 @@ def sum_over_workers(value: int, strategy: Any) -> int:
 
 
 def differs_among_workers(value: int) -> bool:
-    """Whether other workers have another number; asked in the scope of `distribute`, by all of them."""
+    """Whether other workers have another value; all must call this, in the scope of `distribute`."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -107,7 +107,7 @@ def differs_among_workers(value: int) -> bool:
 
 
 def is_chief() -> bool:
-    """Whether it is for this process to write files; asked in the scope of `distribute`."""
+    """Whether this process is the one to write files; call this in the scope of `distribute`."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -120,7 +120,7 @@ def is_chief() -> bool:
 
 
 def replicas(model: keras.Model) -> int:
-    """Into how many parts a batch is split."""
+    """Return the number of parts into which a batch is split."""
     if keras.backend.backend() == "tensorflow":
         return model.distribute_strategy.num_replicas_in_sync
     distribution = keras.distribution.distribution()
@@ -132,14 +132,14 @@ def replicas(model: keras.Model) -> int:
 
 
 def device_count(model: keras.Model) -> int:
-    """How many devices work on a step, those that share a copy of the model counted."""
+    """Return the number of devices that work on a step, including those that share a copy of the model."""
     if keras.backend.backend() == "tensorflow" or keras.distribution.distribution() is None:
         return replicas(model)
     return math.prod(keras.distribution.distribution().device_mesh.shape)
 
 
-# --- TensorFlow: one strategy a process and name. A second one would number its reductions from the start again, which
-# TensorFlow takes for those of the first, and would start a TPU anew.
+# --- TensorFlow: one strategy per process and name. A second one would number its reductions from the start, which
+# TensorFlow would mistake for those of the first, and would restart a TPU.
 
 
 @cache
@@ -150,7 +150,7 @@ def _mirrored() -> Any:
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
-@cache  # Also, a process joins its cluster once, and before TensorFlow has done anything else.
+@cache  # Also, a process can join its cluster only once, before TensorFlow does anything else.
 def _multi_worker() -> Any:
     import tensorflow as tf
 
@@ -203,7 +203,7 @@ def _model_parallel(strategy: str, shares: str) -> Any:
 
 
 class _WhereItDivides(keras.distribution.ModelParallel):
-    """`ModelParallel` that leaves a weight whole which the devices do not divide, such as 30,522 tokens among four."""
+    """`ModelParallel` that replicates a weight if the devices do not divide it, such as 30,522 tokens among four."""
 
     def get_variable_layout(self, variable: Any) -> Any:
         layout = super().get_variable_layout(variable)

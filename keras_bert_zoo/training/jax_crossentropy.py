@@ -1,17 +1,17 @@
-"""Cross-entropy of many classes whose gradient keeps the logits alone; imported on JAX alone."""
+"""Cross-entropy over many classes that keeps only the logits for its gradient; imported on JAX only."""
 
 import jax
 import jax.numpy as jnp
 
 
 def crossentropy(labels: jax.Array, logits: jax.Array) -> jax.Array:
-    """-log softmax(logits)[label], in float32 at least, and 0 for a label that is no class.
+    """-log softmax(logits)[label], in float32 at least, and 0 for a label that is not a class.
 
-    Left to itself JAX takes the exponentials of the sum for the gradient too, and XLA writes them to memory in
-    float32: of 5,120 predictions of 30,592 words 0.6 GB a step.
+    By default JAX reuses the exponentials of the sum for the gradient, and XLA writes them to memory in float32:
+    0.6 GB per step for 5,120 predictions over 30,592 tokens.
 
     Args:
-        labels: Whole numbers `[predictions]`.
+        labels: Integers `[predictions]`.
         logits: `[predictions, classes]`.
 
     Returns:
@@ -27,7 +27,7 @@ def crossentropy(labels: jax.Array, logits: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _log_sum_exp(values: jax.Array) -> jax.Array:
-    """Of rows whose largest value is 0."""
+    """Log-sum-exp of rows whose largest value is 0."""
     return jnp.log(jnp.exp(values).sum(-1))
 
 

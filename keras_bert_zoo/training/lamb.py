@@ -10,18 +10,18 @@ from keras_bert_zoo.training.optimizer import BertOptimizer
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class Lamb(BertOptimizer, keras.optimizers.Lamb):
-    """LAMB (You et al. 2019, Algorithm 2): AdamW whose step has, in each weight matrix, the matrix's own norm.
+    """LAMB (You et al. 2019, Algorithm 2): AdamW with the step of each weight matrix rescaled to its norm.
 
-    `w -= learning_rate * ||w|| / ||u|| * u`, where `u = m / (sqrt(v) + epsilon) + weight_decay * w`. As in Algorithm 2
-    both moments are bias-corrected, which the authors' code (google-research/albert, lamb_optimizer.py) leaves out; as
-    in that code the scaling of norms is the identity, and biases and LayerNorm have neither decay nor the ratio.
-    `keras.optimizers.Lamb` puts decay outside the ratio and excludes nothing. Clipping, several replicas and
-    `gradient_accumulation_steps` are those of `keras_bert_zoo.AdamW`.
+    `w -= learning_rate * ||w|| / ||u|| * u`, where `u = m / (sqrt(v) + epsilon) + weight_decay * w`. As in Algorithm 2,
+    both moments are bias-corrected, unlike in the authors' code (google-research/albert, lamb_optimizer.py). As in that
+    code, the scaling of norms is the identity, and biases and LayerNorm have neither decay nor the ratio.
+    `keras.optimizers.Lamb` applies decay outside the ratio and excludes nothing. Clipping, several replicas and
+    `gradient_accumulation_steps` work as in `keras_bert_zoo.AdamW`.
 
-    The matrices of query, key and value, which `SelfAttention` keeps in one, have a ratio each.
+    The query, key and value matrices, which `SelfAttention` stores as one, have separate ratios.
 
-    From one batch size to another the authors scale the learning rate by the root of the ratio, and the share of
-    warm-up by the ratio (section 4).
+    For another batch size the authors scale the learning rate by the square root of the batch sizes' ratio, and the
+    share of warm-up by that ratio (section 4).
 
     Args:
         learning_rate: A float or a schedule.
@@ -77,7 +77,7 @@ class Lamb(BertOptimizer, keras.optimizers.Lamb):
         self.assign_sub(variable, ops.cast(ops.cast(learning_rate, "float32") * update, variable.dtype))
 
     def _update_in_torch(self, grads: Any, variables: Any, learning_rate: Any) -> None:
-        """The same, each operation on all variables: one by one there are thirty to each of two hundred."""
+        """Apply each operation to all variables: one by one there would be thirty for each of two hundred."""
         import torch
 
         from keras_bert_zoo.torch_sending import numbers_left_alone
@@ -126,7 +126,7 @@ class Lamb(BertOptimizer, keras.optimizers.Lamb):
 
 
 def _trust_ratio(weight: Any, update: Any) -> Any:
-    """`||weight|| / ||update||`, and 1 where one of them is 0."""
+    """Return `||weight|| / ||update||`, or 1 if one of them is 0."""
     weight_norm, update_norm = (ops.sqrt(ops.sum(ops.square(tensor))) for tensor in (weight, update))
     known = ops.logical_and(weight_norm > 0, update_norm > 0)
     return ops.where(known, weight_norm / ops.where(known, update_norm, 1.0), 1.0)

@@ -1,4 +1,4 @@
-"""Losses and metrics of probabilities, as those of logits, which all outputs of classes are."""
+"""Conversion of losses and metrics to those of logits, which all classification outputs are."""
 
 import inspect
 from functools import partial
@@ -16,7 +16,7 @@ _LOSSES = {
         "SparseCategoricalCrossentropy",
     )
 }
-# Which no argument makes ones of logits.
+# No argument makes these losses of logits.
 _LOSSES_OF_PROBABILITIES = {"kldivergence", "categoricalgeneralizedcrossentropy", "dice", "tversky"}
 _COUNTS = {
     each.__name__.lower(): partial(each, thresholds=0.0)
@@ -29,7 +29,7 @@ _COUNTS = {
         keras.metrics.FalseNegatives,
     )
 }
-# Of a sigmoid, whose logit of 0 is a probability of one half; a softmax looks at all logits of an example.
+# For a sigmoid, where a logit of 0 is a probability of one half. A softmax depends on all logits of an example.
 _METRICS_OF_EACH = {
     **_COUNTS,
     "auc": partial(keras.metrics.AUC, from_logits=True),
@@ -55,9 +55,9 @@ _ALIASES = {"bce": "binarycrossentropy", "kld": "kldivergence"}
 
 
 def loss_of_logits(loss: Any) -> Any:
-    """A loss by Keras' name as one of logits, and its function or class, too; one of probabilities is refused.
+    """Return a Keras loss, given by name, function or class, as one of logits; reject one of probabilities.
 
-    Of logits it would train, and to something else. What a loss of the user's own takes is theirs.
+    With logits the latter would train, but towards something else. A user's own losses are returned unchanged.
     """
     name = _keras_name(loss)
     if name in _LOSSES and not _is_object(loss):
@@ -72,7 +72,7 @@ def loss_of_logits(loss: Any) -> Any:
 
 
 def metric_of_logits(metric: Any, activation: str) -> Any:
-    """The same of a metric, where `activation`, `"softmax"` or `"sigmoid"`, would make probabilities of the logits."""
+    """Do the same for a metric; `activation`, `"softmax"` or `"sigmoid"`, would convert logits to probabilities."""
     name = _keras_name(metric)
     if isinstance(metric, str) and name in ("accuracy", "acc") and activation == "sigmoid":
         return _METRICS["binaryaccuracy"](name=metric)  # By this name Keras looks for the most probable class.
@@ -104,11 +104,11 @@ def metric_of_logits(metric: Any, activation: str) -> Any:
 
 
 def _refuse(value: Any, name: str, argument: str) -> None:
-    if name in ("crossentropy", "ce"):  # Of which Keras chooses one, and of probabilities.
+    if name in ("crossentropy", "ce"):  # Keras would choose one of probabilities.
         raise ValueError(
             f'`{argument}` must say which, such as "sparse_categorical_crossentropy". Received: {argument}={value!r}'
         )
-    # Others' configs may have what cannot be serialised, such as a function.
+    # Other losses' configs may hold what cannot be serialised, such as a function.
     is_known = name in (_LOSSES if argument == "loss" else _METRICS)
     if is_known and _is_object(value) and value.get_config().get("from_logits") is False:
         raise ValueError(
@@ -118,7 +118,7 @@ def _refuse(value: Any, name: str, argument: str) -> None:
 
 
 def _keras_name(value: Any) -> str:
-    """What Keras calls a loss or metric of its own, without capitals and underscores; nothing for others."""
+    """Return the name of Keras' own loss or metric in lower case without underscores; others have an empty one."""
     if isinstance(value, str):
         name = value
     else:

@@ -10,8 +10,8 @@ from keras import ops
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     """`keras.optimizers.LossScaleOptimizer`, for `tf.distribute` strategies, too.
 
-    Keras asks the first replica alone whether its gradient overflowed (loss_scale_optimizer.py, `_tf_apply`); an
-    overflow on another makes every weight NaN. Here an overflow on any replica skips the step on all.
+    Keras checks only the first replica's gradient for overflow (loss_scale_optimizer.py, `_tf_apply`); an overflow on
+    another makes every weight NaN. Here an overflow on any replica skips the step on all.
     """
 
     def check_finite(self, grads: Any) -> Any:

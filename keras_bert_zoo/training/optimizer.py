@@ -1,4 +1,4 @@
-"""What our optimisers share: the gradient that a step takes, and the variables that decay leaves alone."""
+"""What our optimizers share: clipping and accumulation of gradients, and exclusions from weight decay."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,12 +12,12 @@ from keras_bert_zoo.sending import numbers_sent
 
 
 class BertOptimizer(keras.optimizers.Optimizer):
-    """A base to put before one of Keras' optimizers, where these differ.
+    """A base class to list before one of Keras' optimizers, from which it differs.
 
-    - Weight decay leaves biases and LayerNorm alone.
-    - Clipping acts on the gradient of the whole batch, on one replica and on several; on PyTorch it changes the
-      gradients in place, as `torch.nn.utils.clip_grad_norm_` does.
-    - `gradient_accumulation_steps` works under a strategy, too, and schedules count the updates.
+    - Weight decay excludes biases and LayerNorm.
+    - Clipping acts on the gradient of the whole batch, on one replica or several; on PyTorch it changes the gradients
+      in place, as `torch.nn.utils.clip_grad_norm_` does.
+    - `gradient_accumulation_steps` also works under a strategy, and schedules count updates.
     """
 
     def __init__(self, gradient_accumulation_steps: int | None = None, **kwargs: Any) -> None:
@@ -30,26 +30,26 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.exclude_from_weight_decay()
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """As Keras', which forgets what was excluded before: biases and LayerNorm stay so."""
-        # Keras searches these in `variable.name`: biases of Dense, and LayerNorm's two.
+        """Like Keras' method, which forgets earlier exclusions, but biases and LayerNorm stay excluded."""
+        # Keras searches `variable.name` for these: biases of Dense, and LayerNorm's two.
         super().exclude_from_weight_decay(var_list, ["bias", "beta", "gamma", *(var_names or ())])
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # A TensorFlow variable's name has those of its layers before it, which may hold the words, too.
+        # A TensorFlow variable's name includes those of its layers, which may contain these words, too.
         return super()._use_weight_decay(self._keras_variable(variable))
 
     def _keras_variable(self, variable: Any) -> Any:
-        """What the optimizer was built with, of which Keras hands on a replica's share."""
+        """Return the variable that the optimizer was built with; Keras passes a replica's part of it."""
         return self._trainable_variables[self._get_variable_index(variable)]
 
     def _corrections(self) -> tuple[Any, Any]:
-        """What the moments have of their full weight, after so many updates."""
+        """Return by what bias correction divides the two moments after the current number of updates."""
         step = ops.cast(self.iterations + 1, "float32")
         first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
         return first, second
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        with numbers_sent(beside=self._iterations.value):  # Such as one more update.
+        with numbers_sent(beside=self._iterations.value):  # Such as the count's increment.
             super().apply(grads, trainable_variables)
 
     # --- Clipping
@@ -58,32 +58,33 @@ class BertOptimizer(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
-            # Keras clips on each replica and sums then, which on R replicas clips at R times the norm.
+            # Keras clips on each replica and then sums, which on R replicas clips at R times the norm.
             if tf.distribute.has_strategy() and (replica := tf.distribute.get_replica_context()):
                 grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, _dense(grads))
-            # Rows that are counted in the step are a dynamic shape to XLA, which Keras uses wherever there is more than
-            # a CPU. Keras' own functions leave slices as they are.
+            # The number of distinct rows is a dynamic shape, which XLA does not have; Keras uses it wherever there is
+            # more than a CPU. Keras' own functions leave slices as they are.
             by_rows = self.global_clipnorm and on_cpu(grads)
             grads = [_summed_rows(grad) for grad in grads] if by_rows else _dense(grads)
-            if self.global_clipnorm:  # Reads for the norm, where Keras writes the squares, too.
+            if self.global_clipnorm:  # Only reads for the norm, where Keras writes the squares.
                 return _dense(_clipped(grads, self.global_clipnorm))
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
 
             from keras_bert_zoo.torch_sending import numbers_left_alone
 
-            # Read once and scaled in place, as PyTorch itself clips. Keras writes the squares and then the gradients
-            # anew, arrays as large as the model.
+            # Gradients are read once and scaled in place, as in PyTorch's own clipping. Keras writes the squares and
+            # new gradients, arrays as large as the model.
             with numbers_left_alone():
                 norm = torch.nn.utils.get_total_norm(grads)
+                # norm - norm is 0, or NaN if the norm is infinite: such gradients must be noticed, not become zeros.
                 torch._foreach_mul_(grads, self.global_clipnorm / norm.clamp(min=self.global_clipnorm) + (norm - norm))
             return grads
         return super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        return grads_and_vars  # Summed already, to be clipped.
+        return grads_and_vars  # Already summed for clipping.
 
-    # --- Accumulation. As in Keras `_iterations` counts gradients, and `iterations` the updates made of them.
+    # --- Accumulation. As in Keras, `_iterations` counts gradients and `iterations` counts updates.
 
     def _get_current_learning_rate(self) -> Any:
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -97,8 +98,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
             return
         sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
         held = self._iterations % steps
-        # Each replica sums its own, and they meet once an update: a file saved in between holds the first one's sums.
-        # The first gradient overwrites what an update, or a run that broke off, has left.
+        # Each replica sums its own gradients, and they are combined once per update: a file saved in between holds the
+        # first replica's sums. The first gradient overwrites what an update or an interrupted run has left.
         for sum_, grad in zip(sums, grads, strict=True):
             grad = ops.cast(ops.convert_to_tensor(grad), sum_.dtype)
             self.assign(sum_, ops.where(held == 0, grad, sum_ + grad))
@@ -111,7 +112,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self._update_if(lambda: self._iterations % steps == steps - 1, update)
 
     def _update_if(self, due: Callable[[], Any], update: Callable[[], None]) -> None:
-        """A condition whose branch may be where the replicas meet, or where JAX changes variables."""
+        """Call `update` if `due()`, even where the replicas communicate or JAX changes variables in it."""
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
@@ -120,8 +121,9 @@ class BertOptimizer(keras.optimizers.Optimizer):
                 each = partial(strategy.extended.call_for_each_replica, update) if apart else update
                 tf.cond(due(), each, lambda: None)
 
-            # Keras branches within each replica, and TensorFlow lets none meet the others from a branch ("merge_call
-            # called while defining a new graph"). So they meet first and branch together, as in Keras' loss scaling.
+            # Keras branches within each replica, and in a branch TensorFlow lets no replica merge with others
+            # ("merge_call called while defining a new graph"). So they merge first and branch together, as in Keras'
+            # loss scaling.
             tf.__internal__.distribute.interim.maybe_merge_call(across, tf.distribute.get_strategy())
         elif keras.backend.backend() == "jax":
             variables = [*self._trainable_variables, *self.variables]
@@ -145,9 +147,9 @@ def _dense(grads: list[Any]) -> list[Any]:
 
 
 def _summed_rows(grad: Any) -> Any:
-    """A table's gradient with each row at most once, as TensorFlow gives one for each token; any other as it is.
+    """Sum the rows of a table's gradient, which TensorFlow gives per token, by index; return others unchanged.
 
-    A norm over rows that are not summed would be another, and one over the whole table reads what is zero.
+    A norm over unsummed rows would be wrong, and one over the whole table would read zeros.
     """
     import tensorflow as tf
 
@@ -159,7 +161,7 @@ def _summed_rows(grad: Any) -> Any:
 
 
 def _clipped(grads: list[Any], most: float) -> list[Any]:
-    """Scaled to a norm of at most so much; TensorFlow itself takes gradients of one dtype alone."""
+    """Scale gradients to a norm of at most `most`; TensorFlow's own function accepts only one dtype."""
     import tensorflow as tf
 
     kinds = {grad.dtype for grad in grads}

@@ -1,4 +1,4 @@
-"""Runs that may be killed at any time and started again: their directory, their state."""
+"""Directory and state of runs that may be killed at any time and restarted."""
 
 import os
 from dataclasses import fields
@@ -14,14 +14,14 @@ from keras_bert_zoo.training.distribution import is_chief
 
 
 def spell_paths(run: Any, *names: str) -> None:
-    """Make strings of a frozen dataclass' paths, as `run.json` holds them."""
+    """Convert a frozen dataclass' paths to strings, as `run.json` holds them."""
     for name in names:
         if isinstance(getattr(run, name), os.PathLike):
             object.__setattr__(run, name, os.fspath(getattr(run, name)))
 
 
 def check_types(run: Any) -> None:
-    """Refuse, in a frozen dataclass, what is of another type than its field, as what comes from JSON may be."""
+    """Reject values of a frozen dataclass that are not of their field's type, as values from JSON may be."""
     for field in fields(run):
         hint, value = field.type, getattr(run, field.name)
         kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
@@ -51,7 +51,7 @@ def check_directory(config: Path, run: dict[str, Any]) -> None:
 
 
 def keep_rows(log: Path, count: int) -> None:
-    """Cut a log to its first epochs: one more may be there than in the state."""
+    """Truncate a log to its first `count` epochs: it may have one more than the state."""
     if log.is_file():
         lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
         with replacing(log) as beside:
@@ -59,13 +59,13 @@ def keep_rows(log: Path, count: int) -> None:
 
 
 class State:
-    """All that a run needs to go on, in one file.
+    """All that a run needs to continue, in one file.
 
     Args:
         model: The compiled model.
         path: The file.
-        data: What tells the run's data from other data in its place.
-        epoch_steps: Updates an epoch, where errors are to name the step; None where each batch is one.
+        data: Identifies the run's data, to notice other data in its place.
+        epoch_steps: Updates per epoch, if errors are to name the step; None if each batch is one.
     """
 
     def __init__(self, model: keras.Model, path: Path, data: str, epoch_steps: int | None = None) -> None:
@@ -75,9 +75,9 @@ class State:
         self._data = data
 
     def _variables(self) -> dict[str, Any]:
-        # Dropout's seed generators are among the model's.
+        # The model's include dropout's seed generators.
         variables = [*self._model.variables, *self._model.optimizer.variables]
-        # By number: the names of seed generators count how many a process has made.
+        # By number: names of seed generators depend on how many the process has created.
         return {str(number): variable for number, variable in enumerate(variables)}
 
     def save(self, epochs: int) -> None:
@@ -93,7 +93,7 @@ class State:
             arrays["torch"] = torch.get_rng_state().numpy()
             if torch.cuda.is_available():
                 arrays["torch.cuda"] = torch.cuda.get_rng_state().numpy()  # Of the one device that Keras uses.
-        if not is_chief():  # The variables are the same on all workers, and to read one they may have to meet.
+        if not is_chief():  # All workers have the same variables, but reading one may need them all.
             return
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         with replacing(self.path) as beside:
@@ -101,7 +101,7 @@ class State:
             save_file(contiguous, beside, metadata=about)
 
     def restore(self) -> int:
-        """Take the state that is there, and return the number of epochs behind it."""
+        """Load the saved state, if there is one, and return the number of finished epochs."""
         if not self.path.is_file():
             return 0
         from safetensors import SafetensorError, safe_open
@@ -117,7 +117,7 @@ class State:
             raise ValueError(f"{self.path} must be the state of this run. Received: {error}") from None
 
     def _check(self, about: dict[str, str]) -> None:
-        if about["backend"] != keras.backend.backend():  # Each has random numbers of its own.
+        if about["backend"] != keras.backend.backend():  # Each has its own random numbers.
             raise ValueError(
                 f"KERAS_BACKEND must be {about['backend']}, on which the run in {self.path.parent} began. "
                 f"Received: {keras.backend.backend()}"
@@ -128,7 +128,7 @@ class State:
             )
 
     def restore_generator(self) -> None:
-        """On PyTorch dropout draws from its one generator, and so does `fit` before the first step."""
+        """Restore PyTorch's global generator, which dropout uses, and also `fit` before the first step."""
         if keras.backend.backend() == "torch" and self.path.is_file():
             import torch
             from safetensors import safe_open
@@ -139,17 +139,17 @@ class State:
                     torch.cuda.set_rng_state(torch.from_numpy(file.get_tensor("torch.cuda")))
 
     def last(self) -> str:
-        """Where to go back to, in words."""
+        """Describe the last saved state."""
         return f"the last state is {self.path}" if self.path.is_file() else "there is no state yet"
 
 
 class SaveState(keras.callbacks.Callback):
-    """Saves the state after each epoch, and takes PyTorch's generator back from it.
+    """Save the state after each epoch, and restore PyTorch's generator from it.
 
     Args:
         state: The state.
-        stream: Whether the data are opened once in a run, and not once an epoch: PyTorch's loader draws from the
-            generator then, which an unbroken run has done before the state.
+        stream: Whether the data are opened once per run, not once per epoch. PyTorch's loader then uses the generator,
+            which an uninterrupted run has done before the state was saved.
     """
 
     def __init__(self, state: State, stream: bool = False) -> None:
@@ -172,25 +172,25 @@ class SaveState(keras.callbacks.Callback):
 
 
 def batches_done(callback: keras.callbacks.Callback, batch: int) -> int:
-    """Of an epoch, at `on_train_batch_end`: Keras counts the last execution of several steps as a whole one."""
+    """Return an epoch's batches so far, at `on_train_batch_end`: Keras counts an incomplete last execution as full."""
     return min(batch + 1, callback.params["steps"])
 
 
 class StopAtNaN(keras.callbacks.Callback):
-    """Ends a run whose loss is no number.
+    """End a run whose loss is not finite.
 
     Args:
-        state: What the run can go back to.
+        state: The state that the run can return to.
     """
 
-    # Else Keras waits for each step's loss before it starts the next one. An error ends `fit` a little later so.
+    # Else Keras waits for each step's loss before it starts the next one. So an error ends `fit` a little later.
     async_safe = True
 
     def __init__(self, state: State) -> None:
         super().__init__()
         self._state = state
         self._epoch = 0
-        self._first: int | None = None  # Step without a loss: those behind it may be seen before it.
+        self._first: int | None = None  # First step without a finite loss: later ones may be seen before it.
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch

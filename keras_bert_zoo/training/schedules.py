@@ -12,21 +12,21 @@ from keras import ops
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to a peak, then polynomial decay to zero (google-research/bert, optimization.py).
 
-    As in the original the decay is counted from step 0: after `warmup * total_steps` steps the rate is
-    `learning_rate * (1 - step / total_steps) ** power`. A step is an update; to Keras' own optimizers it is a batch,
-    also where several make an update.
+    As in the original, the decay is counted from step 0: after `warmup * total_steps` steps the rate is
+    `learning_rate * (1 - step / total_steps) ** power`. A step is an update. With Keras' own optimizers it is a batch,
+    even if an update takes several.
 
     Args:
         learning_rate: The peak.
         warmup: Share of the steps spent warming up, in [0, 1).
-        total_steps: Number of steps to zero. None leaves it to the `fit` of a keras_bert_zoo task: each run of it
-            begins the schedule anew, and the moments of Adam, AdamW and LAMB where they correct their bias.
+        total_steps: Number of steps to zero. If None, the `fit` of a keras_bert_zoo task sets it: each `fit` restarts
+            the schedule, and the moments of Adam, AdamW and LAMB if they are bias-corrected.
         power: 1 is BERT's and LAMB's linear decay; NVIDIA pre-trains with LAMB and 0.5 (DeepLearningExamples,
             schedulers.py).
 
     Raises:
-        ValueError: An argument is not as described; or the rate is asked for, such as `optimizer.learning_rate` of a
-            fresh task, before a `fit` has filled in the `total_steps` that were left to it.
+        ValueError: An argument is invalid, or the rate is read, such as `optimizer.learning_rate` of a new task,
+            before `fit` has set the `total_steps` that were None.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         super().__init__()
         given = {"learning_rate": learning_rate, "warmup": warmup, "power": power, "total_steps": total_steps or 0}
         for name, value in given.items():
-            if not isinstance(value, Real):  # NumPy's are.
+            if not isinstance(value, Real):  # NumPy's are, too.
                 raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
         if not (learning_rate > 0 and math.isfinite(learning_rate)):
             raise ValueError(f"`learning_rate` must be positive and finite. Received: learning_rate={learning_rate!r}")
         if not 0 <= warmup < 1:
-            raise ValueError(f"`warmup` must be a share in [0, 1). Received: warmup={warmup!r}")
+            raise ValueError(f"`warmup` must be a number in [0, 1). Received: warmup={warmup!r}")
         if total_steps is not None and total_steps < 1:
             raise ValueError(f"`total_steps` must be at least 1. Received: total_steps={total_steps!r}")
         if not power > 0:
@@ -61,7 +61,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
                 "`total_steps` must be given outside the `fit` of a keras_bert_zoo task. Received: total_steps=None"
             )
         step = ops.cast(step, "float32")
-        # Not `maximum`, whose 0 PyTorch would send to the device in each step.
+        # Not `maximum`, whose 0 PyTorch would copy to the device in each step.
         rate = self.learning_rate * ops.relu(1.0 - step / self.total_steps) ** self.power
         warmup_steps = int(self.total_steps * self.warmup)
         if not warmup_steps:

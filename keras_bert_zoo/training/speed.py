@@ -1,4 +1,4 @@
-"""How much work a step is, and how much the device could do."""
+"""FLOPs of a training step, and FLOP/s that the device can do."""
 
 import time
 from typing import Any
@@ -10,17 +10,16 @@ from keras_bert_zoo.training.devices import peak_of
 
 
 def training_flops(architecture: dict[str, Any], sequence_length: float, predictions: float = 0) -> float:
-    """Floating-point operations of one example's training step, forward and backward.
+    """Return the floating-point operations of one example's training step, forward and backward.
 
-    Only matrix products count, a multiplication and an addition as two, and the backward pass as two forward passes;
-    BERT-base needs 6.99e10 at 128 tokens with 20 predictions. They are those of the network as it is drawn, every block
-    at every token, so that what is reached compares with others' figures: of the last block ours computes only what the
-    heads read, which there is 5 % less.
+    Only matmuls count, a multiplication and an addition as two operations, and the backward pass as two forward passes.
+    BERT-base needs 6.99e10 at 128 tokens with 20 predictions. Every block counts at every token, for comparison with
+    others' figures. Our last block computes only what the heads read, which is 5 % less in this example.
 
     Args:
         architecture: `BertBackbone.architecture`.
-        sequence_length: Tokens, padding left out.
-        predictions: Masked tokens, with the head computed at no other place; 0 where there is no such head.
+        sequence_length: Number of tokens, without padding.
+        predictions: Number of masked tokens, the only ones at which the head is computed; 0 without such a head.
     """
     width, inner = architecture["hidden_dim"], architecture["intermediate_dim"]
     projections = 4 * width * width + 2 * width * inner
@@ -32,10 +31,10 @@ def training_flops(architecture: dict[str, Any], sequence_length: float, predict
 
 
 def peak_flops(dtype: str) -> float:
-    """FLOP/s of this process' device at matrix products in `dtype`.
+    """Return the FLOP/s of this process' device for matmuls in `dtype`.
 
-    From the data sheet for an accelerator in half precision, elsewhere measured: the fastest of some products, of two
-    seconds or a little more at most.
+    They are the data sheet's for an accelerator in half precision, and elsewhere measured: the fastest of some matmuls,
+    which take little more than two seconds together.
     """
     name = _device_name()
     printed = peak_of(name) if dtype in ("float16", "bfloat16") else None
@@ -57,7 +56,7 @@ def _seconds(matrix: Any) -> float:
 
 
 def _device_name() -> str:
-    """The accelerator's name, or nothing."""
+    """Return the accelerator's name, or an empty string."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax

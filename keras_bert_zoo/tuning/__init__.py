@@ -1,4 +1,4 @@
-"""Searching for a task's best hyperparameters with Keras Tuner, which is imported when something here is first used."""
+"""Search for a task's best hyperparameters with Keras Tuner, which is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Keras Tuner, or what to install."""
+"""Import Keras Tuner, or say what to install."""
 
 try:
     import keras_tuner as keras_tuner

@@ -1,4 +1,4 @@
-"""Why trials failed, in a file of the trial's directory: between processes Keras Tuner passes no messages on."""
+"""Record why trials failed, in the trial's directory, because Keras Tuner passes no messages between processes."""
 
 import math
 import traceback
@@ -14,11 +14,11 @@ _FILE = "failure.json"
 
 @dataclass(frozen=True)
 class Failure:
-    """Of one trial.
+    """The failure of one trial.
 
     Args:
-        reason: In one line.
-        passing: Whether another try may go better, as after want of memory. A loss that is no number will be so again.
+        reason: Reason in one line.
+        passing: Whether a retry may succeed, as after running out of memory, but not after a loss that is not finite.
     """
 
     reason: str
@@ -26,25 +26,25 @@ class Failure:
 
 
 def keep_failure(folder: Path, error: Exception) -> None:
-    """Write down what went wrong in a trial; called where it is caught."""
+    """Record what went wrong in a trial; called where the exception is caught."""
     reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
     passing = not isinstance(error, keras_tuner.errors.FailedTrialError)
     write_json(folder / _FILE, {"reason": reason, "passing": passing, "traceback": traceback.format_exc()})
 
 
 def forget_failure(folder: Path) -> None:
-    """The trial is tried again."""
+    """Delete the record of a failure before the trial is retried."""
     (folder / _FILE).unlink(missing_ok=True)
 
 
 def failures(tuner: Any) -> dict[str, Failure]:
-    """Those of the trials that failed, by their numbers."""
+    """Return the failures of the trials that failed, by trial id."""
     trials = sorted(tuner.oracle.get_best_trials(1_000_000), key=lambda trial: str(trial.trial_id))
     return {trial.trial_id: _failure(tuner, trial) for trial in trials if trial.status == "FAILED"}
 
 
 def reasons(failed: dict[str, Failure]) -> str:
-    """Which trials failed, and why, for a message."""
+    """Describe which trials failed and why, for a message."""
     return listed([f"trial {trial_id} ({failure.reason})" for trial_id, failure in failed.items()])
 
 

@@ -1,4 +1,4 @@
-"""A grid search that goes on where it was interrupted."""
+"""A grid search that can be resumed."""
 
 from functools import cmp_to_key
 
@@ -7,17 +7,17 @@ from keras_bert_zoo.tuning.resuming import Resuming
 
 
 class GridSearch(Resuming, keras_tuner.GridSearch):
-    """As `keras_tuner.GridSearch`, which forgets in an interruption where on the grid it was.
+    """`keras_tuner.GridSearch` that keeps its place on the grid when it is interrupted.
 
-    Keras Tuner 1.4 keeps the trials on disk, but not their order on the grid: started again, its `GridSearch` ends at
-    once, or fails where a trial was interrupted. Here the order is found again from the trials' values. Trials that
-    failed for want of memory, of disk or of a network are tried again, too.
+    Keras Tuner 1.4 saves the trials, but not their order on the grid. Started again, its `GridSearch` ends at once, or
+    fails if a trial was interrupted. Here the order is recovered from the trials' values. Trials that failed for lack
+    of memory, disk space or network are also retried.
     """
 
     def reload(self) -> None:
         super().reload()
         oracle = self.oracle
-        if not hasattr(oracle, "trials"):  # A worker's, which asks the chief.
+        if not hasattr(oracle, "trials"):  # A worker has none; it asks the chief.
             return
 
         def compare(one: str, other: str) -> int:

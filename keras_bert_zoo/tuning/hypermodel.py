@@ -1,4 +1,4 @@
-"""A task as Keras Tuner's search space."""
+"""A task as a search space of Keras Tuner."""
 
 import math
 import os
@@ -14,47 +14,48 @@ import numpy as np
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import replacing
 from keras_bert_zoo.metrics import ValidationScores
-from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.rebuilt import with_dropout
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 from keras_bert_zoo.tuning.extra import keras_tuner
 from keras_bert_zoo.tuning.restarts import Restarts
 from keras_bert_zoo.tuning.spaces import PAPER, checked_space, declare
 
 PRESET = "preset"
-MODEL = "model.keras"  # In its place, where a preset has none for all of a model.
-CHECKPOINT = "checkpoint.weights.h5"  # Keras Tuner's.
+MODEL = "model.keras"  # Instead, if a preset cannot hold the whole model.
+CHECKPOINT = "checkpoint.weights.h5"  # Written by Keras Tuner.
 
 
 class TaskHyperModel(keras_tuner.HyperModel):
     """A search over the fine-tuning of a task, for any of Keras Tuner's tuners.
 
-    Each choice is a value, which stands, or a list, which is searched; the paper's grid unless told otherwise. A
-    continuous range goes the way of Keras Tuner: `hyperparameters=` of the tuner, with `hp.Float("learning_rate", …)`.
+    Each choice is a fixed value or a list to search; the defaults are the paper's grid. For a continuous range use the
+    tuner's `hyperparameters=` with `hp.Float("learning_rate", …)`.
 
-    A point is trained with each of `restarts` seeds, and its score is the mean after the last epoch, where the rate has
-    come down to zero. Each training is kept on disk when it is done, and the best one as a preset, for `best_preset`
-    and `save_best`; a trial that is no better than one before it keeps the numbers only. Where a preset has no place
-    for all of the task, as for the BiLSTM of `BertFeatureTokenClassifier`, the best one is a `.keras` file. Keras
-    Tuner's own checkpoint, behind `get_best_models`, is of the best epoch, and goes with the preset: there is the best
-    model, and none to rank after it.
+    Each point is trained with `restarts` seeds. Its score is their mean after the last epoch, where the learning rate
+    has decayed to zero. Every finished training is recorded on disk, and the best one is kept as a preset, for
+    `best_preset` and `save_best`; a trial that does not improve on earlier ones keeps only its numbers. If a preset
+    cannot hold the whole task, as with the BiLSTM of `BertFeatureTokenClassifier`, the best one is a `.keras` file.
+    Keras Tuner's own checkpoint, for `get_best_models`, is of the best epoch and is deleted together with the preset,
+    so only the best model is available.
 
-    `epochs=None` is for `Hyperband`, which sets them. A trial that it promotes is trained anew, with more epochs: the
-    schedule of the rate spans all of them, so that what was trained with fewer is no beginning of it. Hyperband opens
-    the checkpoint of what it promotes all the same, so that with it all trials keep theirs.
+    `epochs=None` is for `Hyperband`, which sets them. A trial that it promotes is trained from the start with more
+    epochs, because the learning rate schedule spans all epochs. Hyperband nevertheless opens the checkpoint of a trial
+    it promotes, so with it all trials keep theirs.
 
     Args:
         task: The class, such as `BertTextClassifier`.
-        preset: What to start from: what `from_preset` takes.
-        learning_rate: The peak.
-        batch_size: Examples an update; of what comes in windows, windows. None leaves it to `search(batch_size=)`.
+        preset: Preset to start from, as in `from_preset`.
+        learning_rate: Peak learning rate.
+        batch_size: Number of examples per update, or of windows if inputs are split. None leaves it to
+            `search(batch_size=)`.
         epochs: Passes over the training data. None leaves them to Hyperband, or to `search(epochs=)`.
-        warmup: Share of the updates spent warming up.
-        dropout: Of sub-layers, attention and head; None takes the preset's own.
-        seed: Where chance comes from: a fresh head, the order of the examples, dropout.
-        restarts: Trainings of a point, with the seeds `seed`, `seed + 1`, ….
-        score: Takes the model and gives numbers by name, after each epoch; the objective may be one of them, with
-            `val_` before its name. See `ValidationScores`.
-        **arguments: Those of `from_preset`, such as `num_classes`, `sequence_length` and `dtype`.
+        warmup: Fraction of the updates used for warm-up.
+        dropout: Dropout rate of sub-layers, attention and head; None takes the preset's.
+        seed: Random seed of the new head, the order of the examples and dropout.
+        restarts: Number of trainings of each point, with the seeds `seed`, `seed + 1`, ….
+        score: Function from the model to numbers by name, called after each epoch. The objective may be one of them,
+            prefixed with `val_`. See `ValidationScores`.
+        **arguments: Arguments of `from_preset`, such as `num_classes`, `sequence_length` and `dtype`.
 
     Example:
 
@@ -98,7 +99,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
         seeds = self.space["seed"]
         if (max(seeds) if isinstance(seeds, list) else seeds) + restarts > 2**32:
             raise ValueError(
-                "`seed` and those that `restarts` counts from it must be below 2**32. "
+                "`seed` + `restarts` must be at most 2**32, as restart i has the seed + i. "
                 f"Received: seed={seed!r}, restarts={restarts}"
             )
         self._task = task
@@ -107,16 +108,16 @@ class TaskHyperModel(keras_tuner.HyperModel):
         self._arguments = arguments
 
     def build(self, hp: Any) -> keras.Model:
-        """The compiled task of a point, under its first seed."""
+        """Build and compile the task at a point, with its first seed."""
         values = declare(hp, self.space)
         return self._make(values, values["seed"])
 
     def fit(self, hp: Any, model: keras.Model, *args: Any, callbacks: Any = None, **kwargs: Any) -> Any:
-        """Train a point with each of its seeds, or with those that are missing; called by the tuner.
+        """Train a point with each of its seeds that is not done yet; called by the tuner.
 
         Returns:
-            The mean of each score after the last epoch, and with several seeds its standard deviation, `<name>_std`.
-            Called without a tuner it trains `model` alone, as `fit` does.
+            The mean of each score after the last epoch and, with several seeds, its standard deviation as `<name>_std`.
+            Without a tuner it trains only `model` and returns what `fit` does.
         """
         values = {name: hp.values[name] for name in self.space}
         options = {**kwargs, **self._fit_options(values, kwargs)}
@@ -131,7 +132,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
             )
         folder = Path(at.tuner.get_trial_dir(at.trial.trial_id))
         done = Restarts(folder, {**values, "epochs": options.get("epochs"), "batch_size": options.get("batch_size")})
-        # One that Hyperband promotes comes with weights.
+        # A model that Hyperband promotes comes with weights.
         fresh: keras.Model | None = None if "tuner/trial_id" in hp.values else model
         for seed in range(values["seed"], values["seed"] + self._restarts):
             if seed in done.seeds:
@@ -147,7 +148,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
                     f"`objective` must be one of the scores, {sorted(scores)}, or a list of them; those of the dev set "
                     f"need validation_data or score. Received: objective={names if len(names) > 1 else names[0]!r}"
                 )
-            # Keras Tuner looks for the sum of several objectives by its name.
+            # Keras Tuner looks up the sum of several objectives by name.
             scores.setdefault(objective.name, objective.get_value(scores))
             if not math.isfinite(scores["loss"]):
                 _keep_numbers_only(folder, hp)
@@ -164,12 +165,12 @@ class TaskHyperModel(keras_tuner.HyperModel):
         keras.utils.set_random_seed(seed)
         model = self._task.from_preset(values["preset"], **self._arguments)
         if "dropout" in values:
-            model = _with_dropout(model, values["dropout"])
+            model = with_dropout(model, values["dropout"], values["dropout"])
         model.compile(AdamW(WarmupPolynomialDecay(values["learning_rate"], values["warmup"])))
         return model
 
     def _fit_options(self, values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-        """Batch size and epochs, from the space or from `search`."""
+        """Return batch size and epochs, from the space or from `search`."""
         for name in ("batch_size", "epochs"):
             if name in values and name in given:
                 raise keras_tuner.errors.FatalValueError(
@@ -177,25 +178,13 @@ class TaskHyperModel(keras_tuner.HyperModel):
                     f"the hypermodel. Received: {name}={self.space[name]} and {given[name]}"
                 )
         options: dict[str, Any] = {name: values[name] for name in ("batch_size", "epochs") if name in values}
-        if "initial_epoch" in given:  # Where Hyperband would go on.
+        if "initial_epoch" in given:  # The epoch from which Hyperband would continue.
             options["initial_epoch"] = 0
         return options
 
 
-def _with_dropout(model: Any, rate: float) -> Any:
-    """The same weights under another rate of dropout, which is part of a layer."""
-    rates = {"dropout": rate, "attention_dropout": rate}
-    backbone = BertBackbone(**{**model.backbone.architecture, "dtype": model.backbone.embeddings.dtype_policy, **rates})
-    config = {name: value for name, value in model.get_config().items() if name not in ("backbone", "preprocessor")}
-    if "dropout" in config:
-        config["dropout"] = rate
-    other = type(model)(backbone, preprocessor=model.preprocessor, **config)
-    other.set_weights(model.get_weights())
-    return other
-
-
 def _keep(model: Any, folder: Path) -> None:
-    """As a preset, or as a `.keras` file where a preset would lose something."""
+    """Save a preset, or a `.keras` file if a preset would lose something."""
     try:
         model.check_preset()
     except ValueError:
@@ -208,19 +197,19 @@ def _keep(model: Any, folder: Path) -> None:
 def _keep_numbers_only(folder: Path, hp: Any) -> None:
     shutil.rmtree(folder / PRESET, ignore_errors=True)
     (folder / MODEL).unlink(missing_ok=True)
-    if "tuner/epochs" not in hp.values:  # Hyperband opens it when it promotes the trial.
+    if "tuner/epochs" not in hp.values:  # Hyperband opens it to promote the trial.
         (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def _is_best(objective: Any, scores: dict[str, float], before: list[dict[str, float]]) -> bool:
-    """Whether this is better than the trainings of the same point before it."""
+    """Return whether this is better than all earlier trainings of the same point."""
     mine = objective.get_value(scores)
     return all(objective.better_than(mine, objective.get_value(one)) for one in before)
 
 
 def _is_best_trial(oracle: Any, summary: dict[str, float]) -> bool:
-    """Whether this is better than all finished trials."""
+    """Return whether this is better than all finished trials."""
     finished = [trial for trial in oracle.get_best_trials(1) if trial.status == "COMPLETED"]
-    # In single precision, as the chief of a shared sweep gives scores.
+    # In single precision, in which the chief of a shared sweep sends scores.
     mine = np.float32(oracle.objective.get_value(summary))
     return all(oracle.objective.better_than(mine, np.float32(trial.score)) for trial in finished)

@@ -1,4 +1,4 @@
-"""What is known of a trial: each of its trainings, from which mean and spread follow."""
+"""The trainings of a trial, from which mean and standard deviation are computed."""
 
 import math
 from pathlib import Path
@@ -12,13 +12,13 @@ _FILE = "restarts.json"
 
 
 class Restarts:
-    """The trainings of one point under several seeds, in a file of the trial's directory.
+    """The trainings of one point with several seeds, stored in a file of the trial's directory.
 
-    Each is written as soon as it is done, so that a trial that was killed goes on with the next one.
+    Each is written as soon as it is done, so that a killed trial continues with the next one.
 
     Args:
         folder: The trial's directory.
-        values: The trial's hyperparameters: what a trial of others has left there does not count.
+        values: The trial's hyperparameters; a file left by a trial with other values is ignored.
     """
 
     def __init__(self, folder: Path, values: dict[str, Any] | None = None) -> None:
@@ -31,7 +31,7 @@ class Restarts:
                 self.done = before["restarts"]
 
     def add(self, seed: int, seconds: float, scores: dict[str, float]) -> None:
-        # JSON has no word for a correlation with what is constant.
+        # JSON has no NaN, the correlation with a constant.
         kept = {name: float(value) if math.isfinite(value) else None for name, value in scores.items()}
         self.done.append({"seed": seed, "seconds": round(seconds, 3), "scores": kept})
         write_json(self._path, {"values": self._values, "restarts": self.done})
@@ -45,14 +45,14 @@ class Restarts:
         return sum(restart["seconds"] for restart in self.done)
 
     def scores(self) -> list[dict[str, float]]:
-        """The scores of each training."""
+        """Return the scores of each training."""
         return [
             {name: math.nan if value is None else value for name, value in restart["scores"].items()}
             for restart in self.done
         ]
 
     def summary(self) -> dict[str, float]:
-        """The mean of each score, and of several seeds its standard deviation, as `<name>_std`."""
+        """Return the mean of each score and, with several seeds, its standard deviation as `<name>_std`."""
         rows = self.scores()
         numbers = {name: [row[name] for row in rows] for name in rows[0]}
         means = {name: float(np.mean(values)) for name, values in numbers.items()}
@@ -60,5 +60,5 @@ class Restarts:
 
 
 def spread(values: list[float]) -> float:
-    """The standard deviation of which `values` are a sample."""
+    """Return the sample standard deviation of `values`."""
     return float(np.std(values, ddof=1))

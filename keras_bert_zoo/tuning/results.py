@@ -1,4 +1,4 @@
-"""What a sweep has found: the best preset, a table, a picture."""
+"""Results of a sweep: the best preset, a table, a plot."""
 
 import csv
 import io
@@ -20,11 +20,11 @@ from keras_bert_zoo.tuning.restarts import Restarts, spread
 
 
 def best_preset(tuner: Any) -> Path:
-    """The directory of the best trial's preset: of its best restart, after the last epoch.
+    """Return the path of the best trial's preset, from its best restart after the last epoch.
 
-    Of a task that a preset has no place for it is a `.keras` file; see `TaskHyperModel`.
+    If a preset cannot hold the task, it is a `.keras` file; see `TaskHyperModel`.
     """
-    for trial in _ranked(tuner):  # Of several equal ones one has it.
+    for trial in _ranked(tuner):  # Of several equally good trials one has a preset.
         for path in (Path(tuner.get_trial_dir(trial.trial_id)) / name for name in (PRESET, MODEL)):
             if trial.status == "COMPLETED" and path.exists():
                 return path
@@ -36,7 +36,7 @@ def best_preset(tuner: Any) -> Path:
 
 
 def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:
-    """Copy the best trial's preset to a directory, or its `.keras` file to one, all of it or nothing."""
+    """Copy the best trial's preset to a directory, or its `.keras` file to a file, completely or not at all."""
     source = best_preset(tuner)
     if source.is_file():
         if Path(path).suffix != source.suffix:
@@ -56,12 +56,12 @@ def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:
 
 
 def table(tuner: Any) -> list[dict[str, Any]]:
-    """A row a trial, the best first.
+    """Return a row for each trial, the best first.
 
     Returns:
-        Of each trial its number, its status, its hyperparameters, the mean of the objective under the name of the
-        objective, the standard deviation over the restarts as `std` (None of fewer than two), the best of them, how
-        many there are, and the seconds that they took, dev scores included.
+        Dicts with the trial's number, its status, its hyperparameters, the mean of the objective under the objective's
+        name, the standard deviation over the restarts as `std` (None for fewer than two), the best value, the number of
+        restarts, and their duration in seconds, including scoring on the dev set.
     """
     objective = tuner.oracle.objective
     best = max if objective.direction == "max" else min
@@ -70,7 +70,7 @@ def table(tuner: Any) -> list[dict[str, Any]]:
         restarts = Restarts(Path(tuner.get_trial_dir(trial.trial_id)))
         scores = [objective.get_value(one) for one in restarts.scores()] if trial.status == "COMPLETED" else []
         values = dict(trial.hyperparameters.values)
-        if "tuner/epochs" in values:  # What else Hyperband notes is its own affair.
+        if "tuner/epochs" in values:  # The other values that Hyperband stores are internal.
             values["epochs"] = values["tuner/epochs"]
         rows.append(
             {
@@ -88,7 +88,7 @@ def table(tuner: Any) -> list[dict[str, Any]]:
 
 
 def _ranked(tuner: Any) -> list[Any]:
-    """The trials, the best first, of equal ones the earliest, and those without a score last."""
+    """Return the trials, best first, the earliest first among equals, and those without a score last."""
     trials = sorted(tuner.oracle.get_best_trials(1_000_000), key=lambda trial: trial.trial_id)
     done = [trial for trial in trials if trial.status == "COMPLETED"]
     done.sort(key=lambda trial: trial.score, reverse=tuner.oracle.objective.direction == "max")
@@ -96,7 +96,7 @@ def _ranked(tuner: Any) -> list[Any]:
 
 
 def write_table(tuner: Any, path: str | os.PathLike[str]) -> None:
-    """Write the table, as CSV or as Markdown (`.csv`, `.md`)."""
+    """Write the table as CSV or Markdown (`.csv`, `.md`)."""
     target = Path(path)
     if target.suffix not in (".csv", ".md"):
         raise ValueError(f"`path` must end in .csv or .md. Received: path={str(path)!r}")
@@ -118,17 +118,17 @@ def _written(value: Any) -> str:
 
 
 def _labels(values: list[Any]) -> list[str]:
-    """What is written below the places: of paths the last part, where that tells them apart."""
+    """Return tick labels; paths are shortened to their last part if that is unambiguous."""
     labels = [_written(value) for value in values]
     last = [os.path.basename(label.rstrip("/")) for label in labels]
     return last if len(set(last)) == len(last) else labels
 
 
 def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
-    """Draw the objective over what was searched, where matplotlib is installed; else the log says so.
+    """Draw the objective against the searched hyperparameters; without matplotlib log a warning instead.
 
-    There is a panel a hyperparameter. A point is a trial's mean, its bar the standard deviation over the restarts, and
-    the ring the best trial.
+    There is one panel per hyperparameter. A point is a trial's mean, its bar the standard deviation over the restarts,
+    and the ring marks the best trial.
     """
     if not can_draw("the sweep"):
         return
@@ -143,7 +143,8 @@ def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
     panels = figure.subplots(1, max(len(swept), 1), sharey=True, squeeze=False)[0]
     for axes, key in zip(panels, swept or ["trial"], strict=True):
         values = sorted({row[key] for row in rows if key in row})
-        # The few values of a grid are neither linear nor logarithmic: each has its place. Those of a range have theirs.
+        # The few values of a grid are neither linear nor logarithmic, so they are spaced evenly. Those of a range are
+        # drawn to scale.
         few = len(values) <= 8 or isinstance(values[0], str)
         places = [values.index(row[key]) if few else row[key] for row in rows]
         means, bars = [row[name] for row in rows], [row["std"] or 0.0 for row in rows]

@@ -1,4 +1,4 @@
-"""What it takes to start any of Keras Tuner's searches again: whole files, and another try of what failed."""
+"""Make any of Keras Tuner's searches resumable: write files completely, and retry what failed."""
 
 from pathlib import Path
 from typing import Any
@@ -7,20 +7,20 @@ from keras_bert_zoo.files import read_json, write_json
 from keras_bert_zoo.tuning.extra import keras_tuner
 from keras_bert_zoo.tuning.failures import failures, forget_failure, keep_failure
 
-# Of a point that was not tried yet. Keras Tuner gives up after 20, often before the last of a few points.
+# Attempts to draw a point that was not tried yet. Keras Tuner stops after 20, often before the last of a few points.
 _DRAWS = 1000
 
 
 class Resuming(keras_tuner.Tuner):
-    """To be inherited from before one of Keras Tuner's tuners.
+    """A mixin to put before one of Keras Tuner's tuners.
 
-    Keras Tuner 1.4 writes its files in place, so that a kill can leave half of one, and never tries again what has
-    failed, be it for a disk that was full.
+    Keras Tuner 1.4 writes its files in place, so that a kill can leave half a file, and never retries a failed trial,
+    even if the disk was full.
     """
 
     def search(self, *fit_args: Any, **fit_kwargs: Any) -> None:
         oracle = self.oracle
-        if not self._is_worker():  # Only the chief's writes; it has no class of ours, as the tuner makes it.
+        if not self._is_worker():  # Only the chief's oracle writes; it cannot be our class, as the tuner makes it.
             oracle._max_collisions = _DRAWS
             oracle.save = lambda: write_json(Path(oracle._get_oracle_fname()), oracle.get_state())
             oracle._save_trial = lambda trial: write_json(
@@ -50,21 +50,21 @@ class Resuming(keras_tuner.Tuner):
             folder = Path(self.project_dir)
             paths += [folder / "oracle.json", *sorted(folder.glob("trial_*/trial.json"))]
         for path in paths:
-            read_json(path)  # Keras Tuner would not say which one is broken.
+            read_json(path)  # Keras Tuner would not say which file is broken.
         super().reload()
         if not self._is_worker():
             self._queue_unlisted()
             self._queue_failures()
 
     def _queue_unlisted(self) -> None:
-        """Have those run whose files were written just before an interruption, and not yet their names."""
+        """Queue trials whose files, but not yet their names, were written before an interruption."""
         oracle = self.oracle
         for trial_id in sorted(set(oracle.trials) - set(oracle.start_order)):
             oracle.start_order.append(trial_id)
             oracle._retry_queue.append(trial_id)
 
     def _queue_failures(self) -> None:
-        """Have what failed tried again, in its order, after what was interrupted."""
+        """Queue failed trials for a retry, in their order, after interrupted ones."""
         oracle = self.oracle
         again = [trial_id for trial_id, failure in failures(self).items() if failure.passing]
         for trial_id in again:
@@ -72,5 +72,5 @@ class Resuming(keras_tuner.Tuner):
             trial.message, trial.metrics = None, type(trial.metrics)()
             oracle._run_times.pop(trial_id, None)
         oracle.end_order = [trial_id for trial_id in oracle.end_order if trial_id not in again]
-        # The last comes first. What failed may be in the queue from an earlier start.
+        # The queue is taken from the end. Failed trials may still be in it from an earlier start.
         oracle._retry_queue = again[::-1] + [trial_id for trial_id in oracle._retry_queue if trial_id not in again]

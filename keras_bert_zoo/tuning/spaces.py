@@ -1,4 +1,4 @@
-"""What is searched: the published grids, and how a choice becomes a hyperparameter."""
+"""Search spaces: the published grids, and how a choice becomes a hyperparameter."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,7 +6,6 @@ from numbers import Real
 from typing import Any
 
 from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_seed
-from keras_bert_zoo.training import WarmupPolynomialDecay
 
 PAPER: dict[str, Any] = {"learning_rate": [5e-5, 3e-5, 2e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]}
 """Devlin et al. 2019, appendix A.3: 18 points; dropout was 0.1 throughout."""
@@ -19,15 +18,11 @@ SMALL_MODELS: dict[str, Any] = {
 """google-research/bert, README.md, of the 24 smaller models (BERT tiny to medium): 20 points."""
 
 
-def _check_warmup(warmup: float) -> None:
-    WarmupPolynomialDecay(1.0, warmup)  # It says what is wrong with a share.
-
-
 _CHECKS: dict[str, Callable[..., None]] = {
     "learning_rate": check_positive,
     "batch_size": check_positive_int,
     "epochs": check_positive_int,
-    "warmup": _check_warmup,
+    "warmup": check_rate,
     "dropout": check_rate,
     "seed": check_seed,
 }
@@ -36,7 +31,7 @@ _NUMBERS = ("learning_rate", "warmup", "dropout")
 
 
 def checked_space(**choices: Any) -> dict[str, Any]:
-    """The choices by name: a value stands, a list is searched, and what is None is left out."""
+    """Check the choices and return them by name, without those that are None; lists are searched."""
     space = {}
     for name, choice in choices.items():
         if choice is None:
@@ -50,7 +45,7 @@ def checked_space(**choices: Any) -> dict[str, Any]:
         for value in values:
             if name in _CHECKS:
                 _CHECKS[name](**{name: value})
-        if name in _NUMBERS:  # Keras Tuner takes no mixture of 0 and 0.1.
+        if name in _NUMBERS:  # Keras Tuner accepts no mixture of integers and floats, such as 0 and 0.1.
             values = [float(value) for value in values]
         elif name == "preset":
             values = [os.fspath(value) for value in values]
@@ -59,7 +54,7 @@ def checked_space(**choices: Any) -> dict[str, Any]:
 
 
 def declare(hp: Any, space: dict[str, Any]) -> dict[str, Any]:
-    """Make the choices hyperparameters, and return the values that they have."""
+    """Declare the choices as hyperparameters, and return their values."""
     return {
         name: hp.Choice(name, choice) if isinstance(choice, list) else hp.Fixed(name, choice)
         for name, choice in space.items()

@@ -1,4 +1,4 @@
-"""A sweep over a task's official files, from a preset to the best one."""
+"""Sweep over hyperparameters on a task's official files, and keep the best preset."""
 
 import logging
 import math
@@ -18,9 +18,9 @@ from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_s
 
 GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
 SEARCHES = ("grid", "random", "bayesian", "hyperband")
-# As long as Keras Tuner's workers wait for their chief, in seconds.
+# Seconds to wait for the chief, as Keras Tuner's workers do.
 _PATIENCE = 3600
-# To Keras Tuner 0 is no seed, and each search another one.
+# Keras Tuner treats 0 as no seed, and would then draw another one for each search.
 _SEED_FOR_0 = 2**31
 CONFIG, RESULTS, TRIALS, PRESET = "sweep.json", "results.json", "trials", "preset"
 
@@ -37,35 +37,36 @@ def tune(
     verbose: Any = "auto",
     **choices: Any,
 ) -> dict[str, Any] | None:
-    """Search for a task's best hyperparameters on its dev set, or go on where a sweep was killed.
+    """Search for a task's best hyperparameters on its dev set, or resume a killed sweep.
 
-    Several processes share a sweep in Keras Tuner's way: the same call in each, with `KERASTUNER_ORACLE_IP`,
-    `KERASTUNER_ORACLE_PORT` and `KERASTUNER_TUNER_ID` in the environment, `chief` in one of them, which trains nothing,
-    and names of their own in the others. They all see `out`. A worker that died is started again under its own name, as
-    the chief waits for the trial that it took.
+    Several processes can share a sweep in Keras Tuner's way. Make the same call in each, with `KERASTUNER_ORACLE_IP`,
+    `KERASTUNER_ORACLE_PORT` and `KERASTUNER_TUNER_ID` in the environment. The id is `chief` in one of them, which
+    trains nothing, and a different name in each of the others. All must see `out`. Restart a dead worker under its own
+    name, because the chief waits for its trial.
 
     Args:
-        run: The task, its files, and what is not searched. Its batch size, learning rate and epochs are the grid's.
-        out: Directory of the sweep: `sweep.json`, Keras Tuner's `trials/`, and in the end the best trial's `preset/`,
-            `results.json`, `table.csv`, `table.md`, and `sweep.png` where matplotlib is installed.
-        grid: `"paper"` or `"small"`, for models smaller than BERT base: `tuning.PAPER`, `tuning.SMALL_MODELS`.
-        search: `"grid"` for all points; `"random"`, `"bayesian"`; `"hyperband"` up to the most epochs of the space,
-            which must have as many points as its first round (5 for 4 epochs, 12 for 10).
-        trials: How many points to try; all of a grid unless given, 10 of another search.
-        restarts: Trainings of a point, with seeds of their own.
-        verbose: As in `fit`; 0 silences Keras Tuner, too.
-        **choices: In place of the grid's and the run's: `learning_rate`, `batch_size`, `epochs`, `warmup`, `dropout`,
-            `preset` and `seed` of `TaskHyperModel`.
+        run: The task, its files, and the values that are not searched. Its batch size, learning rate and epochs are
+            replaced by the grid's.
+        out: Directory of the sweep: `sweep.json`, Keras Tuner's `trials/`, and at the end the best trial's `preset/`,
+            `results.json`, `table.csv`, `table.md`, and `sweep.png` if matplotlib is installed.
+        grid: `"paper"` or, for models smaller than BERT base, `"small"`: `tuning.PAPER`, `tuning.SMALL_MODELS`.
+        search: `"grid"` for all points, `"random"`, `"bayesian"`, or `"hyperband"` up to the most epochs of the space,
+            which must have as many points as Hyperband's first round (5 for 4 epochs, 12 for 10).
+        trials: Number of points to try; by default all of a grid, or 10 for another search.
+        restarts: Number of trainings of each point, with different seeds.
+        verbose: As in `fit`; 0 also silences Keras Tuner.
+        **choices: Override the grid's and the run's values: `learning_rate`, `batch_size`, `epochs`, `warmup`,
+            `dropout`, `preset` and `seed` of `TaskHyperModel`.
 
     Returns:
-        What `results.json` holds: the task, the objective, and the table's rows, the best first. None in a worker of
-        a shared sweep.
+        The contents of `results.json`: the task, the objective, and the table's rows, best first. None in a worker of a
+        shared sweep.
 
     Raises:
-        ValueError: Something in a file is not as expected, `out` holds another sweep, or an unfinished one that began
-            with other data, or Keras Tuner is missing; or trials failed. What the others have found is then in `out`,
-            without `results.json`, and the same call tries the failed ones again. Those whose loss was no number are
-            not: they have no score, and the log says so.
+        ValueError: A file is not as expected, `out` holds another sweep or an unfinished one that began with other
+            data, Keras Tuner is missing, or trials failed. In the last case the results of the others are in `out`,
+            without `results.json`, and the same call retries the failed trials. Trials whose loss was NaN or infinite
+            are not retried: they have no score, and the log says so.
 
     Example:
 
@@ -122,17 +123,17 @@ def tune(
     )
     if not _is_worker():
         for preset in space["preset"] if isinstance(space["preset"], list) else ():
-            load_preset(preset, load_weights=False)  # A wrong one would be found by its trials alone.
+            load_preset(preset, load_weights=False)  # Otherwise a wrong preset would only be found by its trials.
         hypermodel.build(keras_tuner.HyperParameters())
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CONFIG, config)  # Not before it is known to make sense.
+        write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
     objective = keras_tuner.Objective(f"val_{run.recipe.score}", "max")
     options: dict[str, Any] = {
         "objective": objective,
         "seed": run.seed or _SEED_FOR_0,
         "directory": folder,
         "project_name": TRIALS,
-        # Points too large for the memory may be neighbours, and a chief would not survive its refusal.
+        # Neighbouring points may all be too large for the memory, and the chief would not survive a failed search.
         "max_consecutive_failed_trials": math.inf,
     }
     if search == "hyperband":
@@ -150,14 +151,14 @@ def tune(
         draw_sweep(tuner, folder / "sweep.png")
     _report_failures(tuner)
     for checkpoint in (folder / TRIALS).glob(f"trial_*/{CHECKPOINT}"):
-        checkpoint.unlink()  # Each as large as a preset, and nobody promotes or opens them any more.
+        checkpoint.unlink()  # Each is as large as a preset, and nothing opens it any more.
     results = {"task": run.task, "objective": objective.name, "rows": table(tuner), "sweep": config}
-    write_json(folder / RESULTS, results)  # Last: it says that all is there.
+    write_json(folder / RESULTS, results)  # Last, because it marks the sweep as finished.
     return results
 
 
 def _report_failures(tuner: Any) -> None:
-    """Refuse to call a sweep complete that would go further when started again, or that has found nothing."""
+    """Refuse to call a sweep complete if trials can be retried or none has a score."""
     from keras_bert_zoo.tuning.failures import failures, reasons
 
     failed, total = failures(tuner), len(tuner.oracle.trials)
@@ -188,7 +189,7 @@ def _check_bands(space: dict[str, Any], most_epochs: int) -> None:
 
 
 def _is_worker() -> bool:
-    """Whether another process, the chief, says what to try."""
+    """Return whether another process, the chief, chooses the trials."""
     names = ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT", "KERASTUNER_TUNER_ID")
     if names[0] not in os.environ:
         return False
@@ -199,7 +200,7 @@ def _is_worker() -> bool:
 
 
 def _wait_for(config: Path) -> None:
-    """The chief writes the configuration, so that processes which start together do not find a directory half made."""
+    """Wait for the chief's configuration, so that processes started together do not see a half-made directory."""
     end = time.monotonic() + _PATIENCE
     while not config.is_file():
         if time.monotonic() > end:
