@@ -1,6 +1,7 @@
 """Checks of constructor arguments, so that every class raises the same errors."""
 
-import math
+import reprlib
+import sys
 from typing import Any
 
 
@@ -8,29 +9,36 @@ def check_positive_int(**arguments: Any) -> None:
     """Each keyword must hold an integer of at least 1."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={reprlib.repr(value)}")
 
 
 def check_positive(**arguments: Any) -> None:
     """Each keyword must hold a finite number above 0."""
     for name, value in arguments.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (is_number and value > 0 and math.isfinite(value)):
-            raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}")
+        if not (is_number and 0 < value <= sys.float_info.max):
+            raise ValueError(f"`{name}` must be a positive number. Received: {name}={reprlib.repr(value)}")
 
 
 def check_rate(**arguments: Any) -> None:
     """Each keyword must hold a number in [0, 1), such as a dropout rate."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-            raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
+            raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={reprlib.repr(value)}")
 
 
 def check_seed(**arguments: Any) -> None:
     """Each keyword must hold an integer that can seed random numbers."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-            raise ValueError(f"`{name}` must be an integer in [0, 2**32). Received: {name}={value!r}")
+            raise ValueError(f"`{name}` must be an integer in [0, 2**32). Received: {name}={reprlib.repr(value)}")
+
+
+def check_flag(**arguments: Any) -> None:
+    """Each keyword must hold True or False: other values are true or false, too, but seldom as meant."""
+    for name, value in arguments.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
 
 
 def check_position(length: Any, **arguments: Any) -> None:

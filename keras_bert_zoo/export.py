@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_bert_zoo.files import replacing, write_directory
+from keras_bert_zoo.files import clear_leftovers, directory_beside, replacing, write_directory
 from keras_bert_zoo.layers.activations import gelu_of_erfc, gelu_of_products, gelu_spelled
 
 
@@ -174,11 +174,12 @@ def write_model(
         return
     writers = {"onnx": _write_onnx, "openvino": _write_openvino, "litert": _write_litert, "torch": _write_torch}
     path = Path(os.path.realpath(path))  # Other files lie beside the model, not beside a link to it.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, ExitStack() as files:
-        writers[format](model, Path(folder) / path.name, axes, longest, options)
+    making = path.with_name(f"{path.name}.export")
+    clear_leftovers(making)
+    with directory_beside(making) as folder, ExitStack() as files:
+        writers[format](model, folder / path.name, axes, longest, options)
         # ONNX keeps large weights in a file that the model names. The model is entered first, so it is replaced last.
-        for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
+        for file in sorted(folder.iterdir(), key=lambda file: file.name != path.name):
             shutil.move(file, files.enter_context(replacing(path.with_name(file.name))))
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import reprlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -88,14 +87,85 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether the file was left by a process that was killed within `replacing`."""
+    """Whether a process that was killed left the file or directory, in `replacing` or `directory_beside`."""
     return path.name.startswith(".") and ".part" in path.name
+
+
+@contextmanager
+def names_tensors(path: Path) -> Iterator[None]:
+    """Raise safetensors' error in writing, as on a full disk, as an `OSError` that names the file."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"{path} must be written as a whole. Received: {error}") from None
 
 
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
     """Write an indented JSON object or list with a final newline, completely or not at all."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def directory_beside(target: Path, folder: Path | None = None) -> Iterator[Path]:
+    """Yield a new directory, this process' own, for what is to become `target`; in the end it is removed.
+
+    An old `target` that was moved into it, as `old`, is brought back if nothing took its place.
+
+    Args:
+        target: The path to write later.
+        folder: The directory to make it in; by default that of `target`.
+    """
+    beside = (folder or target.parent) / f".{target.name}.part{os.getpid()}"
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+    finally:
+        _bring_back(beside, target)
+
+
+def clear_leftovers(target: Path) -> None:
+    """Bring back or remove what killed processes left of `directory_beside`."""
+    begin = f".{target.name}.part"
+    for folder in (target.parent, target):
+        for left in folder.glob(f"{glob.escape(begin)}*"):
+            process = left.name.removeprefix(begin) or "0"
+            if process.isdecimal() and left.is_dir() and not left.is_symlink() and not _is_running(int(process)):
+                _bring_back(left, target)
+
+
+def _is_running(process: int) -> bool:
+    """Return whether this machine has another process of this number; False where that cannot be known."""
+    if process in (0, os.getpid()) or os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # Another user's.
+        pass
+    return True
+
+
+def _bring_back(beside: Path, target: Path) -> None:
+    """Undo what has begun to replace `target` and was not finished, and remove `beside`."""
+    new, old = beside / "new", beside / "old"
+    if old.is_dir() and not target.exists():
+        old.rename(target)
+    elif beside.parent == target and any(new.glob("*")):
+        for path in old.glob("*"):
+            goal = target / path.name
+            if goal.is_dir() and not goal.is_symlink():
+                shutil.rmtree(goal)
+            path.replace(goal)
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def is_empty(folder: Path) -> bool:
+    """Return whether a directory holds nothing but leftovers."""
+    return all(map(is_leftover, folder.iterdir()))
 
 
 def write_directory(
@@ -114,36 +184,30 @@ def write_directory(
     target = Path(path).resolve()  # A link is kept, and `.` has a parent.
     if target.exists() and not target.is_dir():
         raise ValueError(f"`path` must be a directory. Received: path={str(path)!r}, a file")
-    if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
+    clear_leftovers(target)
+    if target.is_dir() and not is_empty(target) and not (target / marker).is_file():
         raise ValueError(
             f"`path` must be a new or empty directory, or one with a {marker}. Received: path={str(path)!r}"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
     # Renaming the current directory would leave this process and the shell in a deleted one.
     stays = target.exists() and target.samefile(".")
-    with tempfile.TemporaryDirectory(dir=target if stays else target.parent, prefix=f".{target.name}.") as beside:
-        new, old = Path(beside) / "new", Path(beside) / "old"
+    with directory_beside(target, target if stays else target.parent) as beside:
+        new, old = beside / "new", beside / "old"
         new.mkdir()
         write(new)
         if stays:
             old.mkdir()
             _exchange(target, new, old, owned)
             return
-        if not target.exists():
-            new.rename(target)
-            return
-        for kept in target.iterdir():
-            if kept.name not in owned and not (new / kept.name).exists():
-                if kept.is_dir() and not kept.is_symlink():
-                    shutil.copytree(kept, new / kept.name, symlinks=True)
-                else:
-                    shutil.copy2(kept, new / kept.name, follow_symlinks=False)
-        target.rename(old)
-        try:
-            new.rename(target)
-        except BaseException:
-            old.rename(target)
-            raise
+        if target.exists():
+            for kept in target.iterdir():
+                if kept.name not in owned and not (new / kept.name).exists():
+                    if kept.is_dir() and not kept.is_symlink():
+                        shutil.copytree(kept, new / kept.name, symlinks=True)
+                    else:
+                        shutil.copy2(kept, new / kept.name, follow_symlinks=False)
+            target.rename(old)
+        new.rename(target)
 
 
 def _exchange(target: Path, new: Path, old: Path, owned: tuple[str, ...]) -> None:
@@ -153,6 +217,11 @@ def _exchange(target: Path, new: Path, old: Path, owned: tuple[str, ...]) -> Non
     moves += [(new / name, target / name) for name in names]
     with ExitStack() as undo:
         for source, goal in moves:
+            undo.callback(_move_back, goal, source)  # Before the rename, after which Ctrl+C may come at once.
             source.rename(goal)
-            undo.callback(goal.rename, source)
         undo.pop_all()
+
+
+def _move_back(goal: Path, source: Path) -> None:
+    if not source.exists():
+        goal.rename(source)

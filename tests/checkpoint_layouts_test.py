@@ -214,6 +214,8 @@ def test_tokenizer_json_says_what_a_missing_config_does_not(theirs, tmp_path):
         (("added_tokens", 0, "content"), "<ent>", "Received: '<ent>'"),
         (("added_tokens", 0, "lstrip"), True, "`lstrip` must be False. Received: True"),
         (("added_tokens", 0, "id"), 3, "`added_tokens` must be in the vocabulary. Received: '[PAD]' as 3"),
+        (("added_tokens", 0, "id"), "a\n" * 500, "must be in the vocabulary. Received: '[PAD]' as 'a"),
+        (("model", "vocab", "a\n" * 500), 99, "`vocab` must number its tokens from 0 on. Received: 'a"),
     ],
 )
 def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, value, words, tmp_path):
@@ -232,6 +234,7 @@ def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, va
     assert words in str(error.value)
     assert "tokenizer.json" in str(error.value)
     assert len(str(error.value)) < 400
+    assert "\n" not in str(error.value)
 
 
 def test_tokens_that_were_added_are_refused_by_name(theirs, tmp_path):
@@ -255,6 +258,12 @@ def test_tokens_that_were_added_are_refused_by_name(theirs, tmp_path):
     with pytest.raises(ValueError, match=r"added_tokens.json: `added_tokens` must be among .* Received: '<ent>'"):
         load(config, {"<ent>": len(WORDS)})
     assert load(config, {WORDS[4]: 4}) == WORDS
+    usual = {"truncation_side": "right", "split_special_tokens": False, "model_input_names": ["input_ids",
+             "token_type_ids"], "cls_token": {"content": "[CLS]"}, "unk_token": "[UNK]", "pad_token": None}  # fmt: skip
+    assert load(config | usual) == WORDS
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"sep_token": {"content": "[CLS]"}}))
+    with pytest.raises(ValueError, match=r"special_tokens_map.json: `sep_token` must be one of .* Received: '\[CLS\]'"):
+        load(config)
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         for field, token in (
             ("additional_special_tokens", [{"content": "film"}]),
@@ -305,3 +314,11 @@ def test_classes_that_leave_all_to_tokenizer_json(theirs, name, tmp_path):
     assert (tmp_path / "vocab.txt").is_file()
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     assert kbz.BertTextClassifier.from_preset(tmp_path).preprocessor.tokenizer.lowercase is False
+    others = {"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": False, "pad_token": "[PAD]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **others}))
+    ours = kbz.BertTextClassifier.from_preset(tmp_path).preprocessor
+    expected = transformers.AutoTokenizer.from_pretrained(tmp_path)(HARD_TEXTS, padding=True, return_tensors="np")
+    np.testing.assert_array_equal(ours(HARD_TEXTS)["token_ids"], expected["input_ids"])
+    assert ours.tokenizer.get_config() | {"vocabulary": []} == {
+        "vocabulary": [], "lowercase": False, "strip_accents": None, "split_chinese": True,
+    }  # fmt: skip

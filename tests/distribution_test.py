@@ -35,7 +35,7 @@ scope = kbz.distribute(strategy)
 keras.utils.set_random_seed(3)
 """
 CLASSIFIER = """
-from tests.helpers import SHALLOW, WORDS
+from tests.helpers import SHALLOW, WORDS, Batches
 words = WORDS[5:]
 texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for i in range(21)]
 labels = [i % 3 for i in range(21)]
@@ -51,8 +51,19 @@ with scope:
     on_batch = model.predict_on_batch(model.preprocessor(texts[:3])).tolist()
     features = kbz.extract_features(model, texts, layers=(0, -1), batch_size=5)
     features = [[tokens, values.tolist()] for tokens, _, values in features]
+    arrays = model.preprocessor(texts)
+    batches = [({k: a[i : i + 8] for k, a in arrays.items()}, np.array(labels[i : i + 8])) for i in (0, 16)]
+    streams, refused = [Batches(*batches)], []
+    if keras.backend.backend() == "tensorflow":
+        streams.append(tf.data.Dataset.from_tensor_slices((arrays, labels)).batch(8) if devices > 1 else streams[0])
+    for stream in streams:
+        try:
+            model.evaluate(stream, verbose=0)
+        except Exception as error:
+            refused.append(str(error))
 scores = {name: history[name] for name in ("val_loss", "val_accuracy")}
-print(json.dumps({**scores, "logits": logits, "on_batch": on_batch, "features": features}))
+results = {"logits": logits, "on_batch": on_batch, "features": features, "refused": refused}
+print(json.dumps({**scores, **results}))
 """
 
 TAGGER = """
@@ -255,6 +266,11 @@ def test_several_devices_train_like_one(devices):
     for (tokens, values), (expected_tokens, expected) in zip(several["features"], one["features"], strict=True):
         assert tokens == expected_tokens
         np.testing.assert_allclose(values, expected, atol=1e-5)
+    # What streams is not filled with copies.
+    assert (one["refused"], len(several["refused"])) == ([], 2 if BACKEND == "tensorflow" else 1)
+    for error in several["refused"]:
+        assert f"must have batches that {devices} devices divide" in error
+        assert "Received: a batch of 5" in error
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from keras_bert_zoo.pretraining import estimate
 from keras_bert_zoo.pretraining.estimate import table as estimate_table
 from keras_bert_zoo.training import cost
 from keras_bert_zoo.training.devices import DEVICES, Device
+from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import TINY
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch says what it keeps")
@@ -120,6 +121,25 @@ def test_a_step_by_hand():
     assert step.bound == "compute"
 
 
+def test_the_pooler_counts_in_pretraining_whatever_the_model_has():
+    with_it, without = (
+        estimate({**ONE_LAYER, "pooler": pooler}, "a100", schedule=[(8, 1, 8, 1)]) for pooler in (True, False)
+    )
+    assert with_it == without
+    architecture = {**ONE_LAYER, "pooler": False}
+    assert with_it.flops == 8 * (training_flops(architecture, 8, 1) + 6 * 4 * 4)
+
+
+def test_what_one_device_and_an_odd_one_need():
+    """One sends nothing, whatever it is linked to; a host that is not full feeds what it has."""
+    device = Device(peak=2.0, memory=1e6, bandwidth=4.0, link=8.0, group=8, network=16.0, hosted=2)
+    architecture = {**ONE_LAYER, "num_segments": 2, "attention_dropout": 0.0, "pooler": True}
+    one, three = (cost.step_cost(architecture, 4, 1, 6, device, devices, efficiency=0.5) for devices in (1, 3))
+    assert (one.sent, one.network) == (0, 0)
+    assert one.host == 2 * three.host
+    assert three.network == pytest.approx(2 * 2 / 3 * 4 * 328 / 8)
+
+
 def test_what_does_not_fit_is_cut():
     architecture = {**ONE_LAYER, "num_segments": 2, "attention_dropout": 0.0, "pooler": True}
     weights, example = 328 * (18 + 4), 4 * 32 + 2 * 136 + 80 + 100
@@ -176,6 +196,7 @@ def test_the_bound_is_what_the_whole_run_waits_for():
     assert [run.bound for run in alone] == ["network", "compute"]
     assert alone[1].seconds > alone[0].seconds
     assert estimate("bert_base", "a100", 64, phases).bound == "network"
+    assert estimate("bert_base", "a100", 64, phases).bytes == max(run.bytes for run in alone)
 
 
 # --- Counted

@@ -1,5 +1,7 @@
 """What `fit` and `predict` are given beside texts and arrays: a user's own data sets and callbacks."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -39,11 +41,14 @@ class Counted(keras.utils.PyDataset):
         return BATCH
 
 
+AMSGRAD = partial(keras.optimizers.AdamW, amsgrad=True)
+
+
 @pytest.mark.parametrize(
     "kind",
     [
         keras.optimizers.AdamW,
-        *(pytest.param(kind, marks=slow_on("tensorflow", "jax")) for kind in (kbz.AdamW, kbz.Lamb)),
+        *(pytest.param(kind, marks=slow_on("tensorflow", "jax")) for kind in (AMSGRAD, kbz.AdamW, kbz.Lamb)),
     ],
 )
 def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
@@ -68,6 +73,27 @@ def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
     fit(second)
     for one, other in zip(first.get_weights(), second.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@slow_on("tensorflow", "jax")
+def test_a_run_that_goes_on_keeps_its_moments(classifier):
+    """Epochs before `initial_epoch` are of the same run: two calls train what one does."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epoch == 0
+
+    def trained(*calls):
+        backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
+        model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=classifier.preprocessor)
+        randomise(model).compile(keras.optimizers.AdamW(kbz.WarmupPolynomialDecay(1e-2)))
+        for options in calls:
+            keras.utils.set_random_seed(1)
+            model.fit(TEXTS, LABELS, batch_size=2, epochs=2, verbose=0, **options)
+        return model.get_weights()
+
+    for whole, parts in zip(trained({}), trained({"callbacks": [Stop()]}, {"initial_epoch": 1}), strict=True):
+        np.testing.assert_allclose(parts, whole, atol=1e-6)
 
 
 def test_a_users_data_set_is_not_taken_for_ours(classifier):

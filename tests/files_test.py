@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_zoo import cli
-from keras_bert_zoo.files import replacing, write_directory, write_json
+from keras_bert_zoo.files import clear_leftovers, replacing, write_directory, write_json
 from tests.helpers import left_to_torch
 
 if left_to_torch():
@@ -120,6 +120,67 @@ def test_a_failure_leaves_the_current_directory_as_it_was(fails, tmp_path, monke
     assert contents(tmp_path) == before
 
 
+def interrupt(monkeypatch, number):
+    """Ctrl+C directly behind a rename, and again behind the one that undoes it."""
+    rename, count = Path.rename, iter(range(100))
+
+    def rename_and_stop(self, goal):
+        rename(self, goal)
+        if next(count) in (number, number + 1):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", rename_and_stop)
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("number", range(4))
+def test_an_interrupt_leaves_the_old_directory_or_the_new_one(here, number, tmp_path, monkeypatch):
+    target = tmp_path / "preset"
+    save(target, "marker", "a")
+    for name in ("marker", "a"):
+        (target / name).write_text("old")
+    if here:
+        monkeypatch.chdir(target)
+    interrupt(monkeypatch, number)
+    try:
+        save(target, "marker", "a")
+    except KeyboardInterrupt:
+        assert here or number < 2
+    else:
+        assert not here
+        assert number >= 2
+    for left in target.glob(".preset.part*"):
+        left.rename(tmp_path / left.name)
+    assert contents(target) in (dict.fromkeys(["marker", "a"], text) for text in ("old", "new"))
+    monkeypatch.undo()
+    save(target, "marker", "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_what_a_kill_left_is_brought_back_or_removed(here, tmp_path, monkeypatch):
+    """Another process' own directory stays while it runs: here the one that started the tests."""
+    target = tmp_path / "preset"
+    target.mkdir()
+    if here:
+        monkeypatch.chdir(target)
+        (target / "marker").write_text("half of the new one")
+    else:
+        target.rmdir()
+    folder = target if here else tmp_path
+    dead, running = (folder / f".preset.part{number}" for number in (2**30, os.getppid()))
+    for name in ("new", "old"):
+        for path in (dead, running):
+            (path / name).mkdir(parents=True)
+            (path / name / "marker").write_text(name)
+    (folder / ".preset.partly").mkdir()
+    clear_leftovers(target)
+    assert (target / "marker").read_text() == "old"
+    assert not dead.exists()
+    assert (running / "old" / "marker").read_text() == "old"
+    assert (folder / ".preset.partly").exists()
+
+
 def test_a_link_to_a_directory_stays_one(tmp_path):
     (tmp_path / "store" / "target").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "store" / "target")
@@ -145,6 +206,7 @@ def test_convert_to_here(backbone, tmp_path, monkeypatch):
     backbone.save_to_preset(tmp_path / "preset")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    Path(f".here.part{2**30}", "new").mkdir(parents=True)  # Left of a process that was killed.
     assert cli.main(["convert", "../preset", "."]) == 0
     names = {path.name for path in (tmp_path / "preset").iterdir()}
     assert {path.name for path in Path.cwd().iterdir()} == names == set(os.listdir(tmp_path / "here"))

@@ -17,7 +17,10 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag, read_texts
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
-from tests.helpers import broken_off
+from keras_bert_zoo.finetuning.curve import train_seconds
+from keras_bert_zoo.finetuning.kinds import Data
+from keras_bert_zoo.training.runs import held, keep_rows
+from tests.helpers import broken_off, slow_on
 
 SENTENCES = [
     "a good film",
@@ -222,7 +225,8 @@ def test_from_official_files_to_scores(task, start, tmp_path):
         assert results["scores"]["f1"] == pytest.approx(results["scores"]["best_f1"])
         again = evaluate(replace(run, preset=preset))
         assert again["scores"] == pytest.approx(results["scores"], abs=1e-4)
-        assert "learning_rate" not in again["run"]  # It trained nothing.
+        decided = {"task", "preset", "data", "dev", "dtype", "language", "text", "label"}
+        assert set(again["run"]) == decided  # It trained nothing.
 
 
 def check_scores(results, task, folder, out):
@@ -267,6 +271,40 @@ def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
         with pytest.raises(ValueError, match="killed must be those it began with"):
             finetune(run, tmp_path / "killed", verbose=0)
         path.write_text(text)
+
+
+def test_a_run_stays_with_its_preset(start, tmp_path):
+    """Not its weights, which are the state's."""
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    run = Run("mrpc", start, data=str(tmp_path), **{**OPTIONS, "epochs": 2})
+    with broken_off():
+        finetune(run, tmp_path / "run", verbose=0)
+    for name, old, new in (
+        ("config.json", '"hidden_dropout_prob": 0.1', '"hidden_dropout_prob": 0.5'),
+        ("vocab.txt", "bad\ngood\n", "good\nbad\n"),
+    ):
+        path = Path(start, name)
+        before = path.read_text()
+        assert old in before
+        path.write_text(before.replace(old, new))
+        with pytest.raises(ValueError, match=r"The preset of the run in .* must be the one it began with"):
+            finetune(run, tmp_path / "run", verbose=0)
+        path.write_text(before)
+    with held(tmp_path / "run" / "run.json", {}), pytest.raises(ValueError, match=r"one process at a time.* in use"):
+        finetune(run, tmp_path / "run", verbose=0)
+    log = tmp_path / "run" / "log.csv"
+    log.write_text(f"{log.read_text()}1,0.5")
+    assert finetune(run, tmp_path / "run", verbose=0)["examples"] == {"train": 8, "dev": 8}
+
+
+def test_a_row_that_was_not_completed_is_none(tmp_path):
+    log = tmp_path / "log.csv"
+    for text, kept in (("epoch,seconds\n0,1\n1,2", [1]), ("epoch,sec", []), ("", [])):
+        log.write_text(text)
+        assert train_seconds(log) == sum(kept)
+        keep_rows(log, 2)
+        assert log.read_text() == text[: text.rfind("\n") + 1]
 
 
 def tilted(model, head, values):
@@ -575,6 +613,7 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     assert run("finetune", "texts", *common, *options) == 0
     assert capsys.readouterr().out.splitlines() == [shown[0], f"{said}; finished before: nothing was trained"]
     Path("elsewhere").mkdir()
+    write(Path("pretrained/run.json"), '{"data": "data", "preset": "bert_tiny"}')
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run("evaluate", "--run", str(tmp_path / "texts")) == 0
     assert run("finetune", "--config", "../texts/run.json", "--limit", "4", "--out", "../texts") == 0
@@ -602,6 +641,7 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
             "`source` must be a file of the task sst2, .tsv, or lines of text; the task texts reads",
         ),
         (("evaluate", "--run", "gone"), "--run must be the directory of a run. Received: gone"),
+        (("evaluate", "--run", "pretrained"), "--run must be the directory of a fine-tuned run. Received: pretrained"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err
@@ -734,3 +774,26 @@ def test_lines_are_predicted_block_by_block(start, tmp_path, monkeypatch):
     write(tmp_path / "lines", *SENTENCES)
     predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "lines")
     assert len(lines_of(tmp_path / "out.jsonl")) == len(SENTENCES)
+
+
+@slow_on("tensorflow", "jax")
+def test_a_preset_of_the_other_squad(start, tmp_path):
+    """In 1.1 each question has an answer, whatever the threshold; 2.0 begins with 0."""
+    squad2(tmp_path, "dev")
+    write(tmp_path / "pairs", "a film\tthe plot is dull", "good\tso warm")
+    answerer = kbz.BertQuestionAnswerer.from_preset(start, sequence_length=80)
+    answerer.save_to_preset(tmp_path / "one")
+    answerer.null_threshold = -1e6
+    answerer.save_to_preset(tmp_path / "two")
+    for task, has_answer in (("squad2", False), ("squad", True)):
+        predict(Run(task, tmp_path / "two"), tmp_path / "out.jsonl", tmp_path / "pairs")
+        assert [bool(row["answer"]) for row in lines_of(tmp_path / "out.jsonl")] == [has_answer] * 2
+    scores = evaluate(Run("squad2", tmp_path / "one", data=tmp_path))["scores"]
+    assert scores["f1"] <= scores["best_f1"]
+
+
+def test_the_label_is_that_of_the_greatest_logit():
+    """Also where the probabilities are rounded to the same number: submissions are made of logits."""
+    model, logits = SimpleNamespace(class_names=["a", "b"]), np.array([[0.0, 1e-9]], "float32")
+    (said,) = RECIPES["texts"].kind.records(model, Data(["x"], None, 1), logits)
+    assert said == {"label": "b", "probabilities": {"a": 0.5, "b": 0.5}}

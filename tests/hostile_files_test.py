@@ -8,13 +8,14 @@ import resource
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.checkpoints import bundle, bundle_writer, pytorch, tensorflow1
+from keras_bert_zoo.checkpoints import bundle, bundle_writer, hdf5, pytorch, tensorflow1
 from tests import layouts
 from tests.helpers import WORDS, left_to_torch, numpy, random_inputs, randomise
 
@@ -318,7 +319,9 @@ def test_an_index_that_does_not_fit_its_shards(sharded, backbone, tmp_path):
     index = sharded / "model.safetensors.index.json"
     places = json.loads(index.read_text())["weight_map"]
     edit(index, weight_map={**places, "embeddings.extra": "shard-1.safetensors"})
-    refused("must be in the file it names. Received: embeddings.extra not in shard-1.safetensors", sharded)
+    refused("must be in the file it names. Received: 'embeddings.extra' not in shard-1.safetensors", sharded)
+    edit(index, weight_map={**places, "a\n" * 3000: "shard-1.safetensors"})
+    refused("must be in the file it names. Received: 'a\\na", sharded)
     for wrong in ([1], "shard", 5):
         edit(index, weight_map=wrong)
         refused("`weight_map` must be of the kind dict", sharded)
@@ -524,7 +527,7 @@ def test_zip_bombs(pytorch_preset):
     bomb = zipped(bytes(64 * MIB), {}, zipfile.ZIP_DEFLATED)
     assert len(bomb) < MIB
     refused("'archive/data.pkl', which is compressed or encrypted", pytorch_preset(bomb))
-    refused("'archive/data.pkl' of 20971520 bytes", pytorch_preset(zipped(bytes(20 * MIB))))
+    refused("'archive/data.pkl' of 3145728 bytes", pytorch_preset(zipped(b"}" * (3 * MIB))))  # A dict a byte.
     content = bytearray(zipped(state(a=tensor())))
     for start in range(len(content) - 4):  # The sizes of the pickle's entry in the directory, in both fields.
         if content[start : start + 4] == b"PK\x01\x02":
@@ -573,6 +576,49 @@ def test_whatever_is_cut_or_flipped_is_read_or_refused(tmp_path, container):
             refusals += 1
             assert len(str(error)) < 600  # noqa: PT017
     assert refusals > len(contents) // 3
+
+
+# --- HDF5
+
+
+def compressed(file):
+    """One value, in a chunk that would be 1 GB."""
+    file.create_dataset("a", (1,), "float32", maxshape=(None,), chunks=(2**28,), compression="gzip")
+
+
+def more_than_a_chunk(file):
+    """Two values, whose chunk would unpack to any number of bytes."""
+    values = file.create_dataset("a", (2,), "float32", chunks=(2,), compression="gzip")
+    values.id.write_direct_chunk((0,), zlib.compress(bytes(MIB)))
+
+
+def a_list_of_types(file):
+    file.create_dataset("a", data=np.zeros(8, "V2"))
+    file["a"].attrs["dtype"] = ["bfloat16", "bfloat16"]
+
+
+def deep(file):
+    for _ in range(300):
+        file = file.create_group("a")
+
+
+@pytest.mark.parametrize(
+    "write, words",
+    [
+        (compressed, "must hold its values without filters, such as compression. Received: 'a' with 1"),
+        (more_than_a_chunk, "must hold its values without filters, such as compression. Received: 'a' with 1"),
+        (a_list_of_types, "must hold arrays of numbers. Received: 'a' of |V2"),
+        (deep, "must hold names of at most 500 characters. Received: 501"),
+    ],
+)
+def test_hdf5_that_lies(tmp_path, write, words):
+    import h5py
+
+    with h5py.File(tmp_path / "file", "w") as file:
+        write(file)
+    with pytest.raises(ValueError) as error:
+        [tensor.read() for tensor in hdf5.read_hdf5(tmp_path / "file").values()]
+    assert words in str(error.value)
 
 
 # --- TF1

@@ -199,10 +199,12 @@ def test_offline_with_a_cache_that_lacks_the_weights(hub, backbone, tmp_path, mo
 
 def test_a_released_name_goes_the_same_way(hub, backbone, monkeypatch, tmp_path):
     (tmp_path / "presets" / "bert_toy").mkdir(parents=True)
-    description = {"source": "hf://org/bert", "aliases": [], "backbone": backbone.architecture, "tokenizer": {}}
+    description = {"source": "hf://org/bert", "aliases": [], "backbone": backbone.architecture}
+    description["tokenizer"] = {"lowercase": False}  # Of which its directory says nothing.
     (tmp_path / "presets" / "bert_toy" / "preset.json").write_text(json.dumps(description))
     monkeypatch.setattr(presets, "_shipped", lambda: tmp_path / "presets")
     check("bert_toy", backbone)
+    assert presets.load_preset("bert_toy").tokenizer == {"lowercase": False}
     assert hub.fetched() == {"config.json", "model.safetensors", "preset.json"}
 
 

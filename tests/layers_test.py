@@ -363,6 +363,7 @@ def test_heads_drop_out(task, options):
     if task is kbz.BertMultipleChoice:
         inputs = {name: array[None] for name, array in inputs.items()}
     assert_drops_out(randomise(task(backbone, dropout=0.5, **options), scale=0.5), inputs)
+    assert task(backbone, **options).dropout == 0.1  # The paper's, where nobody says another (A.2).
 
 
 def test_the_config_of_a_block_is_what_it_was_made_with():

@@ -145,6 +145,21 @@ def test_accumulation_step_by_step(kind, rule):
 
 
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
+def test_weights_without_a_gradient_stay(kind, rule):
+    """As those of a head that a loss does not reach: Keras hands on the others alone, another list each time."""
+    values, gradients, variables = start()
+    optimizer = kind(0.1)
+    optimizer.build(list(variables.values()))
+    weights, state = dict(values), {}
+    for step, without in enumerate((None, "norm/bias", "dense/kernel", None), start=1):
+        grads = {path: grad for path, grad in gradients[step].items() if path != without}
+        rule(state, weights, oracles.clip(grads, 1.0), 0.1, step)
+        tensors = [keras.ops.convert_to_tensor(grad.astype("float32")) for grad in grads.values()]
+        optimizer.apply(tensors, [variables[path] for path in grads])
+        assert_same(variables, weights)
+
+
+@pytest.mark.parametrize("kind, rule", OPTIMIZERS)
 @pytest.mark.parametrize("accumulation, batch_size", [(None, 4), (2, 2)])
 def test_fit_accumulates_to_the_large_batch(kind, rule, accumulation, batch_size):
     schedule = kbz.WarmupPolynomialDecay(0.1, warmup=0.5, total_steps=4, power=2.0)
@@ -245,6 +260,23 @@ def test_decay_asks_the_variable_not_its_layer():
     optimizer.build(layer.trainable_variables)
     apply(optimizer, {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}, {"kernel": layer.kernel, "bias": layer.bias})
     np.testing.assert_allclose(numpy(layer.kernel), np.full((2, 2), 2.0 * (1 - 0.05)), rtol=1e-6)
+
+
+def test_decay_may_be_taken_from_a_weight_between_two_steps():
+    kernel = keras.Variable(np.full((2, 2), 2.0, "float32"), name="kernel")
+    optimizer = kbz.AdamW(0.5, weight_decay=0.1)
+    for excluded in ((), [kernel]):
+        optimizer.exclude_from_weight_decay(var_list=excluded)
+        optimizer.apply([keras.ops.zeros((2, 2))], [kernel])
+        np.testing.assert_allclose(numpy(kernel), 2.0 * (1 - 0.05), rtol=1e-6)
+
+
+def test_no_weight_is_moved_by_an_infinite_gradient_unseen():
+    """All are NaN at once, so that the next loss is."""
+    variables = [keras.Variable(np.ones(2, "float32"), name="kernel") for _ in range(2)]
+    gradients = [keras.ops.convert_to_tensor(np.array([1.0, value], "float32")) for value in (1.0, np.inf)]
+    kbz.AdamW(0.1).apply(gradients, variables)
+    assert np.isnan([numpy(variable) for variable in variables]).all()
 
 
 def test_decay_may_have_nothing_to_act_on():

@@ -2,6 +2,8 @@
 
 import filecmp
 import os
+import signal
+import sys
 import tracemalloc
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import prepare
-from keras_bert_zoo.pretraining.shards import open_shard
+from keras_bert_zoo.pretraining.shards import join_shards, open_shard
+from keras_bert_zoo.pretraining.workers import in_order
 from tests.helpers import WORDS, left_to_torch
 
 if left_to_torch():
@@ -104,6 +107,15 @@ def test_nothing_is_overwritten_and_a_stop_is_one_line(tmp_path, capsys, monkeyp
     assert cli.main(["vocab", "--size", "30", "--out", str(tmp_path / "vocab.txt"), *files]) == 130
     assert capsys.readouterr().err == "keras-bert-zoo vocab: stopped\n"
 
+    def terminate(*arguments, **options):
+        signal.raise_signal(signal.SIGTERM)
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    monkeypatch.setattr("keras_bert_zoo.cli.pretraining.learn_vocabulary", terminate)
+    assert cli.main(["vocab", "--size", "30", "--out", str(tmp_path / "vocab.txt"), *files]) == 143
+    assert capsys.readouterr().err == "keras-bert-zoo vocab: stopped\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
 
 def test_a_vocabulary_is_replaced(tmp_path):
     command = ["vocab", "--size", "25", "--out", str(tmp_path / "vocab.txt"), str(tmp_path / "text")]
@@ -118,3 +130,51 @@ def test_masks_are_a_masking(tmp_path, tokenizer):
     with pytest.raises(ValueError, match=r"`masking` must be a Masking. Received: masking={'rate': 5}"):
         prepare([tmp_path / "a.txt"], tmp_path / "out", tokenizer, masking={"rate": 5}, verbose=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_of_two_at_once_the_second_to_end_is_refused(tmp_path, tokenizer, monkeypatch):
+    """The other process is the one of number 1. What a third has left, which was killed, is removed."""
+    (tmp_path / "text").write_text("a good film\nso warm\n\nbad cast\nit is fine\n" * 5)
+    options = {"sequence_length": 8, "verbose": False, "workers": 1}
+    (tmp_path / f".data.part{2**30}" / "shard-00000").mkdir(parents=True)
+
+    def prepare_another(*arguments):
+        monkeypatch.undo()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: 1)
+            prepare([tmp_path / "text"], tmp_path / "data", tokenizer, seed=2, **options)
+        return join_shards(*arguments)
+
+    monkeypatch.setattr(sys.modules[prepare.__module__], "join_shards", prepare_another)
+    with pytest.raises(ValueError, match=r"`out` must not exist yet. Received: out='.*data', which exists already"):
+        prepare([tmp_path / "text"], tmp_path / "data", tokenizer, seed=1, **options)
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "data"}
+    assert '"seed": 2' in (tmp_path / "data" / "dataset.json").read_text()
+    open_shard(tmp_path / "data", fixed_masks=False)
+
+
+def test_arrays_are_joined_by_writing(tmp_path, monkeypatch):
+    """On a full disk that is an error; to write into a file that is mapped ends the process."""
+    parts = {"token_ids": [[1, 2, 3], [4]], "ends": [[1, 3], [1]]}
+    for name, arrays in parts.items():
+        for number, array in enumerate(arrays):
+            (tmp_path / str(number)).mkdir(exist_ok=True)
+            np.save(tmp_path / str(number) / f"{name}.npy", np.array(array, "uint16" if name == "token_ids" else int))
+    np.save(tmp_path / "expected.npy", np.array([1, 2, 3, 4], "uint16"))
+    open_memmap = np.lib.format.open_memmap
+
+    def read_only(path, mode, **options):
+        assert mode == "r"
+        return open_memmap(path, mode, **options)
+
+    monkeypatch.setattr("numpy.lib.format.open_memmap", read_only)
+    monkeypatch.setattr("numpy.lib._format_impl.open_memmap", read_only, raising=False)
+    join_shards([tmp_path / "0", tmp_path / "1"], tmp_path)
+    assert (tmp_path / "token_ids.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    np.testing.assert_array_equal(np.load(tmp_path / "ends.npy"), [1, 3, 4])
+
+
+def test_a_worker_that_ends_is_named():
+    """As the kernel ends one where memory runs out."""
+    with pytest.raises(ChildProcessError, match=r"must live to the end.* Received: one of 2 that ended early"):
+        list(in_order(iter(["__import__('os')._exit(1)"] * 2), eval, 2))

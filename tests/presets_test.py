@@ -192,10 +192,14 @@ def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
     assert other.load_report.fresh == other.load_report.unused == ("classifier/kernel", "classifier/bias")
     assert "freshly initialised, to be trained: classifier/kernel, classifier/bias" in caplog.text
 
+    assert other.dropout == 0.25  # The config's, for a fresh head, too.
+    assert kbz.BertTextClassifier.from_preset(tmp_path / "classifier", num_classes=2, dropout=0.5).dropout == 0.5
+
     # A token classifier's head has the same name and shape, and another meaning.
     transformers.BertForTokenClassification(config).save_pretrained(tmp_path / "tagger")
     tagger = kbz.BertTextClassifier.from_preset(tmp_path / "tagger", num_classes=3)
     assert tagger.load_report.unused == ("classifier/kernel", "classifier/bias")
+    assert tagger.dropout == 0.25
 
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "mlm")
     classifier = kbz.BertTextClassifier.from_preset(tmp_path / "mlm", num_classes=2)
@@ -375,6 +379,12 @@ def test_offline_says_what_was_tried(tmp_path, monkeypatch):
         ("tokenizer_config.json", "tokenizer_class", "BertJapaneseTokenizer"),
         ("tokenizer_config.json", "word_tokenizer_type", "mecab"),
         ("tokenizer_config.json", "never_split", ["film"]),
+        ("tokenizer_config.json", "truncation_side", "left"),
+        ("tokenizer_config.json", "split_special_tokens", True),
+        ("tokenizer_config.json", "model_input_names", ["input_ids", "attention_mask"]),
+        ("tokenizer_config.json", "cls_token", "<s>"),
+        ("tokenizer_config.json", "mask_token", {"content": "<mask>"}),
+        ("config.json", "problem_type", "classification"),
         ("config.json", "is_decoder", "false"),
         ("preset.json", "sequence_length", [16]),
         ("preset.json", "format", 99),
@@ -552,3 +562,33 @@ def test_padding_has_its_number(tmp_path):
     backbone = kbz.BertBackbone(**TINY)
     kbz.BertTextRegressor(backbone, preprocessor=kbz.BertPreprocessor(tokenizer, 8)).save_to_preset(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 5
+
+
+# --- What nobody says
+
+# transformers' names of what has a value without being told.
+FIELDS = {
+    "vocab_size": "vocabulary_size", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
+    "hidden_size": "hidden_dim", "intermediate_size": "intermediate_dim", "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout", "max_position_embeddings": "max_sequence_length",
+    "type_vocab_size": "num_segments", "layer_norm_eps": "layer_norm_epsilon", "hidden_act": "activation",
+    "initializer_range": "initializer_range", "is_decoder": "causal",
+}  # fmt: skip
+
+
+def test_a_field_that_a_config_leaves_out_is_transformers(tmp_path):
+    theirs = pytest.importorskip("transformers").BertConfig()
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    ours = presets.load_preset(tmp_path, load_weights=False).backbone
+    assert {name: ours[name] for name in FIELDS.values()} == {
+        name: getattr(theirs, field) for field, name in FIELDS.items()
+    }
+
+
+def test_an_argument_that_is_left_out_is_transformers():
+    """What has to be told, the size, aside."""
+    theirs = pytest.importorskip("transformers").BertConfig()
+    sizes = {name: TINY[name] for name in TINY if name != "max_sequence_length"}
+    ours = kbz.BertBackbone(**sizes).architecture
+    expected = {name: getattr(theirs, field) for field, name in FIELDS.items()} | sizes | {"pooler": True}
+    assert ours == expected

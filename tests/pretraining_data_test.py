@@ -373,6 +373,9 @@ def test_bad_masking():
         ({"max_predictions": 20.0}, "`max_predictions` must be a positive integer"),
         ({"rate": "0.15"}, "`rate` must be a number. Received: rate='0.15'"),
         ({"mask": float("nan")}, "`mask` and `random` must be shares"),
+        ({"max_predictions": 2**16}, "`max_predictions` must be at most 65535. Received: max_predictions=65536"),
+        ({"rate": 10**400}, "`rate` must be in (0, 1). Received: rate=1000"),
+        ({"mask": 10**400}, "`mask` and `random` must be shares of one whole. Received: mask=1000"),
         ({"whole_words": "false"}, "`whole_words` must be True or False. Received: whole_words='false'"),
         ({"rate": 1.5}, "`rate` must be in (0, 1)"),
         ({"mask": 0.9, "random": 0.2}, "`mask` and `random` must be shares"),
@@ -380,6 +383,7 @@ def test_bad_masking():
         with pytest.raises(ValueError) as error:
             Masking(**arguments)
         assert words in str(error.value)
+        assert len(str(error.value)) < 150
 
 
 # --- Data sets
@@ -572,6 +576,20 @@ def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
         PretrainingBatches(tmp_path / "data")
 
 
+def array_bytes(header):
+    """A file of this header (numpy.lib.format, version 1.0)."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+# NumPy raises TokenError, IndentationError, MemoryError, TypeError, OverflowError, BadZipFile and EOFError.
+BROKEN_ARRAYS = [
+    *map(array_bytes, (b"{'descr': ", b"a\n    b\n  c", b"-" * 9000, b"{[]: 1}")),
+    array_bytes(b"{'descr': '<i8', 'fortran_order': False, 'shape': (%d,)}" % 10**30),
+    b"PK\x03\x04" + bytes(100),
+    b"",
+]
+
+
 def test_broken_data_sets(tmp_path, corpus, tokenizer):
     data = tmp_path / "data"
     prepare([corpus], data, tokenizer, sequence_length=16, fix_masks=True, verbose=False)
@@ -582,6 +600,8 @@ def test_broken_data_sets(tmp_path, corpus, tokenizer):
         with pytest.raises(ValueError) as error:
             PretrainingBatches(data, **options)
         assert words in str(error.value)
+        assert len(str(error.value)) < 400
+        assert "\n" not in str(error.value)
 
     refused("`masking` must be None for a data set of fixed masks", masking=Masking(3))
     refused("`batch_size` must be at most the number of examples", batch_size=10**6)
@@ -591,18 +611,39 @@ def test_broken_data_sets(tmp_path, corpus, tokenizer):
         (ends.astype(float), "ends.npy must hold integers in one dimension"),
         (ends[:, None], "ends.npy must hold integers in one dimension"),
         (ends[::-1], "ends.npy must hold integers in one dimension, and ends in order"),
+        (ends[::-1].astype("uint64"), "ends.npy must hold integers in one dimension, and ends in order"),
+        (np.r_[np.uint64(2**64 - 1), ends[1:].astype("uint64")], "ends.npy must hold integers in one dimension, and"),
+        (np.r_[np.int64([2**63 - 1, -(2**63), -1]), ends[3:]], "ends.npy must hold integers in one dimension, and"),
     ):
         np.save(data / "ends.npy", array)
         refused(words)
+    for content in BROKEN_ARRAYS:
+        (data / "ends.npy").write_bytes(content)
+        refused("ends.npy must hold a NumPy array (")
     np.save(data / "ends.npy", ends)
     for field, words in (({"masking": {"rates": 1}}, "`masking` must have the fields of Masking"),
                          ({"tokenizer": {"foo": 1}}, "`tokenizer` must have the options of BertTokenizer"),
+                         ({"masking": {"a\n" * 500: 1}}, "`masking` must have the fields of Masking"),
+                         ({"masking": {"max_predictions": 10**9}}, "`max_predictions` must be at most 65535"),
+                         ({"sequence_length": 7}, "`sequence_length` must be at least 8 and at most 65535. Received"),
+                         ({"sequence_length": 2**16}, "`sequence_length` must be at least 8 and at most 65535"),
+                         ({"format": "a\n" * 500}, "`format` must be 1. Received: 'a"),
                          ({"format": 9}, "`format` must be 1"), ({"next_sentence": 3}, "`next_sentence`")):  # fmt: skip
         (data / "dataset.json").write_text(json.dumps({**about, **field}))
         refused(words)
     (data / "dataset.json").write_text(json.dumps(about))
     (data / "mask_ends.npy").unlink()
-    refused("mask_ends.npy must hold a NumPy array")
+    refused("mask_ends.npy must hold a NumPy array (No such file or directory)")
+
+
+def test_ends_of_an_unsigned_type(tmp_path, corpus, tokenizer):
+    data = tmp_path / "data"
+    prepare([corpus], data, tokenizer, sequence_length=16, fix_masks=True, verbose=False)
+    expected = PretrainingBatches(data, 8)[0]
+    for name in ("ends", "mask_ends"):
+        np.save(data / f"{name}.npy", np.load(data / f"{name}.npy").astype("uint64"))
+    for ours, theirs in zip(*map(keras.tree.flatten, (PretrainingBatches(data, 8)[0], expected)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -611,6 +652,8 @@ def test_broken_data_sets(tmp_path, corpus, tokenizer):
         ("token_ids", 60000, "token_ids.npy: a token id must be in [0, 30). Received: 60000"),
         ("mask_positions", 15, "mask_positions.npy: a position must be in [0, "),
         ("mask_replacements", 30, "mask_replacements.npy: a token id must be in [0, 30). Received: 30"),
+        ("first_lengths", 17, "first_lengths.npy: a length must be in [0, "),
+        ("next_sentence_labels", 2, "next_sentence_labels.npy: a label must be in [0, 2). Received: 2"),
     ],
 )
 def test_values_that_no_example_has(tmp_path, corpus, tokenizer, name, value, words):
@@ -651,6 +694,17 @@ def test_epochs_go_on_where_the_last_one_ended(tmp_path, corpus, tokenizer):
         whole.epoch, place = divmod(step, len(whole))
         some.epoch, index = divmod(step, 5)
         np.testing.assert_array_equal(whole[place][0]["token_ids"], some[index][0]["token_ids"])
+
+
+def test_means_are_those_of_all_examples(corpus, tmp_path, tokenizer):
+    """Tokens and predictions of an example, of which the speed of a run is reckoned."""
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    batches = PretrainingBatches(tmp_path / "data", next_token=True)
+    inputs, _, weights = batches.take(np.arange(batches.examples))
+    assert batches.mean_length == pytest.approx(inputs["padding_mask"].sum(axis=1).mean())
+    assert batches.mean_predictions == pytest.approx((weights["mlm"] > 0).sum(axis=1).mean())
+    few = PretrainingBatches(tmp_path / "data", masking=Masking(1, rate=0.5))
+    assert few.mean_predictions == (few[0][2]["mlm"] > 0).sum(axis=1).mean() == 1
 
 
 # --- Chance

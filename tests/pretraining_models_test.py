@@ -136,6 +136,7 @@ def test_fill_mask(tmp_path, tokenizer):
     filled = ours.fill_mask(texts, top_k=3)
     assert [len(masks) for masks in filled] == [1, 2, 1]
     assert ours.fill_mask([]) == []
+    assert len(ours.fill_mask(texts[0])[0]) == 5
     assert ours.fill_mask([text.encode() for text in texts], top_k=3) == filled
     assert ours.fill_mask(texts[1], top_k=3)[1][0][0] == filled[1][1][0][0]
     for text, masks in zip(texts, filled, strict=True):

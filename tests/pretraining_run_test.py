@@ -20,13 +20,14 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.progress import Speed
-from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN
-from tests.helpers import SHALLOW, WORDS, numpy, slow_on
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, held
+from tests.helpers import SHALLOW, WORDS, broken_off, numpy, slow_on
 
 SENTENCES = [
     "a good film",
@@ -210,6 +211,42 @@ def test_a_state_that_is_half_written_leaves_the_last_one(classifier, tmp_path, 
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == {state.path: before}
 
 
+def test_a_full_disk_is_named_and_what_a_kill_left_is_removed(classifier, tmp_path, monkeypatch):
+    state = State(classifier, tmp_path / "state.safetensors", data="")
+    for name in (".tmpAb3dEf", ".tmp"):
+        (tmp_path / name).write_text("")
+
+    def fail(arrays, path, metadata):
+        raise SafetensorError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("safetensors.numpy.save_file", fail)
+        with pytest.raises(OSError, match=r"state.safetensors must be written as a whole. Received: No space left"):
+            state.save(1)
+    state.save(1)
+    assert {path.name for path in tmp_path.iterdir()} == {"state.safetensors", ".tmp"}
+
+
+def test_a_run_is_of_one_process(run, tmp_path):
+    config = tmp_path / "run" / "run.json"
+    with held(config, {}), pytest.raises(ValueError, match=r"one process at a time. Received: out='.*run', in use"):
+        pretrain(run, tmp_path / "run", verbose=0)
+    assert not config.parent.exists()
+
+
+def test_held_out_text_stays(run, tmp_path, tokenizer):
+    (tmp_path / "other").write_text(TEXT.replace("warm", "cold"))
+    run = replace(run, steps=2, save_every=1, validation=str(tmp_path / "held_out"))
+    options = {"sequence_length": 16, "verbose": False}
+    prepare([tmp_path / "text"], run.validation, tokenizer, seed=3, **options)
+    with broken_off():
+        pretrain(run, tmp_path / "run", verbose=0)
+    shutil.rmtree(run.validation)
+    prepare([tmp_path / "other"], run.validation, tokenizer, seed=3, **options)
+    with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with"):
+        pretrain(run, tmp_path / "run", verbose=0)
+
+
 def test_a_finished_run_is_left_as_it_is(run, tmp_path):
     short = replace(run, steps=4)
     pretrain(short, tmp_path / "run", verbose=0)
@@ -338,6 +375,8 @@ def test_bad_configurations():
         ),
         ({"steps": 10, "save_every": 0}, "`save_every` must be a positive integer"),
         ({"steps": 0}, "`steps` must be a positive integer"),
+        ({"steps": 2**63}, "`steps` must be at most 2147483647. Received: steps=9223372036854775808"),
+        ({"learning_rate": 10**400}, "`learning_rate` must be a positive number. Received: learning_rate=1000"),
         ({"optimizer": "sgd"}, "`optimizer` must be one of ['adamw', 'lamb']"),
         ({"batch_size": 0}, "`batch_size` must be"),
         ({"learning_rate": -1.0}, "`learning_rate` must be"),
@@ -439,7 +478,7 @@ def test_no_step_waits_for_the_loss_of_the_one_before(run, tmp_path, monkeypatch
 
 
 @slow_on("tensorflow", "jax")
-def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
+def test_from_text_to_preset(tmp_path, capsys, monkeypatch, caplog):
     (tmp_path / "text").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
 
@@ -455,6 +494,7 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("keras_bert_zoo.pretraining.run.load_preset", small_preset)
     options = ("--data", "data", "--steps", "2", "--save-every", "1", "--batch-size", "8", "--optimizer", "lamb")
     assert run("pretrain", *options, "--out", "run") == 0
+    assert "bert_tiny names an architecture here, and weights start at random" in caplog.text
     *_, line, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"run/preset: [\d,]+ weights", last)
     assert all(f" - {name}: " in line for name in ("loss", "mlm_accuracy", "nsp_accuracy", "tokens_per_second", "mfu"))
@@ -467,6 +507,9 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch):
     assert run("pretrain", "--config", "../run/run.json", "--steps", "3", "--out", "../again") == 0
     monkeypatch.chdir(tmp_path)
     assert json.loads(Path("again/run.json").read_text())["save_every"] == 3
+    caplog.clear()
+    assert run("pretrain", *options, "--preset", "run/preset", "--out", "on") == 0
+    assert "random" not in caplog.text
     model = kbz.BertPretrainer.from_preset("run/preset")
     assert model.preprocessor.tokenizer.vocabulary == kbz.BertTokenizer("vocab.txt").vocabulary
     assert len(model.fill_mask("the [MASK] is dull", 2)[0]) == 2

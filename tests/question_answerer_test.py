@@ -151,6 +151,8 @@ def test_a_preset_keeps_the_threshold_and_the_windows(answerer, tmp_path):
     config = fresh.preprocessor.get_config()
     assert [config[name] for name in ("sequence_length", "stride", "question_length")] == [384, 128, 64]
     assert set(fresh.load_report.fresh) == {"spans/kernel", "spans/bias"}
+    short = kbz.BertQuestionAnswerer.from_preset(tmp_path / "other", sequence_length=32)
+    assert (short.preprocessor.sequence_length, short.preprocessor.question_length) == (32, 16)
 
 
 def run(model, inputs, places=None):
@@ -265,3 +267,11 @@ def test_answers_are_as_long_as_they_may_be(answerer):
     found = answerer.find_answers((QUESTIONS, CONTEXTS), max_answer_tokens=2)
     tokens = answerer.preprocessor.tokenizer.tokenize
     assert max(len(tokens(span.text)) for one in found for span in one.n_best) == 2
+
+
+@pytest.mark.parametrize("threshold", [None, 0.5])
+def test_as_many_answers_of_such_a_length_are_looked_at_as_in_the_original(answerer, monkeypatch, threshold):
+    """google-research/bert, run_squad.py: 20 and 30."""
+    monkeypatch.setattr("keras_bert_zoo.models.question_answerer.search_answers", lambda windows, logits, *told: told)
+    answerer.null_threshold = threshold
+    assert answerer.find_answers((QUESTIONS, CONTEXTS)) == (threshold is not None, 20, 30)

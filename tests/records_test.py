@@ -361,6 +361,41 @@ def test_bad_records(data, tmp_path, tokenizer):
         assert words in str(error.value)
 
 
+def write_changed(source, target, number, change):
+    """The records of a file, one of them changed."""
+    with tf.io.TFRecordWriter(str(target)) as writer:
+        for i, record in enumerate(tf.data.TFRecordDataset(str(source)).as_numpy_iterator()):
+            example = tf.train.Example.FromString(record)
+            if i == number:
+                change(example.features.feature)
+            writer.write(example.SerializeToString())
+
+
+def test_records_that_differ_and_values_that_no_example_has(data, tmp_path, tokenizer):
+    count = write_records(data, tmp_path / "records", verbose=False)
+    good, path = tmp_path / "records" / "shard-00000-of-00001.tfrecord", tmp_path / "changed"
+    others = f"of the first record in all of them. Received: others among the first {count} of changed"
+    for number, change, words in (
+        (1, lambda features: features["input_ids"].int64_list.value.pop(), others),
+        (1, lambda features: features.pop("masked_lm_weights"), others),
+        (1, lambda features: features["next_sentence_labels"].bytes_list.value.append(b"\xff"), others),
+        (0, lambda features: features["segment_ids"].Clear(), "none in ['segment_ids']"),
+        (0, lambda features: features["masked_lm_weights"].int64_list.value.append(1), "none in ['masked_lm_weights']"),
+        (1, lambda features: features["segment_ids"].int64_list.value.__setitem__(3, 2), "segments in [0, 2). Rec"),
+        (1, lambda features: features["next_sentence_labels"].int64_list.value.__setitem__(0, -1), "[0, 2). Received"),
+    ):
+        write_changed(good, path, number, change)
+        with pytest.raises(ValueError) as error:
+            RecordBatches(str(path), tokenizer, 8)
+        assert words in str(error.value)
+        assert "\n" not in str(error.value)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in (next(tf.data.TFRecordDataset(str(good)).as_numpy_iterator()), b"\xff" * 30):
+            writer.write(record)
+    with pytest.raises(ValueError, match="Received: others among the first 2 of changed"):
+        RecordBatches(str(path), tokenizer, 2)
+
+
 def header_of(length):
     """What begins a record: its length, and a checksum of that (tensorflow/core/lib/io/record_writer.h)."""
     crc = 2**32 - 1

@@ -13,6 +13,8 @@ def test_schedule_at_hand_worked_steps():
     rates = [float(schedule(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
     np.testing.assert_allclose(rates, [0, 0.5, 0.9, 0.5, 0.05, 0, 0], atol=1e-6)
     assert float(kbz.WarmupPolynomialDecay(2.0, 0.0, 10)(0)) == 2.0
+    cut = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=19)  # A tenth of it is one step, as in the original.
+    np.testing.assert_allclose([float(cut(step)) for step in (0, 1)], [0, 18 / 19], atol=1e-6)
     squared = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20, power=2.0)
     rates = [float(squared(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
     np.testing.assert_allclose(rates, [0, 0.5, 0.81, 0.25, 0.0025, 0, 0], atol=1e-6)
@@ -58,6 +60,17 @@ def test_schedule_follows_updates(classifier):
     expected = [0.0, 0.5, 0.5, *(1 - np.repeat([2, 3, 4, 5, 6], 2) / 7), 0.0]
     np.testing.assert_allclose(rates, expected, atol=1e-6)
     assert int(numpy(classifier.optimizer.iterations)) == 7
+
+
+@pytest.mark.parametrize("dtype, updates", [("mixed_float16", 1), ("float32", 3)])
+def test_steps_that_overflowed_are_no_updates_of_a_run_that_goes_on(dtype, updates, tokenizer):
+    preprocessor = kbz.BertPreprocessor(tokenizer, 16)
+    model = kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW, dtype=dtype), preprocessor=preprocessor)
+    model.fit(["a"] * 6, [0.0] * 6, batch_size=2, verbose=0)
+    optimizer = model._optimizer_within()
+    optimizer._iterations.assign(1)  # As a callback restores it: two of three overflowed.
+    model.fit(["a"] * 6, [0.0] * 6, batch_size=2, initial_epoch=1, epochs=2, verbose=0)
+    assert int(numpy(optimizer._iterations)) == updates + 3
 
 
 def test_models_share_a_schedule(tokenizer):

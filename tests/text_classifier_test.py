@@ -145,6 +145,12 @@ def test_fit_learns_from_text_names_and_pairs(tokenizer):
     assert paired.evaluate((same, EASY), LABELS, verbose=0)[1] > 0.8
 
 
+def test_classes_without_names_are_called_by_their_numbers(classifier):
+    logits = randomise(classifier).predict(TEXTS, verbose=0)
+    for ranked, row in zip(classifier.classify(TEXTS), logits, strict=True):
+        assert [name for name, _ in ranked] == [str(number) for number in np.argsort(-row)]
+
+
 @slow_on("tensorflow", "jax")
 def test_multi_label(tokenizer):
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
@@ -418,7 +424,8 @@ def test_bad_data_leaves_the_model_usable(classifier):
         ({"class_weight": {1: "x"}}, "`class_weight` must hold finite numbers. Received: class_weight[1]='x'"),
         ({"class_weight": {1: 2.0}, "sample_weight": [1.0] * 6}, "`class_weight` and `sample_weight` exclude each"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
-        ({"validation_split": 1.5}, "`validation_split` must be in [0, 1)"),
+        ({"validation_split": 1.5}, "`validation_split` must be a number in [0, 1)"),
+        ({"epochs": None}, "`epochs` must be a positive integer. Received: epochs=None"),
         ({"validation_split": 0.9}, "`validation_split` must leave examples on both sides"),
         ({"steps_per_epoch": 1}, "`steps_per_epoch` must be None where the batches know their epochs"),
         ({"batch_size": True}, "`batch_size` must be a positive integer. Received: batch_size=True"),
@@ -432,6 +439,13 @@ def test_bad_options(classifier, options, words):
     with pytest.raises(ValueError) as error:
         classifier.fit(TEXTS, LABELS, verbose=0, **options)
     assert words in str(error.value)
+
+
+def test_a_list_of_pairs_is_named_whatever_else_is_given(classifier):
+    for x in (list(zip(TEXTS, TEXTS, strict=True)), [[text] for text in TEXTS]):
+        for run in (classifier.fit, classifier.evaluate, lambda x, _, **options: classifier.predict(x, **options)):
+            with pytest.raises(ValueError, match=r"`x` must be a list of strings.* Received: x\[0\] of type"):
+                run(x, LABELS, batch_size=2)
 
 
 def test_bad_streams_are_refused_before_anything_compiles(classifier):
@@ -726,12 +740,21 @@ def test_pairs_need_two_segments(tokenizer):
         ({"class_names": ["a", "a"]}, "`class_names` must be different strings"),
         ({"num_classes": 2, "dropout": 2}, "`dropout` must be a number in [0, 1)"),
         ({"num_classes": 2, "colour": "red"}, "BertTextClassifier has no argument of this name. Received: colour"),
+        ({"num_classes": 2, "multi_label": "no"}, "`multi_label` must be True or False. Received: multi_label='no'"),
     ],
 )
 def test_bad_arguments(backbone, options, words):
     with pytest.raises(ValueError) as error:
         kbz.BertTextClassifier(backbone, **options)
     assert words in str(error.value)
+
+
+def test_a_config_keeps_auto_as_auto():
+    """Keras would keep what it means on one backend, and another one would take it for the user's wish."""
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 2)
+    assert classifier.get_compile_config()["jit_compile"] == "auto"
+    classifier.compile(jit_compile=False)
+    assert classifier.get_compile_config()["jit_compile"] is False
 
 
 def test_parts_that_do_not_fit_together(tokenizer):
@@ -746,6 +769,18 @@ def test_parts_that_do_not_fit_together(tokenizer):
         kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW, pooler=False), 2)
     with pytest.raises(ValueError, match="`sequence_length` must be at least 4"):
         kbz.BertPreprocessor(tokenizer, 3)
+    with pytest.raises(ValueError, match=r"`tokenizer` must be a BertTokenizer. Received: tokenizer='vocab.txt'"):
+        kbz.BertPreprocessor("vocab.txt")
+    for task, preprocessor in (
+        (kbz.BertTextClassifier, tokenizer),
+        (kbz.BertTextClassifier, kbz.BertWordPreprocessor(tokenizer, 16)),
+        (kbz.BertTokenClassifier, fits),
+    ):
+        words = f"`preprocessor` must be a {task.preprocessor_class.__name__}. Received: preprocessor of type"
+        with pytest.raises(ValueError, match=words):
+            task(kbz.BertBackbone(**SHALLOW), 2, preprocessor=preprocessor)
+    with pytest.raises(ValueError, match=r"`backbone` must be a BertBackbone; .* Received: backbone of type str"):
+        kbz.BertTextClassifier("bert_base", 2)
     bare = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 2)
     with pytest.raises(ValueError, match="the task has preprocessor=None"):
         bare.predict(TEXTS, verbose=0)
@@ -769,9 +804,9 @@ def test_a_held_out_part_has_its_weights_and_steps(still, losses):
     order = [0, 3, 1, 5, 2, 4]
     texts, labels = ([column[i] for i in order] for column in (TEXTS, LABELS))
     weighted = losses[order] * WEIGHTS
-    for steps, held_out in ((None, weighted[2:]), (1, weighted[2:4])):
+    for steps, size, held_out in ((None, None, weighted[2:]), (1, None, weighted[2:4]), (1, 3, weighted[2:5])):
         options = {"sample_weight": WEIGHTS, "validation_split": 2 / 3, "validation_steps": steps, "verbose": 0}
-        history = still.fit(texts, labels, 2, **options).history
+        history = still.fit(texts, labels, 2, validation_batch_size=size, **options).history
         assert history["val_loss"][0] == pytest.approx(held_out.mean(), abs=1e-5)
 
 

@@ -183,6 +183,12 @@ def test_the_newer_form(directory):
     assert embedder.preprocessor.tokenizer.lowercase
 
 
+def test_prompts_are_read_where_they_are_kept(directory):
+    (directory / "config_sentence_transformers.json").unlink()
+    write(directory, {"sentence_bert_config.json": {"max_seq_length": 12, "prompts": True, "default_prompt": [1]}})
+    assert kbz.BertTextEmbedder.from_preset(directory).preprocessor.sequence_length == 12
+
+
 def test_texts_are_lower_cased_where_the_directory_says_so(directory):
     config = json.loads((directory / "tokenizer_config.json").read_text())
     write(directory, {"tokenizer_config.json": {**config, "do_lower_case": False, "strip_accents": None}})
@@ -196,8 +202,9 @@ def test_texts_are_lower_cased_where_the_directory_says_so(directory):
 @pytest.mark.parametrize(
     "files, words",
     [
-        ({"modules.json": module("sentence_transformers.models.Dense")}, "Received: sentence_transformers.models.D"),
-        ({"modules.json": module("custom_code.Normalize")}, "Received: custom_code.Normalize"),
+        ({"modules.json": module("sentence_transformers.models.Dense")}, "Received: 'sentence_transformers.models.D"),
+        ({"modules.json": module("custom_code.Normalize")}, "Received: 'custom_code.Normalize'"),
+        ({"modules.json": module("a\n" * 500)}, "perhaps a Normalize. Received: 'a"),
         ({"modules.json": NEW["modules.json"][:1]}, "must list a Transformer, a Pooling and perhaps a Normalize"),
         ({"modules.json": module("x.Y", "../up")}, "`path` must be a plain folder name. Received: '../up'"),
         ({"modules.json": {"0": "x"}}, "modules.json must hold a JSON list of modules"),
@@ -222,6 +229,7 @@ def test_directories_that_would_give_other_vectors_are_refused(directory, files,
         kbz.BertTextEmbedder.from_preset(directory)
     assert words in str(error.value)
     assert len(str(error.value)) < 300
+    assert "\n" not in str(error.value)
 
 
 def test_bad_arguments(tokenizer):

@@ -62,6 +62,7 @@ def test_predictions_are_of_first_tokens_in_the_order_given(tagger):
         for x, y in zip(predicted, expected, strict=True):
             np.testing.assert_allclose(x, y, atol=1e-5)
     assert [len(rows) for rows in tagger.predict(SENTENCES, 2, verbose=0, steps=1)] == [3, 1]
+    assert len(tagger.predict([["a"]] * 40, verbose=0, steps=1)) == 32
 
 
 def test_sentences_of_a_document_see_each_other(tagger):
@@ -220,6 +221,16 @@ def test_tags_have_places(tagger, monkeypatch):
     assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 1, "f1": 1}
     true[1] = [["B-ORG", "B-PER"]]  # A label that the model does not have is missed.
     assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 3 / 4, "f1": pytest.approx(6 / 7)}
+
+
+def test_an_entity_scores_the_mean_of_its_own_words(tagger, monkeypatch):
+    """Not the best of them, and nothing of the text before."""
+    shares = [[0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.1, 0.1, 0.8], [0.9, 0.05, 0.05]]
+    monkeypatch.setattr(tagger, "_word_logits", lambda *a, **k: np.log(shares).astype("float32"))
+    assert tagger.tag(["Ann Lee .", "Bo"]) == [
+        [("Ann Lee", "PER", 0, 7, pytest.approx(0.65))],
+        [("Bo", "PER", 0, 2, pytest.approx(0.9))],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -386,6 +386,13 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=f"a run of the same configuration. Received: {part}_digest='"):
             tune(run, out, verbose=0, **POINT)
         path.write_text(before)
+    config = out / "sweep.json"
+    before = config.read_text()
+    backend = keras.backend.backend()
+    config.write_text(before.replace(f'"backend": "{backend}"', '"backend": "x"'))
+    with pytest.raises(ValueError, match=rf"KERAS_BACKEND must be x, on which the sweep in .* Received: {backend}"):
+        tune(run, out, verbose=0, **POINT)
+    config.write_text(before)
     broken.clear()
     results = tune(run, out, verbose=0, **POINT)
     path.unlink()

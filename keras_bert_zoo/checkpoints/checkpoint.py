@@ -76,6 +76,7 @@ class Checkpoint:
         sequence_length: Number of tokens of the preprocessor's longest output, or None.
         modules: Modules that a sentence-transformers directory lists; empty for others.
         settings: Other settings of the task, such as a threshold, which other projects' formats cannot hold.
+        head_dropout: The dropout rate of a new classification head, or None if the format has none.
     """
 
     class_name: str
@@ -88,3 +89,4 @@ class Checkpoint:
     sequence_length: int | None = None
     modules: tuple[Module, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    head_dropout: float | None = None

@@ -8,6 +8,8 @@ import numpy as np
 from keras_bert_zoo.checkpoints.checkpoint import Tensor
 from keras_bert_zoo.checkpoints.tensors import check_bytes, float_dtype
 
+_LONGEST_NAME = 500
+
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
     """Return a file's datasets by path; values stored in other files, which HDF5 allows, are rejected.
@@ -24,13 +26,15 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
 
     def add(name: str, node: Any) -> None:  # Soft and external links are not visited.
+        if len(name) > _LONGEST_NAME:  # Of thousands of groups, one in another.
+            raise ValueError(f"{path} must hold names of at most {_LONGEST_NAME} characters. Received: {len(name)}")
         if not isinstance(node, h5py.Dataset):
             return
         if node.external or node.is_virtual:
-            raise ValueError(f"{path} must hold its values itself. Received: {name!r}, kept in another file")
+            raise ValueError(f"{path} must hold its values itself. Received: {name[:80]!r}, kept in another file")
         # Checked before anything is read: an element may have any size, and there may be none.
         if node.shape is None or not (node.dtype.kind == "f" or _is_bfloat16(node) or node.dtype.kind in "iub"):
-            raise ValueError(f"{path} must hold arrays of numbers. Received: {name!r} of {str(node.dtype)[:80]}")
+            raise ValueError(f"{path} must hold arrays of numbers. Received: {name[:80]!r} of {str(node.dtype)[:80]}")
         tensors[name] = Tensor(node.shape, lambda: _read(path, name))
 
     try:
@@ -44,12 +48,21 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
 
 def _is_bfloat16(node: Any) -> bool:
     """Whether values are bfloat16, which HDF5 lacks: Keras stores two raw bytes and an attribute."""
-    return node.attrs.get("dtype") == "bfloat16" and node.dtype.kind == "V" and node.dtype.itemsize == 2
+    kind = node.attrs.get("dtype")  # Of any type.
+    return isinstance(kind, str) and kind == "bfloat16" and node.dtype.kind == "V" and node.dtype.itemsize == 2
 
 
 def _read(path: Path, name: str) -> np.ndarray:
     import h5py
 
     with h5py.File(path, "r") as file:
-        values = file[name][()]
-        return values.view(float_dtype("bfloat16")) if _is_bfloat16(file[name]) else values
+        node = file[name]
+        # Keras does not compress, and a few compressed bytes could be gigabytes, whatever the shape and the chunks.
+        filters = node.id.get_create_plist().get_nfilters()
+        if filters:
+            raise ValueError(
+                f"{path} must hold its values without filters, such as compression. "
+                f"Received: {name[:80]!r} with {filters}"
+            )
+        values = node[()]
+        return values.view(float_dtype("bfloat16")) if _is_bfloat16(node) else values

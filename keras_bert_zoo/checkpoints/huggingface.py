@@ -17,7 +17,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import TOKENIZER_CONFIG, r
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
 from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
-from keras_bert_zoo.files import read_json, typed, write_json
+from keras_bert_zoo.files import names_tensors, read_json, typed, write_json
 
 CONFIG, PRESET = "config.json", "preset.json"
 OPTIONAL = (*TOKENIZER_FILES, *sentence_transformers.OPTIONAL)
@@ -43,6 +43,7 @@ ARCHITECTURES = {
 }
 _LEFT_TO_RIGHT = "BertLMHeadModel"  # A causal BertMaskedLM, with the same weights.
 
+_PROBLEMS = (None, "regression", "single_label_classification", "multi_label_classification")
 _WITH_CLASSES = ("BertTextClassifier", "BertTokenClassifier")
 
 
@@ -64,6 +65,9 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         raise ValueError(
             f"{directory / PRESET}: `format` must be {_FORMAT}. Received: {reprlib.repr(preset.get('format'))}"
         )
+    if config.get("problem_type") not in _PROBLEMS:
+        received = reprlib.repr(config["problem_type"])
+        raise ValueError(f"{path}: `problem_type` must be one of {_PROBLEMS}. Received: {received}")
     backbone = read_backbone(path, config)
     tensors = read_weights(directory) if load_weights else {}
     class_name = _read_class_name(path, config, preset, tensors)
@@ -83,6 +87,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         class_name=class_name,
         backbone=backbone,
         head=_read_head(path, config, class_name, typed(directory / PRESET, preset, NAMED, bool, False)),
+        head_dropout=_head_dropout(path, config),
         arrays=arrays,
         unknown=unknown,
         vocabulary=vocabulary,
@@ -124,14 +129,17 @@ def _read_head(path: Path, config: dict[str, Any], class_name: str, are_named: b
     """Return the arguments of the head, empty if it has none."""
     if class_name not in (*_WITH_CLASSES, "BertTextRegressor", "BertMultipleChoice"):
         return {}
-    dropout = typed(path, config, "classifier_dropout", float, None)
-    dropout = typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout
-    head = {"dropout": dropout}
+    head: dict[str, Any] = {"dropout": _head_dropout(path, config)}
     if class_name in _WITH_CLASSES:
         head |= read_classes(path, config, are_named)
     if class_name == "BertTextClassifier":
         head["multi_label"] = config.get("problem_type") == "multi_label_classification"
     return head
+
+
+def _head_dropout(path: Path, config: dict[str, Any]) -> float:
+    dropout = typed(path, config, "classifier_dropout", float, None)
+    return typed(path, config, "hidden_dropout_prob", float, 0.1) if dropout is None else dropout
 
 
 def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: str | None = None) -> None:
@@ -163,7 +171,8 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
     prefix = "" if architecture == "BertModel" else BACKBONE_PREFIX
     tensors = split_tensors(checkpoint.arrays, prefix)
     write_json(directory / CONFIG, config)
-    save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
+    with names_tensors(directory / SAFETENSORS):
+        save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
     shutil.copymode(directory / CONFIG, directory / SAFETENSORS)  # safetensors' files are readable by their owner only.
     if checkpoint.vocabulary is not None:
         length = checkpoint.sequence_length or backbone["max_sequence_length"]

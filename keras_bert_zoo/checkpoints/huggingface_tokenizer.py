@@ -14,18 +14,21 @@ VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.js
 _ADDED, _SPECIAL_MAP = "added_tokens.json", "special_tokens_map.json"
 FILES = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, _ADDED, _SPECIAL_MAP)
 
-# Fields of tokenizer_config.json and special_tokens_map.json with more tokens that are never split.
+# Fields of tokenizer_config.json and special_tokens_map.json: BERT's special tokens, and more that are never split.
+_NAMED = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
 
 # transformers' class names that mean "as tokenizer.json says".
 _AS_JSON_SAYS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-# Fields of tokenizer_config.json that would change the tokens, with the only values we support.
+# Fields of tokenizer_config.json that would change the ids, with the only values we support.
 _REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
     "tokenizer_class": ("BertTokenizer", "BertTokenizerFast", *_AS_JSON_SAYS, None),
     "word_tokenizer_type": (None,),  # Of Japanese tokenizers.
     "subword_tokenizer_type": (None,),
     "do_basic_tokenize": (True, None),
     "never_split": ([], None),
+    "split_special_tokens": (False, None),
+    "truncation_side": ("right", None),
 }
 
 # Name in tokenizer_config.json, name in tokenizer.json's normalizer, name in BertTokenizer, default.
@@ -52,7 +55,7 @@ def read_tokenizer(
     """Return the vocabulary, `BertTokenizer`'s other arguments and the longest input, or None where no file says.
 
     `vocab.txt` and `tokenizer_config.json` take precedence. `tokenizer.json`, which must have the same vocabulary,
-    counts if one of them is missing or refers to it.
+    counts if one of them is missing, and alone gives the options if the class refers to it, as in transformers.
 
     Args:
         directory: Where the files are.
@@ -60,24 +63,25 @@ def read_tokenizer(
         class_name: The tokenizer's class if `tokenizer_config.json` does not name it.
     """
     path = directory / TOKENIZER_CONFIG
-    config = read_json(path) if path.is_file() else None
+    config = {"tokenizer_class": class_name, **(read_json(path) if path.is_file() else {})}
     vocabulary = read_tokens(directory)
     options: dict[str, Any] = {}
     whole = directory / TOKENIZER_JSON
+    as_json_says = whole.is_file() and config["tokenizer_class"] in _AS_JSON_SAYS
     if whole.is_file():
         document = read_json(whole, TEXT_BYTES)
         words = _in_order(whole, typed(whole, typed(whole, document, "model", dict, {}), "vocab", dict, {}))
-        if vocabulary is None or config is None or config.get("tokenizer_class") in _AS_JSON_SAYS:
+        if vocabulary is None or not path.is_file() or as_json_says:
             options = _options_of_json(whole, document)
         if vocabulary is not None and words not in ([], vocabulary):  # transformers does not delete an old one.
             raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: other ones")
         vocabulary = words if vocabulary is None else vocabulary
         _check_added(whole, typed(whole, document, "added_tokens", list, []), vocabulary)
-    config = {"tokenizer_class": class_name, **(config or {})}
     _check(path, config, _REFUSED_FIELDS)
-    _check_more_special(path, config)
+    _check_inputs(path, config)
+    _check_special(path, config)
     if (directory / _SPECIAL_MAP).is_file():
-        _check_more_special(directory / _SPECIAL_MAP, read_json(directory / _SPECIAL_MAP))
+        _check_special(directory / _SPECIAL_MAP, read_json(directory / _SPECIAL_MAP))
     if vocabulary is not None:
         decoder = typed(path, config, "added_tokens_decoder", dict, {})
         _check_added(path, [_entry(token, number) for number, token in decoder.items()], vocabulary)
@@ -87,7 +91,7 @@ def read_tokenizer(
             _check_added(directory / _ADDED, entries, vocabulary)
     for theirs, _, ours, default in _OPTIONS:
         default = options.get(ours, lowercase if ours == "lowercase" else default)
-        options[ours] = typed(path, config, theirs, bool, default)
+        options[ours] = typed(path, {} if as_json_says else config, theirs, bool, default)
     length = typed(path, config, "model_max_length", float, None)
     # transformers writes 1e30 where it knows no limit.
     return vocabulary, options, int(length) if length is not None and abs(length) < 1e9 else None
@@ -135,7 +139,9 @@ def _in_order(path: Path, ids: dict[str, Any]) -> list[str]:
     tokens = sorted(ids, key=lambda token: ids[token])
     wrong = next((token for i, token in enumerate(tokens) if ids[token] != i), None)
     if wrong is not None:
-        raise ValueError(f"{path}: `vocab` must number its tokens from 0 on. Received: {wrong!r} as {ids[wrong]}")
+        raise ValueError(
+            f"{path}: `vocab` must number its tokens from 0 on. Received: {wrong[:80]!r} as {reprlib.repr(ids[wrong])}"
+        )
     return tokens
 
 
@@ -147,16 +153,31 @@ def _check_added(path: Path, added: list[Any], vocabulary: list[str]) -> None:
             raise ValueError(f"{path}: `added_tokens` must be among {SPECIAL_TOKENS}. Received: {reprlib.repr(name)}")
         _check(path, token, _SPECIAL)
         if not isinstance(number, int) or not 0 <= number < len(vocabulary) or vocabulary[number] != name:
-            raise ValueError(f"{path}: `added_tokens` must be in the vocabulary. Received: {name!r} as {number!r}")
+            received = reprlib.repr(number)
+            raise ValueError(f"{path}: `added_tokens` must be in the vocabulary. Received: {name!r} as {received}")
 
 
-def _check_more_special(path: Path, config: dict[str, Any]) -> None:
+def _check_inputs(path: Path, config: dict[str, Any]) -> None:
+    """Require the segments among what transformers passes to the model; without them all are 0."""
+    names = config.get("model_input_names")
+    if isinstance(names, list) and "input_ids" in names and "token_type_ids" not in names:
+        raise ValueError(f"{path}: `model_input_names` must have 'token_type_ids'. Received: {reprlib.repr(names)}")
+
+
+def _check_special(path: Path, config: dict[str, Any]) -> None:
+    for field, expected in _NAMED.items():
+        _check(path, {field: _content(config.get(field))}, {field: (expected, None)})
     for field in _MORE_SPECIAL:
         value = config.get(field) or []
         for token in value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
-            name = token.get("content") if isinstance(token, dict) else token
+            name = _content(token)
             if name not in SPECIAL_TOKENS:
                 raise ValueError(f"{path}: `{field}` must be among {SPECIAL_TOKENS}. Received: {reprlib.repr(name)}")
+
+
+def _content(token: Any) -> Any:
+    """Return the text of a token, which may be an object with more about it."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def _entry(token: Any, number: Any) -> dict[str, Any]:

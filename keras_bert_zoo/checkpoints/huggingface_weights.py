@@ -65,6 +65,8 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     tensors = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
     for name, shard in places.items():
         if name not in shards[str(shard)]:
-            raise ValueError(f"{index}: each tensor must be in the file it names. Received: {name} not in {shard}")
+            raise ValueError(
+                f"{index}: each tensor must be in the file it names. Received: {name[:80]!r} not in {shard}"
+            )
         tensors[name] = shards[str(shard)][name]
     return tensors

@@ -10,8 +10,8 @@ import pickletools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# Thousands of times the size of a BERT's; every pickle is read as a whole.
-MOST_BYTES = 16 * 2**20
+# Thirty times the size of BERT large's. Every pickle is read as a whole, and each of its bytes can make an object.
+MOST_BYTES = 2 * 2**20
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINSTRING", "BINSTRING"}

@@ -67,13 +67,13 @@ def read_modules(directory: Path) -> tuple[Module, ...]:
             raise ValueError(f"{path}: `path` must be a plain folder name. Received: {place[:80]!r}")
         settings = directory / place / ("config.json" if number else TRANSFORMER)
         modules.append(Module(kind, place, read_json(settings) if settings.is_file() else {}))
-    if modules and (directory / PROMPTS).is_file():
+    if modules:  # Also without the file: its own configuration may hold other things of these names.
         modules[0].config.update(_read_prompts(directory / PROMPTS))
     return tuple(modules)
 
 
 def _read_prompts(path: Path) -> dict[str, Any]:
-    config = read_json(path)
+    config = read_json(path) if path.is_file() else {}
     name, prompts = typed(path, config, "default_prompt_name", str, None), typed(path, config, "prompts", dict, {})
     default = "" if name is None else str(prompts.get(name, ""))
     return {"default_prompt": default, "prompts": [name for name, prompt in prompts.items() if prompt]}
@@ -86,7 +86,9 @@ def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
         known = ["Transformer", "Pooling", "Normalize"]
         wrong = next((module.kind for module, kind in zip(checkpoint.modules, kinds, strict=True)
                       if kind not in known), ", ".join(kinds))  # fmt: skip
-        raise ValueError(f"{MODULES} must list a Transformer, a Pooling and perhaps a Normalize. Received: {wrong}")
+        raise ValueError(
+            f"{MODULES} must list a Transformer, a Pooling and perhaps a Normalize. Received: {wrong[:80]!r}"
+        )
     transformer, pooling = checkpoint.modules[:2]
     if transformer.path:
         raise ValueError(f"{MODULES}: the Transformer's `path` must be ''. Received: {transformer.path!r}")

@@ -1,8 +1,12 @@
 """The console script `keras-bert-zoo`."""
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import keras_bert_zoo
 from keras_bert_zoo.cli import estimate, finetuning, presets, pretraining
@@ -12,7 +16,8 @@ from keras_bert_zoo.cli.memory import keep_memory
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Errors in its arguments or files print one line on stderr and give the exit status 2.
 
-    Ctrl+C also prints one line, which says whether the same command resumes, and gives the exit status 130.
+    Ctrl+C also prints one line, which says whether the same command resumes, and gives the exit status 130. So does
+    SIGTERM, by which batch systems stop a process, with 143.
     """
     parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {keras_bert_zoo.__version__}")
@@ -22,12 +27,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     keep_memory()
     try:
-        options.run(options)
+        with _terminated_as_interrupted():
+            options.run(options)
     except (ValueError, OSError) as error:
         print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         further = "; the same command goes on from the last state that was kept" if options.resumes else ""
         print(f"keras-bert-zoo {options.command}: stopped{further}", file=sys.stderr)
-        return 130
+        return 143 if isinstance(error, _Terminated) else 130
     return 0
+
+
+class _Terminated(KeyboardInterrupt):
+    pass
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Raise SIGTERM as Ctrl+C is raised, so that what is half-written is removed; a handler of the caller stays."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

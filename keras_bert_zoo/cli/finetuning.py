@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.cli.commands import FINISHED, add_command, add_options, configured, place
+from keras_bert_zoo.files import read_json
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.tuning import tune
 from keras_bert_zoo.tuning.sweep import GRIDS, SEARCHES
@@ -200,6 +201,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         options.config = str(Path(options.finished) / "run.json")
         if not Path(options.config).is_file():
             raise ValueError(f"--run must be the directory of a run. Received: {options.finished}")
+        if "task" not in read_json(Path(options.config)):
+            raise ValueError(f"--run must be the directory of a fine-tuned run. Received: {options.finished}")
         options.preset = options.preset or str(Path(options.finished) / "preset")
         options.out = options.out or str(Path(options.finished) / "evaluation")
     if options.out is None:

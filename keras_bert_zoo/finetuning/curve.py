@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.files import replacing
+from keras_bert_zoo.training.runs import whole_rows
 
 _logger = logging.getLogger("keras_bert_zoo")
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
     """Return the rows of a log, one per epoch, without values that were not logged."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{name: float(value) for name, value in row.items() if value != "NA"} for row in csv.DictReader(file)]
+    rows = csv.DictReader(whole_rows(path))
+    return [{name: float(value) for name, value in row.items() if value != "NA"} for row in rows]
 
 
 def train_seconds(path: Path) -> float:

@@ -1,10 +1,13 @@
 """Fine-tune a preset on a task's files: a new preset, its scores and its predictions."""
 
+import json
 import os
 import platform
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.training import distribute
-from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, keep_rows
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, held, keep_rows
 
 CONFIG, STATE, LOG, CURVE = "run.json", "state.safetensors", "log.csv", "curve.png"
 RESULTS, SCORES, PREDICTIONS, PRESET = "results.json", "scores.json", "predictions", "preset"
@@ -43,9 +46,9 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
         The contents of `results.json`. A finished run is returned as it is, even if the data files have changed.
 
     Raises:
-        ValueError: A file is not as expected (the message names file and line), `out` holds another run or an
-            unfinished one that began with other data, or the loss became NaN (the message names the step and the last
-            state).
+        ValueError: A file is not as expected (the message names file and line), `out` holds another run, one under way,
+            or an unfinished one that began with other data or another preset, or the loss became NaN (the message names
+            the step and the last state).
 
     Example:
 
@@ -58,16 +61,17 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     check_directory(folder / CONFIG, asdict(run))
     if (folder / RESULTS).is_file():
         return read_json(folder / RESULTS)
-    with distribute(run.strategy):
-        return _finetune(run, folder, verbose)
+    with distribute(run.strategy), ExitStack() as holding:
+        return _finetune(run, folder, verbose, holding)
 
 
-def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
+def _finetune(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> dict[str, Any]:
     train, dev, head = run.read_both()
     keras.utils.set_random_seed(run.seed)
     model = run.build(head)
     model.optimizer.build(model.trainable_variables)
-    state = State(model, folder / STATE, f"{train.digest()} {dev.digest()}")
+    holding.enter_context(held(folder / CONFIG, asdict(run)))
+    state = State(model, folder / STATE, f"{train.digest()} {dev.digest()}", preset=_digest(model))
     done = state.restore()
     score = Score(run, dev)
     if done < run.epochs:  # type: ignore[operator]
@@ -94,6 +98,12 @@ def _finetune(run: Run, folder: Path, verbose: Any) -> dict[str, Any]:
     }
     write_json(folder / RESULTS, results)  # Last, because it marks the run as finished.
     return results
+
+
+def _digest(model: keras.Model) -> str:
+    """Identify a model's tokenizer and configuration."""
+    config = keras.saving.serialize_keras_object(model.get_config())
+    return sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def evaluate(run: Run, out: str | os.PathLike[str] | None = None, verbose: Any = 0) -> dict[str, Any]:
@@ -152,7 +162,6 @@ class _KeepConfig(keras.callbacks.Callback):
         self._folder = folder
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
         write_json(self._folder / CONFIG, asdict(self._run))
 
 

@@ -30,10 +30,11 @@ class FoldChoices(keras.layers.Layer):
     def call(self, token_ids: Any, segment_ids: Any, padding_mask: Any) -> dict[str, Any]:
         length = ops.shape(token_ids)[2]
         first = ops.cast(ops.arange(length, dtype="int32") == 0, padding_mask.dtype)
+        is_missing = ops.cast(ops.max(padding_mask, axis=-1, keepdims=True) == 0, padding_mask.dtype)
         arrays = {
             "token_ids": token_ids,
             "segment_ids": segment_ids,
-            "padding_mask": ops.maximum(padding_mask, first),
+            "padding_mask": ops.maximum(padding_mask, first * is_missing),
         }
         return {name: ops.reshape(array, (-1, length)) for name, array in arrays.items()}
 

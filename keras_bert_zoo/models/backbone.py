@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.checks import check_heads, check_positive, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_flag, check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dense import Dense
@@ -112,9 +112,7 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
         check_rate(dropout=dropout, attention_dropout=attention_dropout)
         check_positive(layer_norm_epsilon=layer_norm_epsilon, initializer_range=initializer_range)
         check_heads(hidden_dim, num_heads)
-        for flag, value in (("pooler", pooler), ("causal", causal)):
-            if not isinstance(value, bool):
-                raise ValueError(f"`{flag}` must be True or False. Received: {flag}={value!r}")
+        check_flag(pooler=pooler, causal=causal)
         get_activation(activation)
 
         # --- Layers
@@ -334,6 +332,16 @@ def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str,
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise ValueError(f"{class_name} has no argument of this name. Received: {', '.join(unknown)}")
+
+
+def check_task_arguments(task: Any, backbone: Any, kwargs: dict[str, Any]) -> None:
+    """Check what every task's constructor takes, before the backbone is used."""
+    refuse_unknown(type(task).__name__, kwargs, known=("trainable",))
+    if not isinstance(backbone, BertBackbone):
+        raise ValueError(
+            "`backbone` must be a BertBackbone; `from_preset` takes a preset. "
+            f"Received: backbone of type {type(backbone).__name__}"
+        )
 
 
 def check_pooler(backbone: BertBackbone) -> None:

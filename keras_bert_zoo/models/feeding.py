@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_trainable
+from keras_bert_zoo.checks import check_positive_int, check_rate, check_trainable
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.compiled_steps import CompilesSteps
@@ -81,10 +81,8 @@ class FedModel(
             ValueError: An argument is not as described, found before anything compiles, or in streamed data on arrival.
         """
         with self.undone_where_refused():
-            if not 0 <= validation_split < 1:
-                raise ValueError(
-                    f"`validation_split` must be in [0, 1). Received: validation_split={validation_split!r}"
-                )
+            check_rate(validation_split=validation_split)
+            check_positive_int(epochs=epochs)
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
             self.check_optimizer()
@@ -119,8 +117,8 @@ class FedModel(
                 callbacks = _with_callback(callbacks, _FollowEpochs(batches))
                 data, class_weight = self._fed(batches), None
             else:
-                _check_batch_size(batch_size)
                 data = self._streamed(x, y, sample_weight)
+                _check_batch_size(batch_size)
                 if class_weight is not None:
                     weights = self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight)
                     data, class_weight = self._weigh_stream(data, weights)
@@ -171,8 +169,8 @@ class FedModel(
                 targets, weight = self._targets(examples, y, sample_weight)
                 x = self._fed(self._batches(examples, targets, weight, batch_size, first_rows(steps, batch_size)))
             else:
-                _check_batch_size(batch_size)
                 x = self._streamed(x, y, sample_weight)
+                _check_batch_size(batch_size)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
         with weights_kept(), self._weights_back():
             return super().evaluate(x, **options)
@@ -222,8 +220,8 @@ class FedModel(
             if isinstance(x, dict):  # Arrays that are fed unsorted.
                 data, options["batch_size"] = x, batch_size
             else:
-                _check_batch_size(batch_size)
                 data = self._streamed(inputs_alone(x))
+                _check_batch_size(batch_size)
                 refuse_bare_pairs(x, self)
             return self.predict_fed(data, **options)
         most_tokens = self.most_predicted_tokens if batch_size is None and steps is None else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers.heads import MaskedLMHead, VocabularyBias
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_task_arguments
 from keras_bert_zoo.models.inputs import check_position_array, check_range
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.streaming import check_pretraining, check_ready, checked_stream, is_tf_dataset
@@ -62,7 +62,7 @@ class BertMaskedLM(Task):
         name: str = "bert_masked_lm",
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_task_arguments(self, backbone, kwargs)
         inputs = {**backbone.input, MASK_POSITIONS: keras.Input((None,), dtype="int32", name=MASK_POSITIONS)}
         super().__init__(backbone, preprocessor, inputs, self.build_heads(backbone, inputs), name, **kwargs)
 

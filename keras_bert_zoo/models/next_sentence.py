@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_task_arguments
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.text_classifier import BertTextClassifier
 
@@ -41,7 +41,7 @@ class BertNextSentencePredictor(BertTextClassifier):
         name: str = "bert_next_sentence_predictor",
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_task_arguments(self, backbone, kwargs)
         super().__init__(
             backbone,
             class_names=self.class_names,

@@ -35,6 +35,8 @@ class BertPreprocessor:
         check_positive_int(sequence_length=sequence_length)
         if sequence_length < 4:  # [CLS], [SEP], [SEP] and one token
             raise ValueError(f"`sequence_length` must be at least 4. Received: sequence_length={sequence_length}")
+        if not hasattr(tokenizer, "encode_batch"):
+            raise ValueError(f"`tokenizer` must be a BertTokenizer. Received: tokenizer={tokenizer!r}")
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
 

@@ -13,7 +13,7 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers.choices import NOT_THERE
 from keras_bert_zoo.metrics.squad import answer_texts, squad_v1_scores, squad_v2_scores
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_task_arguments
 from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.inputs import as_array, check_range
@@ -94,7 +94,7 @@ class BertQuestionAnswerer(Task):
         name: str = "bert_question_answerer",
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_task_arguments(self, backbone, kwargs)
         _check_threshold(null_threshold)
         head = linear_head(backbone, 2, "spans")
         logits = ops.transpose(head(backbone(backbone.input)["sequence_output"]), (0, 2, 1))
@@ -280,15 +280,16 @@ class BertQuestionAnswerer(Task):
     def build_preprocessor(cls, checkpoint: Checkpoint, sequence_length: int | None) -> BertQuestionPreprocessor:
         assert checkpoint.vocabulary is not None
         own = checkpoint.settings if cls.is_own(checkpoint) else {}
-        # The length in a foreign preset is the maximum, not the one to use.
-        saved = checkpoint.sequence_length if own else None
-        return BertQuestionPreprocessor(
-            BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer),
-            (saved or min(_SEQUENCE_LENGTH, checkpoint.backbone["max_sequence_length"]))
-            if sequence_length is None
-            else sequence_length,
-            **_window_options(own),
-        )
+        if sequence_length is None:
+            # The length in a foreign preset is the maximum, not the one to use.
+            saved = checkpoint.sequence_length if own else None
+            sequence_length = saved or min(_SEQUENCE_LENGTH, checkpoint.backbone["max_sequence_length"])
+        # A question has at most half of a short window, so that there is room for the context.
+        options = _window_options(own) or {
+            "question_length": max(min(64, sequence_length // 2, sequence_length - 4), 1)
+        }
+        tokenizer = BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
+        return BertQuestionPreprocessor(tokenizer, sequence_length, **options)
 
     @classmethod
     def head_arguments(cls, checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,10 @@ class LaysSchedules:
         # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
         if not initial_epoch:
             _forget_corrected(optimizer)
-        optimizer._iterations.assign(initial_epoch * steps_per_epoch)
+        # A restored optimizer with loss scaling may have fewer: steps whose gradients overflowed were no updates.
+        is_restored = initial_epoch and self.optimizer is not optimizer and int(optimizer._iterations)
+        if not is_restored:
+            optimizer._iterations.assign(initial_epoch * steps_per_epoch)
         total_steps = steps_per_epoch * epochs
         if isinstance(optimizer, BertOptimizer):
             total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))

@@ -1,7 +1,7 @@
 """Streamed data: tokenisation of a batched `tf.data.Dataset` of strings, and checks of everything else."""
 
 from collections.abc import Callable, Generator, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_bert_zoo.models.inputs import INPUT_NAMES
 from keras_bert_zoo.text.batching import LengthSortedBatches
+from keras_bert_zoo.training.distribution import replicas
 
 
 def is_tf_dataset(x: Any) -> bool:
@@ -40,8 +41,25 @@ def checked_stream(x: Any, task: Any) -> Any:
         )
     if first is None or isinstance(x, LengthSortedBatches):  # Made by a task from checked data.
         return x
-    task.ready_batch(first)
-    return mapped(x, task.ready_batch)
+    ready = partial(_ready, task=task, devices=replicas(task))
+    ready(first)
+    return mapped(x, ready)
+
+
+def _ready(batch: Any, task: Any, devices: int) -> tuple[Any, ...]:
+    batch = task.ready_batch(batch)
+    if len(batch) > 1 or keras.backend.backend() == "jax":  # TensorFlow predicts batches of any size.
+        _check_divides(len(next(iter(batch[0].values()))), devices)
+    return batch
+
+
+def _check_divides(count: int, devices: int) -> None:
+    """Check that the devices share a batch equally: only in-memory data are filled with copies of weight zero."""
+    if count % devices:
+        raise ValueError(
+            f"`x` must have batches that {devices} devices divide, such as those of drop_remainder=True. "
+            f"Received: a batch of {count}"
+        )
 
 
 def is_mappable(x: Any) -> bool:
@@ -176,7 +194,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
 
     spec = dataset.element_spec
     parts = spec if isinstance(spec, tuple) else (spec,)
-    ready = isinstance(parts[0], dict)
+    ready, devices = isinstance(parts[0], dict), replicas(task)
     columns = parts[0] if isinstance(parts[0], tuple) else (parts[0],)
     if ready:
         task.check_inputs(parts[0])
@@ -192,6 +210,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
     def make_targets(targets: np.ndarray, *columns: np.ndarray) -> np.ndarray:
+        _check_divides(len(targets), devices)
         if not names:
             return task.encode_targets(targets, len(targets))
         return task.targets_of_arrays(dict(zip(INPUT_NAMES, columns, strict=True)), targets)

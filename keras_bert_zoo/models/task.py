@@ -52,6 +52,7 @@ class Task(Exports, FedModel):
         self.preprocessor = preprocessor
         self.load_report: LoadReport | None = None
         if preprocessor is not None:
+            _check_kind(preprocessor, self.preprocessor_class)
             check_preprocessor(preprocessor, backbone)
         self.compile()
 
@@ -79,6 +80,7 @@ class Task(Exports, FedModel):
             given = {name: kwargs[name] for name in ("metrics", "weighted_metrics") if kwargs.get(name)}
             kwargs |= keras.tree.map_structure(of_logits, given)
         super().compile(optimizer=optimizer, loss=loss, auto_scale_loss=False, **kwargs)
+        self._given_jit_compile = kwargs.get("jit_compile", "auto")
 
     # --- Defined by subclasses
 
@@ -164,6 +166,8 @@ class Task(Exports, FedModel):
         refuse_unknown(cls.__name__, arguments, known=(*known, "trainable"))
         checkpoint = cls.read_preset(preset, load_weights)
         head = cls.head_arguments(checkpoint, arguments)
+        if "dropout" in inspect.signature(cls).parameters and checkpoint.head_dropout is not None:
+            head.setdefault("dropout", checkpoint.head_dropout)
         with weights_are_loaded(load_weights):  # Not for a pooler: it may be fresh, and ignores this.
             backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:
@@ -211,6 +215,9 @@ class Task(Exports, FedModel):
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
+        if config:
+            # Keras stores what "auto" means on this backend, which another backend would take for a choice.
+            config["jit_compile"] = self._given_jit_compile
         if self.optimizer is None:
             return config
         # In the optimizer's config: `keras.models.clone_model` passes other keys to a plain model's `compile`.
@@ -244,6 +251,15 @@ class Task(Exports, FedModel):
         arguments = {name: value for name, value in config.items() if name != "frozen"}
         task = quantize_again(cls, {**arguments, **objects})
         return freeze_again(task, config.get("frozen"), besides=task.backbone)
+
+
+def _check_kind(preprocessor: Any, kind: type) -> None:
+    """Check that it packs what the task takes: another task's preprocessor is not one, a user's own may be."""
+    ours = next((each for each in type(preprocessor).__mro__ if each.__module__.startswith("keras_bert_zoo.")), None)
+    if ours is not kind and (ours is not None or not hasattr(preprocessor, "pack")):
+        raise ValueError(
+            f"`preprocessor` must be a {kind.__name__}. Received: preprocessor of type {type(preprocessor).__name__}"
+        )
 
 
 def check_preprocessor(preprocessor: Any, backbone: BertBackbone) -> None:

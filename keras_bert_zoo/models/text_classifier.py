@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_rate
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.checks import check_flag, check_rate
+from keras_bert_zoo.models.backbone import BertBackbone, check_task_arguments
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.inputs import as_array, as_row
 from keras_bert_zoo.models.linear_head import linear_head
@@ -64,7 +64,8 @@ class BertTextClassifier(HasClasses, Task):
         name: str = "bert_text_classifier",
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_task_arguments(self, backbone, kwargs)
+        check_flag(multi_label=multi_label)
         num_classes = checked_classes(num_classes, class_names, fewest=1 if multi_label else 2)
         check_rate(dropout=dropout)
         head = linear_head(backbone, num_classes, self.head_layers[0])

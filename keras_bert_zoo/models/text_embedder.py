@@ -8,8 +8,9 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
+from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.layers.pooling import TokenPooling
-from keras_bert_zoo.models.backbone import BertBackbone, check_sees_text, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_sees_text, check_task_arguments
 from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -57,7 +58,8 @@ class BertTextEmbedder(Task):
         name: str = "bert_text_embedder",
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_task_arguments(self, backbone, kwargs)
+        check_flag(normalize=normalize)
         if pooling == "cls":
             check_sees_text(backbone)
         hidden = backbone(backbone.input, output_positions=0 if pooling == "cls" else None)["sequence_output"]

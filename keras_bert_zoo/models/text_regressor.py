@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_rate
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, check_task_arguments
 from keras_bert_zoo.models.inputs import as_row
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
@@ -46,7 +46,7 @@ class BertTextRegressor(Task):
         name: str = "bert_text_regressor",
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_task_arguments(self, backbone, kwargs)
         check_rate(dropout=dropout)
         check_pooler(backbone)
         check_sees_text(backbone)

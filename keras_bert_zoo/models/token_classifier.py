@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone, check_task_arguments
 from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
@@ -95,7 +95,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         name: str = "bert_token_classifier",
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
+        check_task_arguments(self, backbone, kwargs)
         num_classes = checked_classes(num_classes, class_names)
         check_rate(dropout=dropout)
         head = linear_head(backbone, num_classes, "classifier")
@@ -228,7 +228,10 @@ class BertTokenClassifier(HasClasses, TokenTask):
     def _tag_names(self) -> list[str]:
         names = self.class_names
         if names is None or not all(map(is_tag, names)):
-            raise ValueError(f"Entities need `class_names` such as O, B-PER, I-PER. Received: class_names={names}")
+            raise ValueError(
+                "Entities need `class_names` such as O, B-PER, I-PER; for other tags use `predict`. "
+                f"Received: class_names={names}"
+            )
         return names
 
     # --- From the user's data to Keras' batches

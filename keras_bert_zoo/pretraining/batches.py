@@ -2,6 +2,7 @@
 
 import json
 import os
+import reprlib
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY
 from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
 from keras_bert_zoo.text.batching import PartedBatches
-from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens
+from keras_bert_zoo.text.masking import LONGEST, MaskedTokens, Masking, next_tokens
 from keras_bert_zoo.text.tf_dataset import tf_dataset
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
@@ -75,19 +76,28 @@ class PretrainingBatches(PartedBatches):
         path = folder / DESCRIPTION
         about = read_json(path)
         if about.get("format") != FORMAT:
-            raise ValueError(f"{path}: `format` must be {FORMAT}. Received: {about.get('format')!r}")
+            raise ValueError(f"{path}: `format` must be {FORMAT}. Received: {reprlib.repr(about.get('format'))}")
         fixed = typed(path, about, "fix_masks", bool, False)
         if fixed and masking is not None:
             raise ValueError(f"`masking` must be None for a data set of fixed masks. Received: masking={masking}")
+        own, options = (typed(path, about, name, dict, {}) for name in ("masking", "tokenizer"))
         try:
-            self.masking = masking if masking is not None else Masking(**typed(path, about, "masking", dict, {}))
-        except TypeError as error:
-            raise ValueError(f"{path}: `masking` must have the fields of Masking. Received: {error}") from None
+            self.masking = masking if masking is not None else Masking(**own)
+        except TypeError:
+            raise ValueError(
+                f"{path}: `masking` must have the fields of Masking. Received: {reprlib.repr(own)}"
+            ) from None
         try:
-            self.tokenizer = BertTokenizer(folder / VOCABULARY, **typed(path, about, "tokenizer", dict, {}))
-        except TypeError as error:
-            raise ValueError(f"{path}: `tokenizer` must have the options of BertTokenizer. Received: {error}") from None
+            self.tokenizer = BertTokenizer(folder / VOCABULARY, **options)
+        except TypeError:
+            raise ValueError(
+                f"{path}: `tokenizer` must have the options of BertTokenizer. Received: {reprlib.repr(options)}"
+            ) from None
         self.sequence_length = typed(path, about, "sequence_length", int, 128)
+        if not 8 <= self.sequence_length <= LONGEST:
+            raise ValueError(
+                f"{path}: `sequence_length` must be at least 8 and at most {LONGEST}. Received: {self.sequence_length}"
+            )
         pairs = typed(path, about, "next_sentence", bool, True)
         if next_sentence and not pairs:
             raise ValueError("`next_sentence` needs a data set of pairs. Received: one without")
@@ -183,6 +193,7 @@ class PretrainingBatches(PartedBatches):
         lengths, first_lengths = lengths_of(shard.ends, rows), shard.first_lengths[rows].astype("int64")
         self._check("token_ids", "a token id", token_ids, self.tokenizer.vocabulary_size)
         self._check("ends", "a length", lengths, self.sequence_length + 1)
+        self._check("first_lengths", "a length", first_lengths, lengths + 1)
         masked = self._masked(rows, token_ids, lengths, first_lengths, rng)
         steps = np.arange(self.sequence_length)
         inside = steps < lengths[:, None]
@@ -199,7 +210,9 @@ class PretrainingBatches(PartedBatches):
             {"mlm": predictions * (count * predictions.shape[1] / np.float32(max(total, 1)))},
         )
         if self.next_sentence:
-            targets["nsp"] = shard.next_sentence_labels[rows].astype("int32")
+            labels = shard.next_sentence_labels[rows]
+            self._check("next_sentence_labels", "a label", labels, 2)
+            targets["nsp"] = labels.astype("int32")
             weights["nsp"] = np.ones(len(rows), "float32")
         return inputs, targets, weights
 

@@ -1,5 +1,6 @@
 """The configuration of a pre-training run."""
 
+import reprlib
 from dataclasses import KW_ONLY, dataclass
 from math import isqrt
 from typing import Any, cast
@@ -15,6 +16,8 @@ OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 _DECIDED_ELSEWHERE = {"pooler", "dtype"}
 # Bounds of the default `save_every`: with fewer updates a run would spend more time writing than computing.
 _FEWEST, _MOST = 50, 500
+# Keras' optimizers count updates in int32.
+_MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class Run:
             gradient_accumulation_steps=self.gradient_accumulation_steps,
             steps_per_execution=self.steps_per_execution,
         )
+        if self.steps > _MOST_STEPS:
+            raise ValueError(f"`steps` must be at most {_MOST_STEPS}. Received: steps={reprlib.repr(self.steps)}")
         if self.save_every is None:
             object.__setattr__(self, "save_every", self._divisor())
         check_positive_int(save_every=self.save_every)

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checks import check_positive_int, check_rate, check_seed
-from keras_bert_zoo.files import listed, write_json
+from keras_bert_zoo.checks import check_flag, check_positive_int, check_rate, check_seed
+from keras_bert_zoo.files import clear_leftovers, directory_beside, listed, write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
-from keras_bert_zoo.pretraining.shards import LONGEST, join_shards, shard_name, write_shard
+from keras_bert_zoo.pretraining.shards import join_shards, shard_name, write_shard
 from keras_bert_zoo.pretraining.workers import in_order
 from keras_bert_zoo.text.files import write_vocabulary
-from keras_bert_zoo.text.masking import Masking
+from keras_bert_zoo.text.masking import LONGEST, Masking
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
@@ -89,6 +89,7 @@ def prepare(
     """
     check_positive_int(sequence_length=sequence_length, duplicates=duplicates)
     check_rate(short_rate=short_rate)
+    check_flag(next_sentence=next_sentence, fix_masks=fix_masks)
     check_seed(seed=seed)
     if not 8 <= sequence_length <= LONGEST:
         raise ValueError(
@@ -100,6 +101,7 @@ def prepare(
     target = Path(out)
     if target.exists():
         raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}")
+    clear_leftovers(target)
     if workers is not None:
         check_positive_int(workers=workers)
     masking = Masking.for_length(sequence_length) if masking is None else masking
@@ -108,10 +110,7 @@ def prepare(
         for language, files in languages.items():
             _check_documents(language, len(files))  # Fail before anything is read.
     recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
-    beside = target.with_name(f".{target.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    try:
+    with directory_beside(target) as beside:
         reports = {language: CorpusReport() for language in languages}
         if beam is not None:
             from keras_bert_zoo.pretraining.beam import make_shards
@@ -153,9 +152,9 @@ def prepare(
                 for language in languages
             }
         write_json(beside / DESCRIPTION, about)
+        if target.exists():
+            raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}, which exists already")
         beside.rename(target)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return report
 
 

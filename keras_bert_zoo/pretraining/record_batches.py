@@ -1,12 +1,15 @@
 """Batches of pre-training examples from TFRecords of google-research/bert, the Model Garden or NVIDIA."""
 
 import json
+import os
 from hashlib import sha256
 from typing import Any
 
 from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.files import listed
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS
 from keras_bert_zoo.pretraining.record_files import Paths, RecordFiles
+from keras_bert_zoo.pretraining.records import import_tensorflow
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 _LOOKED_AT = 1_000
@@ -79,7 +82,14 @@ class RecordBatches:
             )
         looked_at = min(_LOOKED_AT, self.examples)
         batch = self._files.batch(self._files.in_order(), looked_at, True)
-        inputs, targets, weights = next(batch.as_numpy_iterator())
+        try:
+            inputs, targets, weights = next(batch.as_numpy_iterator())
+        except (import_tensorflow().errors.OpError, ValueError):  # Its messages have several lines.
+            files = listed([os.path.basename(path) for path in self._files.files])
+            raise ValueError(
+                f"`{name}` must have the features and lengths of the first record in all of them. "
+                f"Received: others among the first {looked_at:,} of {files}"
+            ) from None
         _check(name, tokenizer, inputs, targets)
         self.sequence_length = inputs["token_ids"].shape[1]
         self.mean_length = float(inputs["padding_mask"].sum(axis=1).mean())
@@ -102,16 +112,18 @@ class RecordBatches:
 
 
 def _check(name: str, tokenizer: BertTokenizer, inputs: dict[str, Any], targets: dict[str, Any]) -> None:
-    """Refuse examples of another tokenizer, as far as the ids show it, before a run begins."""
+    """Refuse values that no example has, and those of another tokenizer, as far as the ids show it, before a run."""
     size, length = tokenizer.vocabulary_size, inputs["token_ids"].shape[1]
-    for what, values, stop in (
-        ("token ids", inputs["token_ids"], size),
-        ("masked tokens", targets["mlm"], size),
-        ("positions of masked tokens", inputs[MASK_POSITIONS], length),
+    for what, values, stop, whose in (
+        ("token ids", inputs["token_ids"], size, ", those of `vocab`"),
+        ("masked tokens", targets["mlm"], size, ", those of `vocab`"),
+        ("positions of masked tokens", inputs[MASK_POSITIONS], length, ""),
+        ("segments", inputs["segment_ids"], 2, ""),
+        ("labels of next sentences", targets["nsp"], 2, ""),
     ):
         if values.min() < 0 or values.max() >= stop:
             wrong = values[(values < 0) | (values >= stop)][0]
-            raise ValueError(f"`{name}` must have {what} in [0, {stop}), those of `vocab`. Received: {wrong}")
+            raise ValueError(f"`{name}` must have {what} in [0, {stop}){whose}. Received: {wrong}")
     first = inputs["token_ids"][:, 0]
     if (first != tokenizer.cls_token_id).any():
         raise ValueError(

@@ -1,6 +1,7 @@
 """Read TFRecord files of pre-training examples with `tf.data`: their order and their batches."""
 
 import os
+import reprlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -188,11 +189,15 @@ def _features(tf: Any, path: str, size: int) -> tuple[dict[str, str], dict[str, 
     names = {ours: next((name for name in theirs if name in features), "") for ours, theirs in INPUTS.items()}
     expected = [*names.values(), IDS, WEIGHTS, LABELS]
     if "" in names.values() or not set(expected) <= set(features):
-        raise ValueError(f"{file} must hold the features of BERT's pre-training. Received: {sorted(features)}")
-    return names, {
-        name: tf.io.FixedLenFeature(
-            [len(features[name].float_list.value or features[name].int64_list.value)],
-            "float32" if name == WEIGHTS else "int64",
+        raise ValueError(
+            f"{file} must hold the features of BERT's pre-training. Received: {reprlib.repr(sorted(features))}"
         )
+    kinds = {name: "float32" if name == WEIGHTS else "int64" for name in expected}
+    sizes = {
+        name: len(features[name].float_list.value if name == WEIGHTS else features[name].int64_list.value)
         for name in expected
     }
+    empty = [name for name, size in sizes.items() if not size]
+    if empty:
+        raise ValueError(f"{file} must hold integers, and weights that are floats. Received: none in {empty}")
+    return names, {name: tf.io.FixedLenFeature([sizes[name]], kinds[name]) for name in expected}

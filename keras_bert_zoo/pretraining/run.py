@@ -1,7 +1,9 @@
 """A pre-training run that can be killed at any time and resumed."""
 
+import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,9 +24,10 @@ from keras_bert_zoo.text.masking import Masking
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 from keras_bert_zoo.training import WarmupPolynomialDecay, distribute
 from keras_bert_zoo.training.distribution import differs_among_workers, is_chief
-from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, keep_rows
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, held, keep_rows
 
 CONFIG, STATE, LOG, BOARD, PRESET = "run.json", "state.safetensors", "log.csv", "tensorboard", "preset"
+_logger = logging.getLogger("keras_bert_zoo")
 _HELD_OUT_SEED = 0  # Seed of masks and order, so that runs with different seeds are scored on the same ones.
 
 
@@ -41,19 +44,21 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         verbose: As in `fit`.
 
     Raises:
-        ValueError: `out` holds another run, or the loss became NaN; the message names the step and the last state.
+        ValueError: `out` holds another run or one under way, or the loss became NaN; the message names the step and the
+            last state.
     """
     folder = Path(out)
     check_directory(folder / CONFIG, asdict(run))
-    with distribute(run.strategy):
-        model, own = _pretrain(run, folder, verbose)
-        chief = is_chief()
-    if chief and not (folder / PRESET).exists():
-        with_dropout(model, **own).save_to_preset(folder / PRESET)
+    with ExitStack() as holding:
+        with distribute(run.strategy):
+            model, own = _pretrain(run, folder, verbose, holding)
+            chief = is_chief()
+        if chief and not (folder / PRESET).exists():
+            with_dropout(model, **own).save_to_preset(folder / PRESET)
     return model
 
 
-def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[str, float]]:
+def _pretrain(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> tuple[BertMaskedLM, dict[str, float]]:
     """Return the trained model, and the dropout rates that the preset keeps."""
     keras.utils.set_random_seed(run.seed)
     backbone = load_preset(run.preset, load_weights=False).backbone | (run.architecture or {})
@@ -74,9 +79,10 @@ def _pretrain(run: Run, folder: Path, verbose: Any) -> tuple[BertMaskedLM, dict[
     model.compile(optimizer=optimizer, steps_per_execution=run.steps_per_execution, jit_compile=compiles)
     model.optimizer.build(model.trainable_variables)
     if is_chief():
-        folder.mkdir(parents=True, exist_ok=True)
+        holding.enter_context(held(folder / CONFIG, asdict(run)))
         write_json(folder / CONFIG, asdict(run))  # Only once the configuration is known to be valid.
-    state = State(model, folder / STATE, batches.digest, run.epoch_steps)
+    digests = [part.digest for part in (batches, validation) if part is not None]
+    state = State(model, folder / STATE, " ".join(digests), run.epoch_steps)
     done = state.restore()
     if differs_among_workers(done):
         raise ValueError(f"`out` must be a directory that all workers see. Received: out={str(folder)!r}")
@@ -180,6 +186,9 @@ def _build(run: Run, batches: PretrainingBatches | RecordBatches, backbone: dict
         check_preprocessor(preprocessor, model.backbone)
         model.preprocessor = preprocessor
         return model
+    _logger.warning(
+        "%s names an architecture here, and weights start at random; a directory or hf:// brings its own", run.preset
+    )
     changes = {"vocabulary_size": tokenizer.vocabulary_size, **(run.architecture or {})}
     fixed = {"pooler": task.needs_pooler, "dtype": run.dtype}
     return task(BertBackbone(**{**backbone, **changes, **fixed}), preprocessor)

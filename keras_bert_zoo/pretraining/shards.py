@@ -28,8 +28,6 @@ from keras_bert_zoo.pretraining.examples import PackedExamples
 from keras_bert_zoo.text.masking import MaskedTokens
 
 _ENDS = ("ends", "mask_ends")
-LONGEST = 2**16 - 1
-"""Largest number of tokens per example, the limit of uint16."""
 
 
 @dataclass(frozen=True)
@@ -109,16 +107,16 @@ def join_shards(folders: Sequence[Path], out: Path) -> str:
             continue
         kind = np.load(paths[0], mmap_mode="r").dtype
         total = sum(len(np.load(path, mmap_mode="r")) for path in paths)
-        joined = np.lib.format.open_memmap(out / f"{field.name}.npy", "w+", kind, (total,))
-        done = shift = 0
-        for path in paths:
-            part = np.load(path)
-            if field.name in _ENDS:
-                part, shift = part + shift, shift + int(part[-1])
-            joined[done : done + len(part)] = part
-            checksum.update(part)
-            done += len(part)
-        joined.flush()
+        header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (total,)}
+        shift = 0
+        with (out / f"{field.name}.npy").open("wb") as joined:  # A full disk would end a process that maps the file.
+            np.lib.format.write_array_header_1_0(joined, header)
+            for path in paths:
+                part = np.load(path)
+                if field.name in _ENDS:
+                    part, shift = part + shift, shift + int(part[-1])
+                joined.write(part.data)
+                checksum.update(part)
     return checksum.hexdigest()
 
 
@@ -135,11 +133,17 @@ def open_shard(folder: Path, fixed_masks: bool) -> Shard:
             continue
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"{path} must hold a NumPy array ({error})") from None
+        except OSError as error:
+            raise ValueError(f"{path} must hold a NumPy array ({error.strerror or error})") from None
+        except Exception as error:  # NumPy parses the header as Python, or the file as a zip archive.
+            raise ValueError(f"{path} must hold a NumPy array ({type(error).__name__})") from None
         if not isinstance(array, np.ndarray):  # An `.npz` archive.
             raise ValueError(f"{path} must hold a NumPy array. Received: {type(array).__name__}")
-        if array.ndim != 1 or array.dtype.kind not in "iu" or (field.name in _ENDS and (np.diff(array) < 0).any()):
+        sound = array.ndim == 1 and array.dtype.kind in "iu"
+        if sound and field.name in _ENDS:  # Lengths are differences, and may be negative only in a signed type.
+            array = array.astype("int64", copy=False)
+            sound = not ((array[1:] < array[:-1]).any() or (array[:1] < 0).any())
+        if not sound:
             raise ValueError(
                 f"{path} must hold integers in one dimension, and ends in order. "
                 f"Received: {array.dtype} of shape {array.shape}"

@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain
 from types import ModuleType
@@ -69,6 +70,11 @@ def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterato
         with ProcessPoolExecutor(workers, context, initializer=exec, initargs=start) as executor:
             try:
                 yield executor
+            except BrokenProcessPool:
+                raise ChildProcessError(
+                    "All worker processes must live to the end; fewer of them need less memory. "
+                    f"Received: one of {workers} that ended early"
+                ) from None
             finally:
                 executor.shutdown(cancel_futures=True)  # After an error, cancel what has not started.
     finally:

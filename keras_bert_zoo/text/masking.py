@@ -1,12 +1,16 @@
 """Language-model targets: which tokens are predicted, and what replaces them (Devlin et al. 2019, 3.1, A.1)."""
 
 import math
+import reprlib
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
+
+LONGEST = 2**16 - 1
+"""Largest number of tokens per example, the limit of uint16, in which data sets keep positions."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,22 @@ class Masking:
 
     def __post_init__(self) -> None:
         check_positive_int(max_predictions=self.max_predictions)
+        if self.max_predictions > LONGEST:
+            received = reprlib.repr(self.max_predictions)
+            raise ValueError(f"`max_predictions` must be at most {LONGEST}. Received: max_predictions={received}")
         if not isinstance(self.whole_words, bool):
-            raise ValueError(f"`whole_words` must be True or False. Received: whole_words={self.whole_words!r}")
+            received = reprlib.repr(self.whole_words)
+            raise ValueError(f"`whole_words` must be True or False. Received: whole_words={received}")
         for name in ("rate", "mask", "random"):
             if not isinstance(getattr(self, name), (int, float)):
-                raise ValueError(f"`{name}` must be a number. Received: {name}={getattr(self, name)!r}")
+                received = reprlib.repr(getattr(self, name))
+                raise ValueError(f"`{name}` must be a number. Received: {name}={received}")
         if not 0 < self.rate < 1:
-            raise ValueError(f"`rate` must be in (0, 1). Received: rate={self.rate}")
-        if not (self.mask >= 0 and self.random >= 0 and self.mask + self.random <= 1 + 1e-9):
+            raise ValueError(f"`rate` must be in (0, 1). Received: rate={reprlib.repr(self.rate)}")
+        if not (0 <= self.mask <= 1 and 0 <= self.random <= 1 and self.mask + self.random <= 1 + 1e-9):
             raise ValueError(
-                f"`mask` and `random` must be shares of one whole. Received: mask={self.mask}, random={self.random}"
+                "`mask` and `random` must be shares of one whole. "
+                f"Received: mask={reprlib.repr(self.mask)}, random={reprlib.repr(self.random)}"
             )
 
     @classmethod
@@ -56,7 +66,7 @@ class Masking:
         """Raise a `ValueError` if `masking` is not a dict of some of the attributes above."""
         known = sorted(field.name for field in fields(cls))
         if not (isinstance(masking, dict) and set(masking) <= set(known)):
-            raise ValueError(f"`masking` must be a dict of {known}. Received: masking={masking!r}")
+            raise ValueError(f"`masking` must be a dict of {known}. Received: masking={reprlib.repr(masking)}")
 
     @classmethod
     def check(cls, masking: Any) -> None:

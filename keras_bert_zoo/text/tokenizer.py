@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.text.characters import SPACES, members
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -85,6 +86,9 @@ class BertTokenizer:
                 "`vocabulary` must be a file or a list of tokens in the order of their ids. "
                 f"Received: vocabulary of type {type(vocabulary).__name__}"
             )
+        check_flag(lowercase=lowercase, split_chinese=split_chinese)
+        if not (strip_accents is None or isinstance(strip_accents, bool)):
+            raise ValueError(f"`strip_accents` must be True, False or None. Received: strip_accents={strip_accents!r}")
         self.vocabulary = list(vocabulary)
         self.lowercase = lowercase
         self.strip_accents = strip_accents
@@ -152,7 +156,11 @@ class BertTokenizer:
         return self._engine.encode(_checked(text, "text"), add_special_tokens=False).tokens
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
-        """Encode `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`, untruncated."""
+        """Encode `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`, untruncated.
+
+        Returns:
+            An `Encoding` of lists: `token_ids`, `segment_ids`, `tokens` and `offsets`.
+        """
         second = None if pair is None else _checked(pair, "pair")
         encoding = self._engine.encode(_checked(text, "text"), second)
         return Encoding(encoding.ids, encoding.type_ids, encoding.tokens, encoding.offsets)
@@ -213,6 +221,11 @@ class BertTokenizer:
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Convert ids to text, with pieces joined and the space before punctuation removed."""
+        if isinstance(token_ids, (str, bytes, Encoding)):
+            raise ValueError(
+                "`token_ids` must be a list of integers, such as encode(text).token_ids. "
+                f"Received: token_ids of type {type(token_ids).__name__}"
+            )
         ids = [int(token_id) for token_id in token_ids]
         for token_id in ids:
             self.id_to_token(token_id)

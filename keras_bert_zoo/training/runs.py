@@ -1,6 +1,8 @@
 """Directory and state of runs that may be killed at any time and restarted."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
@@ -9,8 +11,13 @@ from typing import Any, get_args, get_origin
 import keras
 import numpy as np
 
-from keras_bert_zoo.files import is_leftover, read_json, replacing
+from keras_bert_zoo.files import is_empty, names_tensors, read_json, replacing
 from keras_bert_zoo.training.distribution import is_chief
+
+try:
+    import fcntl
+except ImportError:  # On Windows.
+    fcntl = None  # type: ignore[assignment]
 
 
 def spell_paths(run: Any, *names: str) -> None:
@@ -46,16 +53,63 @@ def check_directory(config: Path, run: dict[str, Any]) -> None:
         if different:
             described = ", ".join(f"{name}={run[name]!r}, before {before.get(name)!r}" for name in different)
             raise ValueError(f"`out` must be new, or hold a run of the same configuration. Received: {described}")
-    elif folder.exists() and (not folder.is_dir() or not all(map(is_leftover, folder.iterdir()))):
+    elif folder.exists() and not (folder.is_dir() and is_empty(folder)):
         raise ValueError(f"`out` must be a new or empty directory, or that of a run. Received: out={str(folder)!r}")
+
+
+@contextmanager
+def held(config: Path, run: dict[str, Any]) -> Iterator[None]:
+    """Make a run's directory and keep other processes' starts out of it; a new one that stays empty is removed.
+
+    Windows and some network file systems cannot lock it: there, two starts are not noticed.
+
+    Args:
+        config, run: As in `check_directory`.
+    """
+    folder = config.parent
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = None if fcntl is None else os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            if lock is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            new = False  # The other one's.
+            raise ValueError(
+                f"`out` must be the directory of one process at a time. Received: out={str(folder)!r}, in use"
+            ) from None
+        except OSError:  # The file system has no locks.
+            pass
+        check_directory(config, run)
+        yield
+    finally:
+        if new:
+            with suppress(OSError):
+                folder.rmdir()
+        if lock is not None:
+            os.close(lock)
+
+
+def whole_rows(log: Path) -> list[str]:
+    """Return the lines of a log, without a last one that was not completed."""
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
 
 
 def keep_rows(log: Path, count: int) -> None:
     """Truncate a log to its first `count` epochs: it may have one more than the state."""
     if log.is_file():
-        lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = whole_rows(log)
         with replacing(log) as beside:
             beside.write_text("".join(lines[: count + 1]), encoding="utf-8", newline="")
+
+
+def check_backend(began: str, what: str) -> None:
+    """Refuse to resume on another backend than the one it began on: each has its own random numbers."""
+    backend = keras.backend.backend()
+    if began != backend:
+        raise ValueError(f"KERAS_BACKEND must be {began}, on which {what} began. Received: {backend}")
 
 
 class State:
@@ -66,13 +120,17 @@ class State:
         path: The file.
         data: Identifies the run's data, to notice other data in its place.
         epoch_steps: Updates per epoch, if errors are to name the step; None if each batch is one.
+        preset: Identifies what the run starts from, apart from its weights.
     """
 
-    def __init__(self, model: keras.Model, path: Path, data: str, epoch_steps: int | None = None) -> None:
+    def __init__(
+        self, model: keras.Model, path: Path, data: str, epoch_steps: int | None = None, preset: str = ""
+    ) -> None:
         self.path = path
         self.epoch_steps = epoch_steps
         self._model = model
         self._data = data
+        self._preset = preset
 
     def _variables(self) -> dict[str, Any]:
         # The model's include dropout's seed generators.
@@ -96,9 +154,11 @@ class State:
         if not is_chief():  # All workers have the same variables, but reading one may need them all.
             return
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-        with replacing(self.path) as beside:
+        for left in self.path.parent.glob(".tmp??????"):  # Of safetensors, in a process that was killed.
+            left.unlink(missing_ok=True)
+        with replacing(self.path) as beside, names_tensors(self.path):
             about = {"epochs": str(epochs), "backend": keras.backend.backend(), "data": self._data}
-            save_file(contiguous, beside, metadata=about)
+            save_file(contiguous, beside, metadata={**about, "preset": self._preset})
 
     def restore(self) -> int:
         """Load the saved state, if there is one, and return the number of finished epochs."""
@@ -117,14 +177,15 @@ class State:
             raise ValueError(f"{self.path} must be the state of this run. Received: {error}") from None
 
     def _check(self, about: dict[str, str]) -> None:
-        if about["backend"] != keras.backend.backend():  # Each has its own random numbers.
-            raise ValueError(
-                f"KERAS_BACKEND must be {about['backend']}, on which the run in {self.path.parent} began. "
-                f"Received: {keras.backend.backend()}"
-            )
+        check_backend(about["backend"], f"the run in {self.path.parent}")
         if about["data"] != self._data:
             raise ValueError(
                 f"The data of the run in {self.path.parent} must be those it began with. Received: other ones"
+            )
+        if about["preset"] != self._preset:
+            raise ValueError(
+                f"The preset of the run in {self.path.parent} must be the one it began with. "
+                "Received: another tokenizer or model"
             )
 
     def restore_generator(self) -> None:

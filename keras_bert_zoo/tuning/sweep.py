@@ -8,12 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score
 from keras_bert_zoo.presets import load_preset
-from keras_bert_zoo.training.runs import check_directory
+from keras_bert_zoo.training.runs import check_backend, check_directory
 from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
 
 GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
@@ -64,9 +66,9 @@ def tune(
 
     Raises:
         ValueError: A file is not as expected, `out` holds another sweep or an unfinished one that began with other
-            data, Keras Tuner is missing, or trials failed. In the last case the results of the others are in `out`,
-            without `results.json`, and the same call retries the failed trials. Trials whose loss was NaN or infinite
-            are not retried: they have no score, and the log says so.
+            data or on another backend, Keras Tuner is missing, or trials failed. In the last case the results of the
+            others are in `out`, without `results.json`, and the same call retries the failed trials. Trials whose loss
+            was NaN or infinite are not retried: they have no score, and the log says so.
 
     Example:
 
@@ -107,9 +109,11 @@ def tune(
         check_directory(folder / CONFIG, config)
         return read_json(folder / RESULTS)
     train, dev, head = run.read_both()
-    config |= {"train_digest": train.digest(), "dev_digest": dev.digest()}
+    config |= {"train_digest": train.digest(), "dev_digest": dev.digest(), "backend": keras.backend.backend()}
     if _is_worker():
         _wait_for(folder / CONFIG)
+    if (folder / CONFIG).is_file():
+        check_backend(read_json(folder / CONFIG).get("backend", config["backend"]), f"the sweep in {folder}")
     check_directory(folder / CONFIG, config)
     kind = run.recipe.kind
     hypermodel = TaskHyperModel(
