@@ -142,6 +142,7 @@ def test_fit_takes_a_callback_list(classifier):
     assert callbacks.callbacks == before
 
 
+@slow_on("tensorflow", "jax")
 def test_what_stands_beside_texts_to_be_predicted(tokenizer):
     """Names of classes are left aside; a second text is not."""
     tf = pytest.importorskip("tensorflow")

@@ -234,6 +234,7 @@ def check_scores(results, task, folder, out):
         assert results["scores"][name] == pytest.approx(value, abs=1e-6), name
 
 
+@slow_on("jax")
 def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
     """Dropout is on. The run is broken off after an epoch, and then once more, with the next one logged, not saved."""
     for part in ("train", "dev"):

@@ -62,7 +62,7 @@ def test_one_step_by_hand(adapted):
     [
         ("lora", "float32"),
         pytest.param("lora", "mixed_bfloat16", marks=slow_on("tensorflow", "jax")),
-        ("int8", "float32"),
+        pytest.param("int8", "float32", marks=slow_on("jax")),
         pytest.param("int8", "mixed_bfloat16", marks=slow_on("tensorflow", "jax")),
     ],
 )

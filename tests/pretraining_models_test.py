@@ -292,7 +292,7 @@ def test_accuracy_is_of_predictions_and_not_of_what_fills_their_rows(tmp_path, t
     assert right["mlm"].mean() != pytest.approx(scores["mlm_accuracy"], rel=0.1)
 
 
-@slow_on("jax")
+@slow_on("tensorflow", "jax")
 def test_the_smoke_run(tmp_path):
     """As google-research/bert's README: some KB of text, overfit (there 20 steps, accuracy 0.985 and 1.0)."""
     rng = np.random.default_rng(0)

@@ -589,7 +589,7 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
     assert logged[-1] == pytest.approx(loss, abs=1e-5)
 
 
-@slow_on("jax")
+@slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_an_update_in_parts_is_the_same_update(run, tmp_path, whole_words):
     """Parts have few predictions or many; those of the whole update count alike."""

@@ -220,7 +220,7 @@ def run(many, data):
     return Run(many[0], "bert_tiny", architecture=SMALL, **options)
 
 
-@slow_on("jax")
+@slow_on("tensorflow", "jax")
 def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
     if keras.backend.backend() != "torch":
         run = replace(run, steps_per_execution=2)
