@@ -38,7 +38,7 @@ def check_flag(**arguments: Any) -> None:
     """Each keyword must hold True or False: other values are true or false, too, but seldom as meant."""
     for name, value in arguments.items():
         if not isinstance(value, bool):
-            raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+            raise ValueError(f"`{name}` must be True or False. Received: {name}={reprlib.repr(value)}")
 
 
 def check_position(length: Any, **arguments: Any) -> None:
@@ -65,3 +65,10 @@ def check_heads(hidden_dim: int, num_heads: int) -> None:
         raise ValueError(
             f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
         )
+
+
+def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str, ...] = ()) -> None:
+    """Raise a `ValueError` for unknown keywords, which `keras.Model` ignores."""
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise ValueError(f"{class_name} has no argument of this name. Received: {', '.join(unknown)}")

@@ -7,7 +7,14 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.checks import check_flag, check_heads, check_positive, check_positive_int, check_rate
+from keras_bert_zoo.checks import (
+    check_flag,
+    check_heads,
+    check_positive,
+    check_positive_int,
+    check_rate,
+    refuse_unknown,
+)
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dense import Dense
@@ -325,34 +332,3 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
         """Write a preset directory, which transformers can open, too; on failure nothing is written."""
         save_preset(path, Checkpoint("BertBackbone", self.architecture, arrays=arrays_of(self)))
-
-
-def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str, ...] = ()) -> None:
-    """Raise a `ValueError` for unknown keywords, which `keras.Model` ignores."""
-    unknown = sorted(set(arguments) - set(known))
-    if unknown:
-        raise ValueError(f"{class_name} has no argument of this name. Received: {', '.join(unknown)}")
-
-
-def check_task_arguments(task: Any, backbone: Any, kwargs: dict[str, Any]) -> None:
-    """Check what every task's constructor takes, before the backbone is used."""
-    refuse_unknown(type(task).__name__, kwargs, known=("trainable",))
-    if not isinstance(backbone, BertBackbone):
-        raise ValueError(
-            "`backbone` must be a BertBackbone; `from_preset` takes a preset. "
-            f"Received: backbone of type {type(backbone).__name__}"
-        )
-
-
-def check_pooler(backbone: BertBackbone) -> None:
-    """Check that the backbone has the pooled output that a head needs."""
-    if "pooled_output" not in backbone.output:
-        raise ValueError("`backbone` must have a pooler. Received: one with pooler=False")
-
-
-def check_sees_text(backbone: BertBackbone) -> None:
-    """Check that the backbone is not causal, for a head on the vector of `[CLS]`, each text's first token."""
-    if backbone.architecture["causal"]:
-        raise ValueError(
-            "`backbone` must not be causal, as its [CLS] sees nothing but itself. Received: one with causal=True"
-        )

@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.choices import NOT_THERE, FoldChoices, UnfoldChoices
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, check_task_arguments
+from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text, check_task_arguments
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
 from keras_bert_zoo.models.inputs import INPUT_NAMES, as_row, check_structure, check_values, is_numpy
 from keras_bert_zoo.models.linear_head import linear_head

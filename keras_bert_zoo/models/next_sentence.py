@@ -5,7 +5,8 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.models.backbone import BertBackbone, check_task_arguments
+from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.text_classifier import BertTextClassifier
 

@@ -5,7 +5,8 @@ from typing import Any
 from keras import ops
 
 from keras_bert_zoo.layers import BiLSTM
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler
+from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_pooler
 
 POOLINGS = ("first", "last", "bilstm")
 

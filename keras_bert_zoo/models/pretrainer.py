@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text
+from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS, BertMaskedLM, masked_lm_logits
 from keras_bert_zoo.models.preprocessor import BertPreprocessor

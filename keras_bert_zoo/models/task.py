@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Self
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint, huggingface
+from keras_bert_zoo.checks import refuse_unknown
 from keras_bert_zoo.layers.initializer import weights_are_loaded
-from keras_bert_zoo.models.backbone import BertBackbone, refuse_unknown
+from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.exporting import Exports
 from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.models.frozen import freeze_again, frozen_weights

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_flag, check_rate
-from keras_bert_zoo.models.backbone import BertBackbone, check_task_arguments
+from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.inputs import as_array, as_row
 from keras_bert_zoo.models.linear_head import linear_head

@@ -10,7 +10,8 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.layers.pooling import TokenPooling
-from keras_bert_zoo.models.backbone import BertBackbone, check_sees_text, check_task_arguments
+from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_sees_text, check_task_arguments
 from keras_bert_zoo.models.inputs import as_array
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_rate
-from keras_bert_zoo.models.backbone import BertBackbone, check_pooler, check_sees_text, check_task_arguments
+from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text, check_task_arguments
 from keras_bert_zoo.models.inputs import as_row
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.preprocessor import BertPreprocessor

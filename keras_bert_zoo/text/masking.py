@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import check_flag, check_positive_int
 
 LONGEST = 2**16 - 1
 """Largest number of tokens per example, the limit of uint16, in which data sets keep positions."""
@@ -46,9 +46,7 @@ class Masking:
         if self.max_predictions > LONGEST:
             received = reprlib.repr(self.max_predictions)
             raise ValueError(f"`max_predictions` must be at most {LONGEST}. Received: max_predictions={received}")
-        if not isinstance(self.whole_words, bool):
-            received = reprlib.repr(self.whole_words)
-            raise ValueError(f"`whole_words` must be True or False. Received: whole_words={received}")
+        check_flag(whole_words=self.whole_words)
         for name in ("rate", "mask", "random"):
             if not isinstance(getattr(self, name), (int, float)):
                 received = reprlib.repr(getattr(self, name))

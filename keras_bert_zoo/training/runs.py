@@ -157,8 +157,13 @@ class State:
         for left in self.path.parent.glob(".tmp??????"):  # Of safetensors, in a process that was killed.
             left.unlink(missing_ok=True)
         with replacing(self.path) as beside, names_tensors(self.path):
-            about = {"epochs": str(epochs), "backend": keras.backend.backend(), "data": self._data}
-            save_file(contiguous, beside, metadata={**about, "preset": self._preset})
+            about = {
+                "epochs": str(epochs),
+                "backend": keras.backend.backend(),
+                "data": self._data,
+                "preset": self._preset,
+            }
+            save_file(contiguous, beside, metadata=about)
 
     def restore(self) -> int:
         """Load the saved state, if there is one, and return the number of finished epochs."""
