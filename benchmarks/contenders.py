@@ -349,7 +349,7 @@ def transformers(
     )
 
 
-def keras_hub(preset: str, task: Task, sequence_length: int | None = None) -> Contender:
+def keras_hub(preset: str, task: Task, bfloat16: bool = False, sequence_length: int | None = None) -> Contender:
     """The checkpoint's sizes with random weights, on whose values the speed does not depend."""
     import keras
     import keras_hub as hub
@@ -364,6 +364,7 @@ def keras_hub(preset: str, task: Task, sequence_length: int | None = None) -> Co
         intermediate_dim=config["intermediate_size"],
         dropout=config["hidden_dropout_prob"],
         max_sequence_length=config["max_position_embeddings"],
+        dtype="mixed_bfloat16" if bfloat16 else "float32",
     )
     tokenizer = hub.models.BertTokenizer(vocabulary=str(Path(preset, "vocab.txt")), lowercase=True)
     preprocessor = hub.models.BertPreprocessor(tokenizer, sequence_length=sequence_length or task.sequence_length)

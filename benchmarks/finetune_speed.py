@@ -81,12 +81,11 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
             entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
         if args.runtimes and dtype == "float32":
             entries.append(Entry("transformers, ONNX Runtime", "transformers_onnx", python, "torch"))
-        if dtype == "float32":
-            entries += [Entry(f"keras-hub, {name}", "keras_hub", python, name) for name in args.keras_hub]
-            if args.as_it_comes:
-                entries.append(
-                    Entry("keras-hub, tensorflow, 512", "keras_hub", python, "tensorflow", {"sequence_length": 512})
-                )
+        hub = {"bfloat16": dtype == "bfloat16"}
+        entries += [Entry(f"keras-hub, {name}", "keras_hub", python, name, hub) for name in args.keras_hub]
+        if args.as_it_comes:
+            as_it_comes = {"sequence_length": 512, **hub}
+            entries.append(Entry("keras-hub, tensorflow, 512", "keras_hub", python, "tensorflow", as_it_comes))
     return entries
 
 
