@@ -383,6 +383,7 @@ def test_records_that_differ_and_values_that_no_example_has(data, tmp_path, toke
         (0, lambda features: features["masked_lm_weights"].int64_list.value.append(1), "none in ['masked_lm_weights']"),
         (1, lambda features: features["segment_ids"].int64_list.value.__setitem__(3, 2), "segments in [0, 2). Rec"),
         (1, lambda features: features["next_sentence_labels"].int64_list.value.__setitem__(0, -1), "[0, 2). Received"),
+        (1, lambda features: features["input_ids"].int64_list.value.__setitem__(4, 2**32), "token ids in [0, "),
     ):
         write_changed(good, path, number, change)
         with pytest.raises(ValueError) as error:

@@ -93,15 +93,19 @@ class RecordFiles:
         """Batch the records, each batch in `parts` parts that have the weights of the whole."""
         tf = self._tf
 
+        def narrow(values: Any) -> Any:
+            """Convert int64 so that what int32 cannot hold stays out of every range, and is refused as such."""
+            return tf.cast(tf.clip_by_value(values, tf.int32.min, tf.int32.max), "int32")
+
         def parse(records: Any) -> Any:
             parsed = tf.io.parse_example(records, self._spec)
-            inputs = {ours: tf.cast(parsed[theirs], "int32") for ours, theirs in self._names.items()}
+            inputs = {ours: narrow(parsed[theirs]) for ours, theirs in self._names.items()}
             size = tf.cast(tf.size(parsed[WEIGHTS]), "float32")
             total = tf.maximum(tf.reduce_sum(parsed[WEIGHTS]), 1.0)
-            targets = {"mlm": tf.cast(parsed[IDS], "int32")}
+            targets = {"mlm": narrow(parsed[IDS])}
             weights = {"mlm": parsed[WEIGHTS] * (size / total)}
             if next_sentence:
-                targets["nsp"] = tf.cast(parsed[LABELS][:, 0], "int32")
+                targets["nsp"] = narrow(parsed[LABELS][:, 0])
                 weights["nsp"] = tf.ones(batch_size)
             return inputs, targets, weights
 
