@@ -29,7 +29,7 @@ RUN_TESTS = $(TEST_ENVIRONMENT) KERAS_BACKEND=$$backend $(BIN)/python $(SHARED_P
 quickstart: $(VENV)/.$(BACKEND)
 	KERAS_BACKEND=$(BACKEND) $(BIN)/python notebooks/quickstart.py \
 		$(if $(DATA),--data "$(DATA)") $(if $(PRESET),--preset "$(PRESET)") 2>$(VENV)/quickstart.log \
-		|| { tail -n 20 $(VENV)/quickstart.log; exit 1; }
+		|| { grep -vE '^[IW]0000 |absl::InitializeLog' $(VENV)/quickstart.log | tail -n 20; exit 1; }
 
 # Run the notebooks and keep their outputs, on the backend of their test. NOTEBOOKS=notebooks/3_ner.ipynb takes one.
 NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)

@@ -1,5 +1,15 @@
 """BERT for Keras 3."""
 
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name not in ("tensorflow", "jax", "torch"):
+        raise
+    raise ImportError(
+        f'Keras needs its backend: pip install "keras-bert-zoo[{error.name}]", or set KERAS_BACKEND to another one. '
+        f"Received: {error}"
+    ) from None
+
 from keras_bert_zoo import data as data
 from keras_bert_zoo import finetuning as finetuning
 from keras_bert_zoo import metrics as metrics

@@ -12,6 +12,13 @@ def check_positive_int(**arguments: Any) -> None:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={reprlib.repr(value)}")
 
 
+def check_count(**arguments: Any) -> None:
+    """Each keyword must hold an integer of at least 0."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={reprlib.repr(value)}")
+
+
 def check_positive(**arguments: Any) -> None:
     """Each keyword must hold a finite number above 0."""
     for name, value in arguments.items():

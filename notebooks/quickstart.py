@@ -8,8 +8,9 @@ A data folder holds `train.tsv` and `dev.tsv` as GLUE's SST-2 has them: a header
 """
 
 import argparse
-import csv
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -22,22 +23,26 @@ OWN = "bert_mini_novels"  # Comes with the package. As small as it is, it wants 
 NAMES = {"0": "negative", "1": "positive"}  # SST-2's labels
 
 
-def read_tsv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+def read_tsv(path: Path, label: str = "label") -> list[tuple[str, str]]:
+    """Sentences and their labels, or another column's values."""
+    columns = kbz.data.read_texts(path, text="sentence", label=label, numbers=False)
+    return list(zip(columns.x, columns.y or [], strict=True))
 
 
 def read_data(folder: Path | None, limit: int) -> dict[str, tuple[list[str], list[str]]]:
     """Sentences and labels of `train` and `dev`."""
     if folder is None:
-        rows = read_tsv(SAMPLE)
-        parts = {part: [row for row in rows if row["split"] == part] for part in ("train", "dev")}
+        rows = list(zip(read_tsv(SAMPLE), read_tsv(SAMPLE, "split"), strict=True))
+        parts = {part: [row for row, (_, split) in rows if split == part] for part in ("train", "dev")}
     else:
         parts = {part: read_tsv(folder / f"{part}.tsv") for part in ("train", "dev")}
         if limit:
             parts["train"] = parts["train"][:limit]
+    for part, rows in parts.items():
+        if not rows:
+            raise ValueError(f"{part}.tsv must hold sentences. Received: none")
     return {
-        part: ([row["sentence"] for row in rows], [NAMES.get(row["label"], row["label"]) for row in rows])
+        part: ([sentence for sentence, _ in rows], [NAMES.get(label, label) for _, label in rows])
         for part, rows in parts.items()
     }
 
@@ -46,15 +51,22 @@ def listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--data", type=Path, help="folder with train.tsv and dev.tsv; the sample beside this by default"
     )
     parser.add_argument("--preset", default=OWN, help="name, directory or hf:// address (%(default)s)")
     parser.add_argument("--limit", type=int, default=1600, help="first so many sentences of --data; 0 for all")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    try:
+        run(arguments)
+    except (ValueError, OSError) as error:  # A file or a preset that is not as expected; the message names it.
+        sys.exit(f"quickstart: {error}")
 
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fine-tune, evaluate and classify, and print how it goes."""
     keras.utils.set_random_seed(0)
     data = read_data(arguments.data, arguments.limit)
     (texts, labels), (dev_texts, dev_labels) = data["train"], data["dev"]

@@ -91,6 +91,15 @@ def test_without_pooler(write, tmp_path):
     check_backbone(model, tmp_path / "bert", pooler=False)
 
 
+def test_double_precision(bert, tmp_path):
+    state = {name: value.double() for name, value in bert.state_dict().items()}
+    layouts._write_safetensors(bert, tmp_path / "safetensors", state)
+    check_backbone(bert, tmp_path / "safetensors")
+    for zipped in (True, False):
+        layouts._write_pytorch(bert, tmp_path / "pytorch", state, zipped)
+        check_backbone(bert, tmp_path / "pytorch")
+
+
 def test_safetensors_come_before_pytorch(bert, tmp_path):
     layouts.write_plain(bert, tmp_path / "bert")
     (tmp_path / "bert" / "pytorch_model.bin").write_bytes(b"\x80\x02cposix\nsystem\n")

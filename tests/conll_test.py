@@ -157,6 +157,7 @@ def test_official_files(part, documents, tokens, entities, data):
         ("B-A I-B I-B", [("A", 0, 1), ("B", 1, 3)]),
         ("B-A E-A I-A S-B S-B", [("A", 0, 2), ("A", 2, 3), ("B", 3, 4), ("B", 4, 5)]),
         ("O E-A O", [("A", 1, 2)]),
+        ("S-A I-A", [("A", 0, 1), ("A", 1, 2)]),
         ("B-A-B I-A-B I-A", [("A-B", 0, 2), ("A", 2, 3)]),
     ],
 )

@@ -254,7 +254,9 @@ def test_official_files(tmp_path):
         },
     }
     kbz.data.write_squad_predictions(tmp_path / "first", ["p", "q"], FOUND)
-    assert json.loads((tmp_path / "first" / "predictions.json").read_text("utf-8")) == {"p": "dull", "q": "é"}
+    written = (tmp_path / "first" / "predictions.json").read_text("utf-8")
+    assert json.loads(written) == {"p": "dull", "q": "é"}
+    assert '"é"' in written
     assert not (tmp_path / "first" / "null_odds.json").exists()
     kbz.data.write_squad_predictions(tmp_path / "new", ["p", "q"], FOUND)
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"predictions.json", "nbest_predictions.json"}

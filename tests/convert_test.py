@@ -223,7 +223,8 @@ def test_weights_of_other_heads_are_left_out_and_said(tmp_path):
     assert report.unused[-1] == "cls/other"
     assert {name.split("/")[0] for name in report.unused} == {"mlm_head", "mlm_bias", "nsp", "cls"}
     assert set(arrays(tmp_path / "ours")) == set(report.loaded)
-    assert kbz.BertTextClassifier.from_preset(tmp_path / "ours").load_report.unused == ()
+    classifier = kbz.BertTextClassifier.from_preset(tmp_path / "ours")
+    assert (classifier.load_report.unused, classifier.dropout) == ((), 0.1)  # google-research/bert, run_classifier.py.
 
 
 def test_sentence_transformers_keep_their_modules(backbone, tmp_path, caplog):

@@ -324,6 +324,8 @@ def test_plain_tables(tmp_path):
     assert readers.read_texts(twice) == (["a"], [1], None)
     assert readers.read_texts({"text": ["a"], "label": ["x"]}) == (["a"], ["x"], None)
     assert readers.read_texts({"text": ["a"], "label": [np.int64(7)]}) == (["a"], [7], None)
+    array = readers.read_texts({"text": np.array(["a"]), "label": np.array([7])})
+    assert [type(array.x[0]), type(array.y[0])] == [str, int]
     whole = written(tmp_path, "whole.jsonl", '{"text": "\\ud83d\\ude00", "label": "\\ud83d\\ude00"}')  # Both halves.
     assert readers.read_texts(whole) == (["\U0001f600"], ["\U0001f600"], None)
 

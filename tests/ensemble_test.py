@@ -1,5 +1,7 @@
 """Ensembles: the mean of what each member says alone, in all that a task does."""
 
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -116,13 +118,13 @@ def test_saving(tmp_path):
     together = kbz.ensemble([member("answerer", 0), member("answerer", 1)])
     together.null_threshold = -1.5
     together.save(tmp_path / "ensemble.keras")
-    loaded = keras.models.load_model(tmp_path / "ensemble.keras")
-    assert (type(loaded), loaded.null_threshold, len(loaded.members)) == (type(together), -1.5, 2)
     inputs = random_inputs(3)
-    np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(together(inputs)))
-    np.testing.assert_array_equal(numpy(loaded.members[1](inputs)), numpy(together.members[1](inputs)))
-    assert loaded.preprocessor.stride == 4
-    assert [w.path for w in loaded.weights] == [w.path for w in together.weights]
+    for loaded in (keras.models.load_model(tmp_path / "ensemble.keras"), pickle.loads(pickle.dumps(together))):
+        assert (type(loaded), loaded.null_threshold, len(loaded.members)) == (type(together), -1.5, 2)
+        np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(together(inputs)))
+        np.testing.assert_array_equal(numpy(loaded.members[1](inputs)), numpy(together.members[1](inputs)))
+        assert loaded.preprocessor.stride == 4
+        assert [w.path for w in loaded.weights] == [w.path for w in together.weights]
     assert together.count_params() == sum(one.count_params() for one in together.members)
 
 
@@ -178,8 +180,9 @@ def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
         with pytest.raises(ValueError) as error:
             kbz.ensemble(members)
         assert words in str(error.value)
-    with pytest.raises(ValueError, match="An ensemble is not trained: fit its members"):
-        together.fit(TEXTS, [1.0] * 6)
+    for train, x in ((together.fit, TEXTS), (together.train_on_batch, random_inputs(6))):
+        with pytest.raises(ValueError, match=r"not trained: fit its members, .* Received: one with 1 members"):
+            train(x, np.ones(6, "float32"))
     with pytest.raises(ValueError, match="A preset has a place for one model: save each of `members`"):
         together.save_to_preset(tmp_path / "preset")
     assert not (tmp_path / "preset").exists()

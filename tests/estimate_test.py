@@ -278,6 +278,12 @@ def test_options_on_the_console(capsys):
         ({"devices": 3}, "`devices` must divide each batch, or be more. Received: devices=3, a batch of 256"),
         ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),
         ({"schedule": []}, "`schedule` must have a phase"),
+        ({"schedule": 3}, "`schedule` must be a list of phases. Received: schedule=3"),
+        (
+            {"schedule": [(128, 20, 256, 1), (128, 20, 256)]},
+            r"batch_size, steps\). Received: schedule\[1\]=\(128, 20, 256",
+        ),
+        ({"schedule": (128, 20, 256, 1)}, r"`schedule` must hold phases \(sequence_length, .* schedule\[0\]=128"),
         (
             {"model": {"num_layers": 2, "num_heads": 2}},
             "`model` must have all of .* without vocabulary_size, hidden_dim",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.export import _NO_LOOPS, FORMATS
+from keras_bert_zoo.export import _NO_LOOPS, FORMATS, write_model
 from keras_bert_zoo.layers.activations import gelu_of_erfc, gelu_of_products, gelu_spelled, get_activation
 from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
 
@@ -177,6 +177,21 @@ def test_loops_over_tokens(build, format, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "torch", reason="Keras' own export to ONNX, which fails at shapes on PyTorch")
+@pytest.mark.filterwarnings("ignore")  # Of PyTorch, which traces.
+def test_a_users_own_model_over_a_backbone(tmp_path):
+    pytest.importorskip("onnxscript")
+    backbone = kbz.BertBackbone(**SHALLOW)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in backbone.input}
+    model = keras.Model(inputs, keras.layers.Dense(2)(backbone(inputs)["pooled_output"]))
+    arrays = random_inputs()
+    expected = numpy(model(arrays))
+    model.export(tmp_path / "model.onnx", "onnx", verbose=False)
+    (outputs,) = runtime("onnx", tmp_path / "model.onnx")(arrays).values()
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's exporter has weights of more than 1.5 GiB in a second file")
 def test_large_weights_have_a_file_of_their_own(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
@@ -309,6 +324,42 @@ def test_strings_in_a_process_without_us(tmp_path):
     outputs = json.loads(done.stdout.splitlines()[-1])
     for model, x, output in zip(models, (TEXTS, (TEXTS, SECONDS)), outputs, strict=True):
         np.testing.assert_allclose(output, model.predict(x, verbose=0), atol=1e-5)
+
+
+def test_of_a_replaced_saved_model_nothing_is_left(classifier, tmp_path, monkeypatch):
+    """Its assets are the vocabulary of strings, which the new one may not take."""
+    for name in ("saved_model.pb", "fingerprint.pb", "variables/variables.index", "assets/vocab.txt", "notes.md"):
+        (tmp_path / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "model" / name).write_text("old")
+
+    def write(model, folder, *arguments):
+        (folder / "saved_model.pb").write_text("new")
+
+    monkeypatch.setattr("keras_bert_zoo.export._write_saved_model", write)
+    write_model(classifier, tmp_path / "model", "tf_saved_model", {}, {})
+    assert {path.name: path.read_text() for path in (tmp_path / "model").iterdir()} == {
+        "saved_model.pb": "new", "notes.md": "old",
+    }  # fmt: skip
+
+
+def test_a_fixed_length_is_the_preprocessor_s(tmp_path, monkeypatch, capsys):
+    """Of a format that needs one on this backend; what was written is said on request."""
+    lengths = []
+
+    def write(model, path, format, axes, *arguments):
+        lengths.append({sizes[-1] for sizes in axes.values()})
+
+    monkeypatch.setattr("keras_bert_zoo.models.exporting.check_format", lambda path, format: path)
+    monkeypatch.setattr("keras_bert_zoo.models.exporting.write_model", write)
+    monkeypatch.setitem(FORMATS, "onnx", FORMATS["onnx"]._replace(fixed_length=(BACKEND,)))
+    backbone, path = kbz.BertBackbone(**SHALLOW), tmp_path / "model.onnx"
+    model = kbz.BertTextClassifier(backbone, 3, preprocessor=kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 12))
+    model.export(path, "onnx")
+    backbone.export(path, "onnx")
+    assert capsys.readouterr().out == ""
+    model.export(path, "onnx", sequence_length=8, verbose=True)
+    assert capsys.readouterr().out == f"Saved artifact at '{path}'.\n"
+    assert lengths == [{12}, {16}, {8}]
 
 
 @pytest.mark.parametrize("spelling", [gelu_of_products, gelu_of_erfc])

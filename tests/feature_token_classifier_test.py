@@ -99,6 +99,8 @@ def test_comes_from_a_preset_with_a_fresh_head(tmp_path):
     [
         ({"hidden_layers": [3]}, "`hidden_layers` must be numbers in [-3, 3). Received: hidden_layers=[3]"),
         ({"hidden_layers": []}, "`hidden_layers` must be numbers"),
+        ({"hidden_layers": -1}, "`hidden_layers` must be numbers in [-3, 3). Received: hidden_layers=-1"),
+        ({"hidden_layers": [True]}, "`hidden_layers` must be numbers in [-3, 3). Received: hidden_layers=[True]"),
         ({"combine": "mean"}, "`combine` must be one of ('concatenate', 'weighted_sum'). Received: combine='mean'"),
         ({"num_layers": 0}, "`num_layers` must be a positive integer"),
     ],
@@ -107,6 +109,11 @@ def test_bad_arguments(options, words):
     with pytest.raises(ValueError) as error:
         build(**options)
     assert words in str(error.value)
+
+
+def test_a_preset_is_no_backbone():
+    with pytest.raises(ValueError, match=r"`from_preset` takes a preset. Received: backbone of type str"):
+        kbz.BertFeatureTokenClassifier("bert_base", 2)
 
 
 def test_a_refused_head_leaves_the_backbone_as_it_was(backbone):

@@ -50,6 +50,16 @@ def test_tokens_against_transformers(embedder, hidden_states):
     np.testing.assert_allclose(values, states[[-2]], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("blocks, expected", [(2, (-1, -2)), (5, (-1, -2, -3, -4))])
+def test_the_last_four_layers_are_the_default(blocks, expected, tokenizer):
+    backbone = kbz.BertBackbone(**{**TINY, "num_layers": blocks}, pooler=False)
+    task = randomise(kbz.BertTextEmbedder(backbone, preprocessor=kbz.BertPreprocessor(tokenizer, 16)))
+    (found,) = kbz.extract_features(task, TEXTS[:1])
+    (given,) = kbz.extract_features(task, TEXTS[:1], layers=expected)
+    assert found.layers == expected
+    np.testing.assert_allclose(found.values, given.values, atol=1e-6)
+
+
 def test_words(embedder):
     """`long ##est` is one word of two tokens, a control character has no token, 20 times two tokens are cut at 14."""
     pieces = ["[CLS] the long long ##est film [SEP]", "[CLS] [SEP]", "[CLS] [UNK] bad [SEP]"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_zoo import cli
-from keras_bert_zoo.files import clear_leftovers, replacing, write_directory, write_json
+from keras_bert_zoo.files import clear_leftovers, listed, replacing, write_directory, write_json
 from tests.helpers import left_to_torch
 
 if left_to_torch():
@@ -181,6 +181,29 @@ def test_what_a_kill_left_is_brought_back_or_removed(here, tmp_path, monkeypatch
     assert (folder / ".preset.partly").exists()
 
 
+def test_a_folder_that_a_kill_left_in_the_current_directory_is_brought_back(tmp_path):
+    """Such as the pooling's of an embedder, half replaced."""
+    dead = tmp_path / f".{tmp_path.name}.part{2**30}"
+    for folder, text in ((tmp_path / "owned", "new"), (dead / "old" / "owned", "old")):
+        folder.mkdir(parents=True)
+        (folder / "config").write_text(text)
+    save(dead / "new", "marker")
+    clear_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["owned"]
+    assert contents(tmp_path / "owned") == {"config": "old"}
+
+
+def test_what_another_user_s_process_writes_stays(tmp_path, monkeypatch):
+    (tmp_path / ".preset.part7" / "new").mkdir(parents=True)
+
+    def refuse(process, signal):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    clear_leftovers(tmp_path / "preset")
+    assert (tmp_path / ".preset.part7" / "new").exists()
+
+
 def test_a_link_to_a_directory_stays_one(tmp_path):
     (tmp_path / "store" / "target").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "store" / "target")
@@ -212,3 +235,8 @@ def test_convert_to_here(backbone, tmp_path, monkeypatch):
     assert {path.name for path in Path.cwd().iterdir()} == names == set(os.listdir(tmp_path / "here"))
     backbone.save_to_preset(".")
     assert {path.name for path in Path.cwd().iterdir()} == names
+
+
+def test_of_many_names_six_are_listed():
+    assert listed("abcdef") == "a, b, c, d, e, f"
+    assert listed("abcdefgh") == "a, b, c, d, e, f and 2 more"

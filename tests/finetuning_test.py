@@ -425,6 +425,13 @@ def test_lines_become_json_lines(start, tmp_path, monkeypatch):
     write(tmp_path / "one", "a film\tgood", "a film")
     with pytest.raises(ValueError, match=r"one, line 2 must hold two texts, a tab between them. Received: 'a film'"):
         predict(Run("squad", str(tmp_path / "squad")), tmp_path / "none.jsonl", tmp_path / "one")
+    for task, line, words in (
+        ("squad", "a film\t", "two texts, a tab between them"),
+        ("swag", "a film\tgood\t", "a text and, after tabs, its choices"),
+    ):
+        write(tmp_path / "one", line)
+        with pytest.raises(ValueError, match=rf"one, line 1 must hold {words}. Received: 'a film"):
+            predict(Run(task, str(tmp_path / task)), tmp_path / "none.jsonl", tmp_path / "one")
     assert not [path for path in tmp_path.iterdir() if "none" in path.name]
     classifier = kbz.BertTextClassifier.from_preset(start, class_names=["no", "yes"])
     classifier.save_to_preset(tmp_path / "texts")
@@ -456,6 +463,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("large", ("1e999", "2")),
         ("lined", ("1_000", "2")),
         ("lengthy", ("a", "b" * 10**5)),
+        ("unlabelled", ("a", "")),
     ):
         write(tmp_path / f"{name}.csv", "text,label", *(f"good,{label}" for label in labels))
     write(tmp_path / "long.jsonl", f'{{"text": "good", "label": {"9" * 400}}}')
@@ -474,6 +482,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("mrcp", data, "`task` must be one of ['cola', "),
         ("mrpc", data | {"language": "de"}, "`language` must be None for the task mrpc"),
         ("mrpc", data | {"epochs": 0}, "`epochs` must be a positive integer"),
+        ("mrpc", data | {"limit": 0}, "`limit` must be a positive integer. Received: limit=0"),
         ("mrpc", data | {"warmup": 1.5}, "`warmup` must be a number in [0, 1)"),
         ("mrpc", data | {"strategy": "multi_worker"}, "`strategy` must be one of a single machine"),
         ("mrpc", data | {"strategy": "mirror"}, "must be None"),
@@ -498,6 +507,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
             data | {"train": str(tmp_path / "alike.csv")},
             "alike.csv must have labels of two classes at least. Received: a",
         ),
+        ("texts", data | {"train": str(tmp_path / "unlabelled.csv")}, "unlabelled.csv, line 3: a label must be a name"),
         ("texts", data | {"text": "text"}, "`text` must be of the type list[str] | None. Received: text='text'"),
         ("texts", data | {"text": [["a"]]}, "`text` must be a list of one column or two. Received: text=[['a']]"),
         (["mrpc"], data, "`task` must be of the type str. Received: task=['mrpc']"),
@@ -648,6 +658,21 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
         assert words in capsys.readouterr().err
 
 
+def test_a_preset_that_is_named_comes_before_that_of_the_run(tmp_path, monkeypatch):
+    scored = []
+
+    def score(run, out, verbose):
+        scored.append((run.preset, out))
+        return {"task": "mrpc", "scores": {}}
+
+    monkeypatch.setattr("keras_bert_zoo.cli.finetuning.evaluate", score)
+    write(tmp_path / "run.json", '{"task": "mrpc", "preset": "bert_base"}')
+    for options in ([], ["--preset", "bert_tiny"]):
+        assert cli.main(["evaluate", "--run", str(tmp_path), *options]) == 0
+    out = str(tmp_path / "evaluation")
+    assert scored == [(str(tmp_path / "preset"), out), ("bert_tiny", out)]
+
+
 def test_ctrl_c_says_how_a_run_goes_on(start, tmp_path, capsys, monkeypatch):
     """Where it began from Python, too, with paths that are not absolute; where nothing is kept, nothing is said."""
     monkeypatch.chdir(tmp_path)
@@ -771,10 +796,11 @@ def test_seconds_are_those_of_the_epoch(monkeypatch):
 
 def test_lines_are_predicted_block_by_block(start, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_bert_zoo.finetuning.predictions._BLOCK", 3)
-    kbz.BertTextClassifier.from_preset(start, class_names=["a", "b"]).save_to_preset(tmp_path / "preset")
+    kbz.BertTextClassifier.from_preset(start, class_names=["mäßig", "b"]).save_to_preset(tmp_path / "preset")
     write(tmp_path / "lines", *SENTENCES)
     predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "lines")
     assert len(lines_of(tmp_path / "out.jsonl")) == len(SENTENCES)
+    assert (tmp_path / "out.jsonl").read_text("utf-8").count('"mäßig": ') == len(SENTENCES)
 
 
 @slow_on("tensorflow", "jax")
@@ -798,3 +824,11 @@ def test_the_label_is_that_of_the_greatest_logit():
     model, logits = SimpleNamespace(class_names=["a", "b"]), np.array([[0.0, 1e-9]], "float32")
     (said,) = RECIPES["texts"].kind.records(model, Data(["x"], None, 1), logits)
     assert said == {"label": "b", "probabilities": {"a": 0.5, "b": 0.5}}
+
+
+def test_logits_come_in_the_order_of_the_data():
+    """Of three classes, whose order there and back differ; classes of one's own tables are in that of the alphabet."""
+    model = SimpleNamespace(class_names=["c", "a", "b"], predict=lambda x, verbose: np.array([[0.3, 0.1, 0.2]]))
+    logits = RECIPES["mnli"].kind.predict(model, Data(["x"], None, 1, ["a", "b", "c"]))
+    assert logits.tolist() == [[0.1, 0.2, 0.3]]
+    assert RECIPES["texts"].kind.head(Data(["x", "y"], ["z", "b"], 2)) == {"class_names": ["b", "z"]}

@@ -85,6 +85,21 @@ def test_embedder(pooling, normalize, tmp_path):
     np.testing.assert_allclose(numpy(ours(random_inputs())), numpy(theirs(random_inputs())), atol=1e-5)
 
 
+def test_what_a_file_leaves_out_is_keras_hub_s(classifier, tmp_path):
+    def without(file, *names):
+        path = tmp_path / file
+        document = json.loads(path.read_text())
+        document["config"] = {name: value for name, value in document["config"].items() if name not in names}
+        path.write_text(json.dumps(document))
+
+    build("BertTextEmbedder").save_to_preset(tmp_path)
+    without("task.json", "pooling_mode", "normalize")
+    assert kbz.BertTextEmbedder.from_preset(tmp_path).head_config() == {"pooling": "mean", "normalize": True}
+    shutil.copytree(classifier[1], tmp_path, dirs_exist_ok=True)
+    without("tokenizer.json", "strip_accents")
+    assert kbz.BertTextClassifier.from_preset(tmp_path).preprocessor.tokenizer.strip_accents is False
+
+
 def test_masked_lm_up_to_what_its_head_has_of_its_own(tmp_path, caplog):
     theirs = build("BertMaskedLM")
     theirs.save_to_preset(tmp_path)

@@ -43,7 +43,7 @@ def test_one_language_is_none(tokenizer):
 def test_vocabulary_mistakes():
     with pytest.raises(ValueError, match=r"must hold words of each language. Received: none of \['is'\]"):
         kbz.learn_vocabulary({"en": ["a"], "is": [" "]}, 40)
-    with pytest.raises(ValueError, match=r"must be a list of strings. Received: one string"):
+    with pytest.raises(ValueError, match=r"must be a list of strings. Received: texts"):
         kbz.learn_vocabulary({"en": "a b"}, 40)
 
 

@@ -31,6 +31,7 @@ def probabilities(model):
     [
         ("accuracy", METRICS.BinaryAccuracy),
         ("Accuracy", METRICS.BinaryAccuracy),
+        ("acc", METRICS.BinaryAccuracy),
         ("binary_accuracy", METRICS.BinaryAccuracy),
         (METRICS.binary_accuracy, METRICS.BinaryAccuracy),
         ("Precision", METRICS.Precision),
@@ -70,6 +71,7 @@ def test_one_class_of_several(classifier):
         (METRICS.TruePositives(thresholds=[0.5]), "TruePositives(thresholds=0.0) for a probability of one half. "),
         (METRICS.F1Score(threshold=0.5), "ValidationScores has the scores of labels. Received: F1Score(threshold=0.5)"),
         (METRICS.PrecisionAtRecall(0.5), "of logits. Received: PrecisionAtRecall, which is of probabilities"),
+        (METRICS.RecallAtPrecision(0.5), "of logits. Received: RecallAtPrecision, which is of probabilities"),
         ("kld", "of logits. Received: 'kld', which is of probabilities"),
         ("crossentropy", "must say which, such as \"sparse_categorical_crossentropy\". Received: metrics="),
     ],
@@ -88,6 +90,7 @@ def test_metrics_of_probabilities_are_refused(metric, words, several):
         (keras.losses.kl_divergence, "kl_divergence"),
         (keras.losses.KLDivergence(), "KLDivergence"),
         (keras.losses.Dice, "Dice"),
+        (keras.losses.Tversky(), "Tversky"),
     ],
 )
 def test_losses_of_probabilities_are_refused(loss, name, classifier):

@@ -258,3 +258,15 @@ def test_what_would_not_come_back_is_not_saved(adapted):
     with pytest.raises(ValueError, match=r"LoRA must be enabled by the backbone's `enable_lora`.*attention/qkv"):
         backbone.get_config()
     adapted.get_config()
+
+
+def test_precision_that_would_not_come_back_is_not_saved():
+    backbone = kbz.BertBackbone(**SHALLOW)
+    backbone.encoder_layers[0].attention.qkv.dtype_policy = "mixed_bfloat16"
+    with pytest.raises(ValueError, match=r"must be given by a DTypePolicyMap .*attention/qkv with mixed_bfloat16"):
+        backbone.get_config()
+    policies = keras.dtype_policies.DTypePolicyMap(default_policy="float32")
+    policies["encoder_layer_0/attention/qkv"] = "mixed_bfloat16"
+    again = kbz.BertBackbone.from_config(kbz.BertBackbone(**SHALLOW, dtype=policies).get_config())
+    assert again.encoder_layers[0].attention.qkv.compute_dtype == "bfloat16"
+    assert again.encoder_layers[0].attention.compute_dtype == "float32"

@@ -1,6 +1,7 @@
 """The leaderboards' scores against scikit-learn, scipy and cases worked by hand; in the logs of `fit`."""
 
 import warnings
+from functools import partial
 
 import keras
 import numpy as np
@@ -110,6 +111,13 @@ def test_the_scores_of_each_task():
             "`predictions` must be class numbers [examples]. Received:",
         ),
         (metrics.matthews, [0], [0.3], "`predictions` must be class numbers"),
+        (
+            partial(metrics.glue_scores, "sst2"),
+            [0, 0, 1],
+            [[-np.inf, 1.0], [0.0, np.nan], [np.inf, 0.0]],
+            "`predictions` must hold numbers. Received: predictions[1]=[0.0, nan]",
+        ),
+        (metrics.f1, [0], np.array([[np.nan, 0.0]], "float16"), "Received: predictions[0]=[nan, 0.0]"),
         (metrics.f1, [2], [0], "`labels` and `predictions` must be 0 or 1 for F1. Received: 2"),
         (metrics.pearson, [1.0], [[1.0, 2.0]], "`predictions` must be numbers [examples]"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from tests import optimizer_oracles as oracles
-from tests.helpers import TINY, numpy
+from tests.helpers import TINY, numpy, random_inputs
 
 OPTIMIZERS = [(kbz.AdamW, oracles.adamw), (kbz.Lamb, oracles.lamb)]
 STEPS = 6
@@ -315,6 +315,39 @@ def test_a_saved_run_goes_on(kind, tmp_path):
     for on, again in zip(fit_on(model), fit_on(loaded), strict=True):
         np.testing.assert_array_equal(again, on)
     assert int(numpy(loaded.optimizer.iterations)) == 3
+
+
+def test_a_norm_to_clip_at_is_positive():
+    """PyTorch's own clipping would turn the gradients around."""
+    for norm in (-1.0, 0.0, math.nan):
+        with pytest.raises(ValueError, match="`global_clipnorm` must be a positive number"):
+            kbz.AdamW(global_clipnorm=norm)
+
+
+def test_averaged_weights_are_the_models_own(classifier):
+    """On JAX the next pass deletes the arrays that it was given."""
+    x, y = random_inputs(), np.array([0, 1, 2])
+    classifier.compile(kbz.AdamW(1e-3, use_ema=True))
+    classifier.fit(x, y, verbose=0)
+    averages = [numpy(average) for average in classifier.optimizer._model_variables_moving_average]
+    for weight, average in zip(classifier.trainable_variables, averages, strict=True):
+        np.testing.assert_array_equal(numpy(weight), average)
+    classifier.predict(x, verbose=0)
+    classifier.fit(x, y, verbose=0)
+
+
+def test_scaled_losses_with_a_table():
+    """`loss_scale_factor` of Keras divides gradients; TensorFlow's of a table are rows."""
+    backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
+    classifier = kbz.BertTextClassifier(backbone, 3, dropout=0.0)
+    before, after = classifier.get_weights(), []
+    for scale in (None, 1024.0):
+        classifier.set_weights(before)
+        classifier.compile(kbz.AdamW(1e-3, loss_scale_factor=scale))
+        classifier.train_on_batch(random_inputs(), np.array([0, 1, 2]))
+        after.append(classifier.get_weights())
+    for plain, scaled in zip(*after, strict=True):
+        np.testing.assert_allclose(scaled, plain, atol=1e-5)
 
 
 def test_averages_of_accumulated_steps_are_refused():

@@ -1,5 +1,6 @@
 """The package from outside: what importing it does, what installs hold, what a fresh process can load."""
 
+import io
 import json
 import os
 import platform
@@ -47,13 +48,47 @@ for _ in range(2):
 
 @pytest.mark.skipif(left_to_torch(), reason="The console knows no backend: once is enough.")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="It is glibc that gives memory back.")
-@pytest.mark.parametrize("told, kept", [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)])
+@pytest.mark.parametrize(
+    "told, kept",
+    [
+        ({}, True),
+        ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False),
+        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}, False),
+    ],
+)
 def test_the_console_keeps_memory_unless_it_is_told_otherwise(told, kept, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
         monkeypatch.delenv(name)
     first, second = map(int, run(PAGES, **told).split())
     assert first > 10  # Of whatever size the system has them: of 2 MB there are 32.
     assert (second < first / 4) == kept
+
+
+@pytest.mark.skipif(left_to_torch(), reason="Keras is imported in the same way on each: once is enough.")
+@pytest.mark.parametrize("name", ["tensorflow", "torch"])
+def test_a_backend_that_is_missing_is_named(name):
+    told = run(
+        """
+import sys
+
+class Missing:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+try:
+    import keras_bert_zoo
+except ImportError as error:
+    print(type(error).__name__, error.__suppress_context__, error)
+""",
+        name,
+        KERAS_BACKEND=name,
+    )
+    assert told == (
+        f'ImportError True Keras needs its backend: pip install "keras-bert-zoo[{name}]", or set KERAS_BACKEND to '
+        f"another one. Received: No module named '{name}'\n"
+    )
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Keras itself imports it on this backend")
@@ -123,7 +158,10 @@ def test_presets_come_with_wheel_and_sdist(tmp_path):
     presets = {name for name in names if name.endswith("preset.json")}
     assert presets == {f"keras_bert_zoo/presets/data/{name}/preset.json" for name in kbz.preset_names()}
     with tarfile.open(sdist) as archive:
-        assert sum(name.endswith("/preset.json") for name in archive.getnames()) == len(presets)
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert sum(name.endswith("/preset.json") for name in files) == len(presets)
+    # Links in docs/ lead to these folders.
+    assert files >= {"notebooks/quickstart.py", "benchmarks/README.md"}
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = "import sys, keras_bert_zoo as kbz; assert kbz.__file__.startswith(sys.argv[1]); print(kbz.preset_names())"
     assert "bert_large" in run(code, tmp_path / "site", PYTHONPATH=str(tmp_path / "site"))
@@ -133,3 +171,12 @@ def test_the_console_has_a_version(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["--version"])
     assert (stop.value.code, capsys.readouterr().out) == (0, f"keras-bert-zoo {kbz.__version__}\n")
+
+
+def test_the_console_prints_a_path_that_its_encoding_lacks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("a b a b")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="cp1252", write_through=True))
+    assert cli.main(["vocab", "--size", "7", "--out", "ft中", "text.txt"]) == 0
+    assert printed.getvalue().split() == [b"ft\\u4e2d:", b"7", b"tokens"]

@@ -40,6 +40,8 @@ def test_of_long_lines_nothing_is_lost(tmp_path, tokenizer, pairs):
     shard = open_shard(tmp_path / "data", fixed_masks=False)
     count = sum(np.isin(shard.token_ids, tokenizer.encode_batch(["good bad"])[0]))
     assert count > 60 if pairs else count == 80
+    if not pairs:
+        assert np.diff(shard.ends, prepend=0).max() == 26  # Three parts of eight tokens, and [CLS] and [SEP].
     begins = np.r_[0, shard.ends[:-1]] + 1
     assert not tokenizer.continues_word[shard.token_ids[begins]].any()
     assert set(shard.next_sentence_labels) == ({0, 1} if pairs else {0})
@@ -129,6 +131,22 @@ def test_masks_are_a_masking(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("a good film\n" * 20)
     with pytest.raises(ValueError, match=r"`masking` must be a Masking. Received: masking={'rate': 5}"):
         prepare([tmp_path / "a.txt"], tmp_path / "out", tokenizer, masking={"rate": 5}, verbose=False)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("given", [None, 3, b"a", [None], [b"a"], {"en": None}, {"en": ["a", None]}])
+def test_paths_are_lists_of_paths(tmp_path, tokenizer, given):
+    with pytest.raises(ValueError) as error:
+        prepare(given, tmp_path / "out", tokenizer, verbose=False)
+    assert str(error.value) == f"`paths` must be a list of files, or one for each language. Received: paths={given!r}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("given", ["vocab.txt", None])
+def test_a_tokenizer_is_one(tmp_path, given):
+    (tmp_path / "a.txt").write_text("a good film\n" * 20)
+    with pytest.raises(ValueError, match=rf"`tokenizer` must be a BertTokenizer. Received: tokenizer={given!r}$"):
+        prepare([tmp_path / "a.txt"], tmp_path / "out", given, verbose=False)
     assert not (tmp_path / "out").exists()
 
 

@@ -82,6 +82,12 @@ def test_names_and_their_descriptions():
     assert found == {**ALIASES, **{name: name for name in PARAMETERS}}
 
 
+def test_a_package_in_a_zip_has_no_presets(monkeypatch):
+    monkeypatch.setattr(presets, "__file__", "site.zip/keras_bert_zoo/presets/presets.py")
+    with pytest.raises(ValueError, match=r"package must be unpacked, .* Received: no folder site.zip/presets$"):
+        kbz.preset_names()
+
+
 def test_our_own_preset_needs_no_network(monkeypatch):
     monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("touched the network"))
     ((name, parameters),) = OWN.items()
@@ -191,6 +197,7 @@ def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
     other = kbz.BertTextClassifier.from_preset(tmp_path / "classifier", num_classes=2)
     assert other.load_report.fresh == other.load_report.unused == ("classifier/kernel", "classifier/bias")
     assert "freshly initialised, to be trained: classifier/kernel, classifier/bias" in caplog.text
+    assert "in the preset, but not used: classifier/kernel, classifier/bias" in caplog.text
 
     assert other.dropout == 0.25  # The config's, for a fresh head, too.
     assert kbz.BertTextClassifier.from_preset(tmp_path / "classifier", num_classes=2, dropout=0.5).dropout == 0.5
@@ -289,6 +296,15 @@ def test_a_crash_while_replacing_brings_the_old_preset_back(backbone, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["preset"]
 
 
+def test_weights_say_that_they_are_pytorch_s(backbone, tmp_path):
+    """transformers 4 asks for it."""
+    from safetensors import safe_open
+
+    backbone.save_to_preset(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
 def test_saving_again_leaves_nothing_stale(backbone, classifier, tmp_path):
     classifier.save_to_preset(tmp_path / "preset")
     backbone.save_to_preset(tmp_path / "preset")
@@ -314,6 +330,8 @@ def test_bad_presets(backbone, tmp_path, monkeypatch):
         assert words in str(error.value)
 
     refused("`preset` must be one of ['bert_base',", "bert_bse")
+    refused("`preset` must be a name, a directory, or hf://org/name. Received: preset=None", None)
+    refused("Received: preset=b'bert_base'", b"bert_base")
     refused("Received: preset='nowhere/bert', which is no directory", "nowhere/bert")
     refused("must be a directory with a config.json", tmp_path)
     refused("A hub address must be hf://org/name", "hf://nowhere")
@@ -398,6 +416,21 @@ def test_fields_of_the_wrong_kind_are_refused_by_name(classifier, file, field, v
         kbz.BertTextClassifier.from_preset(tmp_path / "preset")
     assert field in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_what_a_config_may_say(classifier, tmp_path):
+    """No dropout at all, none of what is not supported, and more tokens than there are positions."""
+    head = {**classifier.head_config(), "dropout": 0.0}
+    kbz.BertTextClassifier(classifier.backbone, preprocessor=classifier.preprocessor, **head).save_to_preset(tmp_path)
+    for file, fields in (
+        ("config.json", {"quantization_config": None}),
+        ("tokenizer_config.json", {"model_max_length": 512}),
+        ("preset.json", {"sequence_length": None}),
+    ):
+        path = tmp_path / file
+        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    loaded = kbz.BertTextClassifier.from_preset(tmp_path)
+    assert (loaded.dropout, loaded.preprocessor.sequence_length) == (0.0, TINY["max_sequence_length"])
 
 
 def test_the_tokenizer_s_class_may_stand_in_the_config(classifier, tmp_path):

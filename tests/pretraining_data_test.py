@@ -82,6 +82,9 @@ def test_a_paragraph_is_split_while_it_is_read(monkeypatch):
         assert " ".join(found) == " ".join(whole)
         if size == 60:
             assert found == whole
+    monkeypatch.setattr("keras_bert_zoo.pretraining.sentences._GATHERED", 40)  # Up to the number, which has no capital.
+    prose = ["Mr. Dalmain came and sat.", "Nobody came.", "1 more.", "and so it was."]
+    assert list(read_prose(prose)) == split_sentences(" ".join(prose)) == [*prose[:2], "1 more. and so it was."]
     monkeypatch.undo()
     assert next(read_prose(repeat("Without an end. "))) == "Without an end."
     assert len(next(read_prose(repeat("no sentence ")))) < 2**17
@@ -100,7 +103,7 @@ def test_layouts(tmp_path):
     prose = "A hard\nwrapped line. And\nmore.\n\nHEADING\n\nEnd."
     documents, report = read(tmp_path, "prose", a=prose)
     assert documents == [(0, ["A hard wrapped line.", "And more.", "HEADING", "End."])]
-    assert (report.files, report.documents, report.sentences) == (1, 1, 4)
+    assert (report.files, report.documents, report.sentences, report.bytes) == (1, 1, 4, 44)  # Their lines' ends, too.
 
 
 def test_bad_files_are_named(tmp_path):
@@ -173,6 +176,9 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 5)
     blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
     assert [[d.sentences for d in block.partners] for block in blocks] == [[], [["wx", "yz"], ["a"]]]
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PARTNER_SENTENCES", 1)  # The last ones.
+    blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
+    assert [[d.sentences for d in block.partners] for block in blocks] == [[], [["yz"], ["a"]]]
 
 
 # --- Pairs
@@ -473,10 +479,11 @@ def test_a_data_set_has_a_checksum_of_its_arrays(corpus, tmp_path, tokenizer, mo
     assert PretrainingBatches(tmp_path / "data", 8).examples == about["examples"]
 
 
-def test_processes_do_without_keras():
+def test_processes_do_without_keras(monkeypatch):
     """It would take most of the time that they save. The work is Python, here, and each piece some of it."""
     heavy = "[name for name in ('numpy', 'keras') if name in __import__('sys').modules]"
     pieces = [f"__import__('keras_bert_zoo.pretraining.prepare') and {heavy}", "__import__('os').getpid()", "3"]
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # As a user set it.
     before, main = dict(os.environ), sys.modules["__main__"]
     found, number, three = on_cores.in_order(iter(pieces), eval, 2)
     assert found == ["numpy"]
@@ -563,6 +570,7 @@ def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
         ([corpus], {"sequence_length": 4}, "`sequence_length` must be at least 8"),
         ([corpus], {"sequence_length": 2**16}, "`sequence_length` must be at least 8 and at most 65535"),
         ([corpus], {"short_rate": 1.5}, "`short_rate`"),
+        ([corpus], {"next_sentence": "no"}, "`next_sentence` must be True or False. Received: next_sentence='no'"),
         (str(corpus), {}, "`paths` must be a list of files"),
     ):
         with pytest.raises(ValueError) as error:
@@ -703,6 +711,7 @@ def test_means_are_those_of_all_examples(corpus, tmp_path, tokenizer):
     inputs, _, weights = batches.take(np.arange(batches.examples))
     assert batches.mean_length == pytest.approx(inputs["padding_mask"].sum(axis=1).mean())
     assert batches.mean_predictions == pytest.approx((weights["mlm"] > 0).sum(axis=1).mean())
+    assert len(PretrainingBatches(tmp_path / "data", batches.examples)) == 1
     few = PretrainingBatches(tmp_path / "data", masking=Masking(1, rate=0.5))
     assert few.mean_predictions == (few[0][2]["mlm"] > 0).sum(axis=1).mean() == 1
 

@@ -234,6 +234,19 @@ def test_a_run_is_of_one_process(run, tmp_path):
     assert not config.parent.exists()
 
 
+def test_a_directory_that_another_start_made_stays(tmp_path, monkeypatch):
+    """Between our look and our lock."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*arguments):
+        raise BlockingIOError
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ValueError, match=r"one process at a time. .*, in use"), held(tmp_path / "run" / "run.json", {}):
+        pytest.fail("it was held")
+    assert (tmp_path / "run").is_dir()
+
+
 def test_held_out_text_stays(run, tmp_path, tokenizer):
     (tmp_path / "other").write_text(TEXT.replace("warm", "cold"))
     run = replace(run, steps=2, save_every=1, validation=str(tmp_path / "held_out"))
@@ -433,7 +446,7 @@ def test_the_step_of_a_nan():
     """Of six batches, two an update: the last execution of four has two of its own."""
     callback = StopAtNaN(SimpleNamespace(epoch_steps=3, last=lambda: "no state"))
     callback.set_params({"steps": 6})
-    for epoch, batch, step in ((1, 7, 6), (1, 3, 5), (0, 0, 1)):
+    for epoch, batch, step in ((1, 7, 6), (1, 3, 5), (0, 0, 1), (1, 7, 1)):
         callback.on_epoch_begin(epoch)
         with pytest.raises(ValueError, match=f"after step {step}; no state"):
             callback.on_train_batch_end(batch, {"loss": np.nan})
@@ -519,7 +532,7 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch, caplog):
         (("pretrain", "--config", "gone", "--out", "run2"), "--config must be a file. Received: gone"),
         (("pretrain", "--config", "data/dataset.json", "--out", "run2"), "must be the configuration of a run"),
         (("vocab", "gone", "--size", "9", "--out", "v"), "gone must be a text file"),
-        (("prepare", "text", "--vocab", "gone", "--out", "d"), "No such file or directory: 'gone'"),
+        (("prepare", "text", "--vocab", "gone", "--out", "d"), "The vocabulary must be a text file (No such file"),
         (("prepare", "text", "--vocab", "vocab.txt", "--masking", '{"share": 1}', "--out", "d"), "`masking` must be a"),
         (("vocab", "text", "--size", "60", "--out", "gone/v"), "--out must be a file in a directory that is there"),
     ):

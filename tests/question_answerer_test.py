@@ -4,6 +4,7 @@ import json
 
 import keras
 import numpy as np
+import pandas
 import pytest
 
 import keras_bert_zoo as kbz
@@ -140,6 +141,10 @@ def test_a_preset_keeps_the_threshold_and_the_windows(answerer, tmp_path):
     assert (loaded.load_report.fresh, loaded.load_report.unused) == ((), ())
     np.testing.assert_array_equal(numpy(loaded(random_inputs())), numpy(answerer(random_inputs())))
     assert kbz.BertQuestionAnswerer.from_preset(tmp_path / "own", null_threshold=None).null_threshold is None
+    # A shorter window leaves room for the context.
+    for length, kept in ((15, 4), (7, 3)):
+        loaded = kbz.BertQuestionAnswerer.from_preset(tmp_path / "own", sequence_length=length).preprocessor
+        assert (loaded.sequence_length, loaded.question_length, loaded.stride) == (length, kept, 3)
     # Of another task's preset the recipe's, as far as the positions go.
     classifier = kbz.BertTextClassifier(
         kbz.BertBackbone(**{**TINY, "max_sequence_length": 400}),
@@ -224,6 +229,8 @@ def test_bad_data_leaves_the_model_usable(answerer):
             assert len(str(error.value)) < 300
     for call, words in [
         (lambda: answerer.answer("is it", CONTEXTS), "must both be strings, or both be lists. Received: str and list"),
+        (lambda: answerer.answer(["is it"], None), "or both be lists. Received: list and NoneType"),
+        (lambda: answerer.answer(None, None), "or both be lists. Received: NoneType and NoneType"),
         (lambda: answerer.find_answers(ARRAYS), "`x` must be a tuple (questions, contexts). Received: x of type dict"),
         (lambda: answerer.score((QUESTIONS, CONTEXTS), ["a"] * 4), "`answers` must hold for each question a list of"),
         (
@@ -244,6 +251,15 @@ def test_bad_data_leaves_the_model_usable(answerer):
         assert words in str(error.value)
     for weight, value in zip(answerer.weights, before, strict=True):
         np.testing.assert_array_equal(numpy(weight), value)
+
+
+def test_answers_may_be_a_column(answerer):
+    x = (pandas.Series(QUESTIONS), pandas.Series(CONTEXTS))
+    answers = [*ANSWERS[:2], [("fine", 10)], ANSWERS[3]]
+    column = pandas.Series(answers, index=[3, 1, 4, 2])
+    assert answerer.score(x, column) == answerer.score((QUESTIONS, CONTEXTS), answers)
+    with pytest.raises(ValueError, match=r"as many as the questions, 4. Received: 1"):
+        answerer.score(x, pandas.Series(answers[:1]))
 
 
 @pytest.mark.parametrize("threshold", ["1", True, float("nan"), float("inf"), 10**400])

@@ -384,6 +384,7 @@ def test_records_that_differ_and_values_that_no_example_has(data, tmp_path, toke
         (1, lambda features: features["segment_ids"].int64_list.value.__setitem__(3, 2), "segments in [0, 2). Rec"),
         (1, lambda features: features["next_sentence_labels"].int64_list.value.__setitem__(0, -1), "[0, 2). Received"),
         (1, lambda features: features["input_ids"].int64_list.value.__setitem__(4, 2**32), "token ids in [0, "),
+        (1, lambda features: features["input_ids"].int64_list.value.__setitem__(0, 7), "with [CLS], 2 in `vocab`. Rec"),
     ):
         write_changed(good, path, number, change)
         with pytest.raises(ValueError) as error:

@@ -12,7 +12,7 @@ def test_schedule_at_hand_worked_steps():
     schedule = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20)
     rates = [float(schedule(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
     np.testing.assert_allclose(rates, [0, 0.5, 0.9, 0.5, 0.05, 0, 0], atol=1e-6)
-    assert float(kbz.WarmupPolynomialDecay(2.0, 0.0, 10)(0)) == 2.0
+    assert float(kbz.WarmupPolynomialDecay(2.0, 0.0, np.int64(10))(0)) == 2.0
     cut = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=19)  # A tenth of it is one step, as in the original.
     np.testing.assert_allclose([float(cut(step)) for step in (0, 1)], [0, 18 / 19], atol=1e-6)
     squared = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20, power=2.0)
@@ -50,6 +50,7 @@ def test_schedule_follows_fit(classifier):
     rates.clear()
     classifier.fit(texts, labels, batch_size=6, epochs=5, initial_epoch=4, verbose=0, callbacks=[Rates(rates)])
     np.testing.assert_allclose(rates, expected[16:], rtol=1e-5, atol=1e-12)
+    assert classifier.optimizer.get_config()["learning_rate"]["config"]["total_steps"] is None  # Of the next run, too.
 
 
 def test_schedule_follows_updates(classifier):
@@ -101,8 +102,13 @@ def test_models_share_a_schedule(tokenizer):
         (lambda: kbz.WarmupPolynomialDecay(float("inf")), "`learning_rate` must be positive and finite"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, power=None), "`power` must be a number"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, power=0.0), "`power` must be positive"),
-        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps="10"), "`total_steps` must be a number"),
-        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=0), "`total_steps` must be at least 1"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps="10"), "`total_steps` must be a positive integer"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=0), "`total_steps` must be a positive integer"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=""), "a positive integer. Received: total_steps=''"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=2.5), "a positive integer. Received: total_steps=2.5"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=True), "a positive integer. Received: total_steps=True"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=float("inf")), "integer. Received: total_steps=inf"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=float("nan")), "integer. Received: total_steps=nan"),
         (lambda: kbz.WarmupPolynomialDecay(1.0)(3), "`total_steps` must be given"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import keras
 import pytest
 
 import keras_bert_zoo as kbz
@@ -9,6 +10,7 @@ from keras_bert_zoo.pretraining import progress
 from keras_bert_zoo.pretraining.progress import Speed
 from keras_bert_zoo.training import speed
 from keras_bert_zoo.training.devices import peak_of
+from keras_bert_zoo.training.distribution import device_count
 from keras_bert_zoo.training.speed import peak_flops, training_flops
 from tests.helpers import TINY
 
@@ -44,6 +46,15 @@ def test_speed_of_all_batches_of_an_epoch(monkeypatch):
     for batch, rate in ((0, 1.0), (3, 0.75)):
         callback.on_train_batch_end(batch, logs)
         assert logs == {"tokens_per_second": 80 * rate, "mfu": pytest.approx(flops * rate / 2e9)}
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Its devices are those of a strategy.")
+def test_devices_are_those_of_the_whole_mesh(monkeypatch):
+    """Also where two of them share a copy of the model."""
+    mesh = SimpleNamespace(shape=(4, 2), axis_names=["batch", "model"])
+    laid = SimpleNamespace(device_mesh=mesh, batch_dim_name="batch")
+    monkeypatch.setattr("keras.distribution.distribution", lambda: laid)
+    assert device_count(None) == 8
 
 
 @pytest.mark.parametrize(

@@ -377,6 +377,7 @@ BAD_FIT = [
     ((["\ud800", "b"], [0, 1]), "`x` must hold valid Unicode. Received: x[0]"),
     (("a text", [0]), "`x` must be a list of strings"),
     (([1, 2], [0, 1]), "`x` must be a list of strings"),
+    ((np.array([TEXTS]), [0]), "`x` must have one dimension. Received: x.shape=(1, 6)"),
     (
         ([("a", "b"), ("a", "c")], [0, 1]),
         "two such lists, a dict of arrays or a data set. Received: x[0] of type tuple",
@@ -426,6 +427,8 @@ def test_bad_data_leaves_the_model_usable(classifier):
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
         ({"validation_split": 1.5}, "`validation_split` must be a number in [0, 1)"),
         ({"epochs": None}, "`epochs` must be a positive integer. Received: epochs=None"),
+        ({"initial_epoch": -1}, "`initial_epoch` must be an integer of at least 0. Received: initial_epoch=-1"),
+        ({"validation_batch_size": 0}, "`validation_batch_size` must be a positive integer"),
         ({"validation_split": 0.9}, "`validation_split` must leave examples on both sides"),
         ({"steps_per_epoch": 1}, "`steps_per_epoch` must be None where the batches know their epochs"),
         ({"batch_size": True}, "`batch_size` must be a positive integer. Received: batch_size=True"),
@@ -665,6 +668,30 @@ def test_bad_values_in_what_streams(classifier, inputs, y, words):
         assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "weights, words",
+    [
+        ([1.0, np.nan, 1.0], "`sample_weight` must be finite. Received: nan"),
+        ([1.0], "`sample_weight` must have the shape (3,) or the targets', (3,). Received: sample_weight.shape=(1,)"),
+        ([[1.0, 2.0]] * 3, "Received: sample_weight.shape=(3, 2)"),
+    ],
+)
+def test_bad_weights_in_what_streams(classifier, weights, words):
+    classifier.compile(keras.optimizers.SGD(0.1))
+    bad = random_inputs(), np.array([0, 1, 2]), np.array(weights, "float32")
+    for run, data in [(classifier.fit, (stream,)) for stream in streams(bad)] + [(classifier.train_on_batch, bad)]:
+        with pytest.raises(ValueError) as error:
+            run(*data)
+        assert words in str(error.value)
+
+
+def test_weights_that_are_no_numbers_stop_a_tf_dataset(classifier):
+    tf = pytest.importorskip("tensorflow")
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS, [1.0] * 5 + [np.nan])).batch(3)
+    with pytest.raises(Exception, match="`sample_weight` must be finite"):
+        classifier.fit(data, verbose=0)
+
+
 def test_targets_of_another_loss_stream_as_they_are(classifier):
     inputs, y = {**random_inputs(), "padding_mask": random_inputs()["padding_mask"] > 0}, np.array([0, 2, 1])
     expected = classifier.evaluate(random_inputs(), y, verbose=0)[0]
@@ -707,6 +734,66 @@ def test_a_model_outlives_a_bad_batch(classifier):
         np.testing.assert_array_equal(weight, other)
 
 
+@pytest.mark.parametrize("before", [1, 3])
+def test_a_model_outlives_a_bad_batch_to_train(classifier, before):
+    """On JAX the third good batch and the bad one are of one execution."""
+    good, bad, y = random_inputs(), random_inputs(vocabulary_size=400), np.array([0, 1, 2])
+    classifier.compile(kbz.AdamW(1e-3), steps_per_execution=1 if keras.backend.backend() == "torch" else 2)
+    for _ in range(2):  # The optimizer is whole, too.
+        with pytest.raises(Exception, match="`token_ids` must be in"):
+            classifier.fit(((batch, y) for batch in [good] * before + [bad]), steps_per_epoch=before + 1, verbose=0)
+        assert np.isfinite(classifier.predict(good, verbose=0)).all()
+
+
+def test_an_interrupted_first_step_takes_no_weights(classifier):
+    def interrupted():
+        yield random_inputs(), np.array([0, 1, 2])
+        raise KeyboardInterrupt
+
+    classifier.compile(kbz.AdamW(1e-3))
+    with pytest.raises(KeyboardInterrupt):
+        classifier.fit(interrupted(), steps_per_epoch=2, verbose=0)
+    assert np.isfinite(classifier.predict(random_inputs(), verbose=0)).all()
+    assert np.isfinite(classifier.train_on_batch(random_inputs(), np.array([0, 1, 2]))).all()
+
+
+def test_a_subclass_compiles_as_it_likes(backbone):
+    class Mine(kbz.BertTextClassifier):
+        def compile(self, optimizer, alpha, **kwargs):
+            super().compile(optimizer=optimizer, **kwargs)
+            self.alpha = alpha
+
+    mine = Mine(backbone, num_classes=3)
+    assert isinstance(mine.optimizer, kbz.AdamW)
+    mine.compile(None, 0.5)
+    assert (mine.optimizer, mine.alpha) == (None, 0.5)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX traces losses and metrics")
+def test_losses_look_at_values_where_nothing_is_traced(still):
+    seen = []
+
+    def loss(y, logits):
+        seen.append(keras.ops.convert_to_numpy(logits))
+        return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+
+    still.compile(kbz.AdamW(1e-3), loss=loss, metrics=[], run_eagerly=True)
+    expected = logits_one_by_one(still, TEXTS)
+    still.fit(TEXTS, LABELS, shuffle=False, verbose=0)
+    np.testing.assert_allclose(seen[-1], expected, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="Keras' JAX trainer needs an optimizer to train")
+def test_a_step_of_ones_own_needs_no_optimizer(backbone, classifier):
+    class Mine(kbz.BertTextClassifier):
+        def train_step(self, data):
+            return {"loss": keras.ops.convert_to_tensor(0.25)}
+
+    mine = Mine(backbone, num_classes=3, preprocessor=classifier.preprocessor)
+    mine.compile(optimizer=None)
+    assert mine.fit(TEXTS, LABELS, verbose=0).history == {"loss": [0.25]}
+
+
 def test_a_batch_to_predict_is_checked(classifier):
     with pytest.raises(ValueError, match="`token_ids` must be in"):
         classifier.predict_on_batch(random_inputs(vocabulary_size=400))
@@ -747,6 +834,12 @@ def test_bad_arguments(backbone, options, words):
     with pytest.raises(ValueError) as error:
         kbz.BertTextClassifier(backbone, **options)
     assert words in str(error.value)
+
+
+def test_one_label_may_apply_or_not(tokenizer):
+    preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
+    classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 1, multi_label=True, preprocessor=preprocessor)
+    assert classifier.predict(TEXTS, verbose=0).shape == (6, 1)
 
 
 def test_a_config_keeps_auto_as_auto():
@@ -829,9 +922,26 @@ def test_batches_for_another_model_have_their_weights(still, losses):
 
 @slow_on("tensorflow", "jax")
 def test_a_batch_has_the_weights_of_its_classes(still, losses):
-    weights = {0: 1.0, 1: 3.0, 2: 0.5}
-    loss, _ = still.train_on_batch(still.preprocessor(TEXTS), np.array(LABELS), class_weight=weights)
-    assert loss == pytest.approx((losses * np.array([weights[label] for label in LABELS])).mean(), abs=1e-5)
+    still.class_names = ["no", "yes", "so"]
+    expected = (losses * np.array([1.0, 3.0, 0.5])[LABELS]).mean()
+    batch, weights = (still.preprocessor(TEXTS), np.array(LABELS)), {"yes": 3.0, 2: 0.5}
+    before = still.get_weights()
+    loss, _ = still.train_on_batch(*batch, class_weight=weights)
+    assert loss == pytest.approx(expected, abs=1e-5)
+    for stream in streams(batch):
+        still.set_weights(before)
+        history = still.fit(stream, class_weight=weights, steps_per_epoch=1, verbose=0).history
+        assert history["loss"][0] == pytest.approx(expected, abs=1e-5)
+    for more, words in (
+        (
+            {"class_weight": {"nope": 3.0}},
+            "`class_weight` must have classes as keys. Received: class_weight with 'nope'",
+        ),
+        ({"class_weight": weights, "sample_weight": np.ones(6)}, "`class_weight` and `sample_weight` exclude each"),
+    ):
+        with pytest.raises(ValueError) as error:
+            still.train_on_batch(*batch, **more)
+        assert words in str(error.value)
 
 
 # --- Between two runs of `fit`

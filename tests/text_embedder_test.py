@@ -176,11 +176,20 @@ def test_a_directory_without_its_folders_is_refused(directory):
         kbz.BertTextEmbedder.from_preset(directory)
 
 
-def test_the_newer_form(directory):
+def test_the_newer_form(directory, caplog):
     embedder = kbz.BertTextEmbedder.from_preset(directory)
+    assert not caplog.records  # Its prompts are empty.
     assert embedder.head_config() == {"pooling": "cls", "normalize": True}
     assert embedder.preprocessor.sequence_length == 16
     assert embedder.preprocessor.tokenizer.lowercase
+
+
+def test_what_older_forms_leave_out(directory):
+    """A pooling of no name is that of means; a length is at most that of the positions."""
+    pooling = {"1_Pooling/config.json": {"word_embedding_dimension": 8}}
+    write(directory, {**pooling, "sentence_bert_config.json": {"max_seq_length": 512}})
+    embedder = kbz.BertTextEmbedder.from_preset(directory)
+    assert (embedder.pooling, embedder.preprocessor.sequence_length) == ("mean", 16)
 
 
 def test_prompts_are_read_where_they_are_kept(directory):

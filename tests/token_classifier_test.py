@@ -1,6 +1,7 @@
 """The tagger: words, documents and texts in, one class a word out, against transformers and each word on its own."""
 
 import importlib.util
+from functools import partial
 
 import keras
 import numpy as np
@@ -146,6 +147,7 @@ def test_metrics_are_of_words_alone(tagger):
     stop = keras.callbacks.EarlyStopping("val_accuracy", restore_best_weights=True)
     tagger.fit(SENTENCES, TAGS, validation_data=(SENTENCES, TAGS), callbacks=[stop], verbose=0)
     assert stop.best > 0
+    assert stop.monitor_op(0.9, 0.8)
 
 
 def test_copies_that_fill_a_batch_do_not_count(tagger):
@@ -462,6 +464,29 @@ def test_bad_data_leaves_the_model_usable(tagger):
 
 
 @slow_on("tensorflow", "jax")
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        ({"O", "B-X"}, "`class_names` must be a list of strings. Received: class_names={"),
+        ({"O": 0, "B-X": 1}, "`class_names` must be a list of strings. Received: class_names={'B-X': 1, 'O': 0}"),
+        (5, "`class_names` must be a list of strings. Received: class_names=5"),
+        ((name for name in "ab"), "`class_names` must be a list of strings. Received: class_names=<generator"),
+        (np.array([["O", "B-X"]]), "`class_names` must be different strings"),
+        (["O", ["B-X"]], "`class_names` must be different strings. Received: class_names=['O', ['B-X']]"),
+    ],
+)
+def test_names_of_classes_have_an_order(names, words, tmp_path):
+    backbone = kbz.BertBackbone(**SHALLOW)
+    kbz.BertTokenClassifier(backbone, class_names=np.array(["O", "B-X"])).save_to_preset(tmp_path / "preset")
+    for build in (
+        partial(kbz.BertTokenClassifier, backbone),
+        partial(kbz.BertTokenClassifier.from_preset, tmp_path / "preset"),
+    ):
+        with pytest.raises(ValueError) as error:
+            build(class_names=names)
+        assert words in str(error.value)
+
+
 def test_a_held_out_part_has_its_own_tags(tagger):
     x, y = ([row for row in rows if row] for rows in (SENTENCES, TAGS))
     history = tagger.fit(x, y, validation_split=0.5, verbose=0).history

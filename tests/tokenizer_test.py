@@ -29,6 +29,7 @@ def test_pieces_offsets_and_segments(tokenizer):
     assert encoding.offsets == offsets
     assert tokenizer.tokenize("longer") == ["long", "##er"]
     assert tokenizer.encode("").token_ids == [2, 3]
+    assert tokenizer.encode("bad", "").tokens == ["[CLS]", "bad", "[SEP]", "[SEP]"]
 
 
 def test_a_batch_end_to_end(tokenizer):
@@ -109,7 +110,25 @@ def test_saves(tokenizer, tmp_path):
         (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "must hold strings of one line. Received: vocabulary[30]"),
         (lambda t: t.encode(3), "`text` must be a string. Received: text=3 of type int"),
         (lambda t: t.encode("a", b"b"), "`pair` must be a string"),
+        (lambda t: t.encode("a", "\ud800"), "A text must be valid Unicode. Received: one with half a surrogate pair"),
+        (lambda t: t.tokenize("\ud800"), "A text must be valid Unicode. Received: one with half a surrogate pair"),
         (lambda t: t.encode_batch("a film"), "`texts` must be a list of strings. Received: texts='a film'"),
+        (lambda t: t.encode_batch(None), "`texts` must be a list of strings. Received: texts=None"),
+        (
+            lambda t: t.encode_batch(iter(["a film", float("nan")])),
+            "`texts` must hold strings. Received: texts[1]=nan of type float",
+        ),
+        (lambda t: t.encode_batch(["a", b"film"]), "Received: texts[1]=b'film' of type bytes"),
+        (lambda t: t.encode_batch(["\ud800 a"]), "A text must be valid Unicode. Received: one with half"),
+        (lambda t: t.encode_words(["a", None]), "`texts` must hold strings. Received: texts[1]=None of type NoneType"),
+        (lambda t: t.encode_batch_offsets("a film"), "`texts` must be a list of strings. Received: texts='a film'"),
+        (lambda t: t.encode_batch_offsets(["a", float("nan")]), "Received: texts[1]=nan of type float"),
+        (lambda t: t.encode_batch_offsets(["a", "\ud800"]), "Received: texts[1] with half a surrogate pair"),
+        (lambda t: kbz.BertTokenizer(None), "`vocabulary` must be a file or a list of tokens in the order of their"),
+        (
+            lambda t: kbz.BertTokenizer("gone/vocab.txt"),
+            "must be a text file (No such file or directory). Received: path='gone/vocab.txt'",
+        ),
         (lambda t: t.token_to_id("zebra"), "Received: token='zebra'"),
         (lambda t: t.id_to_token(-1), "`token_id` must be in [0, 30). Received: token_id=-1"),
         (lambda t: t.decode([2, 30]), "Received: token_id=30"),

@@ -2,7 +2,6 @@
 
 import csv
 import gc
-import importlib
 import json
 import math
 import os
@@ -25,8 +24,10 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.files import write_json
 from keras_bert_zoo.finetuning import Run, finetune
+from keras_bert_zoo.metrics.glue import NotANumberError
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from keras_bert_zoo.tuning.restarts import Restarts
+from keras_bert_zoo.tuning.spaces import checked_space, declare
 from tests.finetuning_test import SENTENCES, mrpc, write
 from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, slow_on
 
@@ -274,7 +275,7 @@ def test_what_failed_is_tried_again(name, trainings, tmp_path):
     space |= {"epochs": None} if name == "hyperband" else {}
     trainings.fails = {
         1: MemoryError("Out of it.\nA long story."),
-        5: keras_tuner.errors.FailedTrialError("The loss must be finite. Received: nan"),
+        5: NotANumberError("nan"),  # From a score.
     }
     tuner = search(tuner_of(kind, tmp_path, options, **space))
     assert trainings.rows[1] is None
@@ -307,6 +308,46 @@ def test_what_failed_is_tried_again(name, trainings, tmp_path):
     count = len(trainings.rows)
     search(tuner_of(kind, tmp_path, options, **space))
     assert len(trainings.rows) == count
+
+
+def test_the_preset_of_a_trial_that_failed_is_not_the_best(trainings, tmp_path):
+    trainings.fails = {1: MemoryError("Out of it.")}
+    tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, restarts=2))
+    assert list(tmp_path.glob("sweep/trial_*/preset"))
+    with pytest.raises(ValueError, match=r"must have finished a trial .* failed: trial 0000 \(MemoryError: Out of it"):
+        kbz.tuning.best_preset(tuner)
+
+
+def test_a_trial_that_is_tried_again_has_all_of_its_tries(trainings, tmp_path):
+    options = {"max_retries_per_trial": 1}
+    trainings.fails = dict.fromkeys((0, 1), MemoryError("Out of it."))
+    search(tuner_of(kbz.tuning.GridSearch, tmp_path, options))
+    trainings.fails = {2: MemoryError("Out of it.")}
+    tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, options))
+    assert trainings.rows[:3] == [None] * 3
+    assert len(trainings.rows) == 4
+    assert [row["status"] for row in kbz.tuning.table(tuner)] == ["COMPLETED"]
+
+
+@pytest.mark.parametrize("name, trials, most", [("grid", None, None), ("random", None, 10), ("bayesian", 3, 3)])
+def test_how_many_points_are_tried(name, trials, most, start, tmp_path, monkeypatch):
+    for part in ("train", "dev"):
+        mrpc(tmp_path, part)
+    seen = []
+
+    def tuner(hypermodel, **options):
+        seen.append(options.get("max_trials"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_bert_zoo.tuning.sweep._tuner_class", lambda name: tuner)
+    with pytest.raises(KeyboardInterrupt):
+        tune(Run("mrpc", start, data=tmp_path, sequence_length=80), tmp_path / "out", search=name, trials=trials)
+    assert seen == [most]
+
+
+def test_none_and_some_of_it_are_one_choice():
+    for name in ("warmup", "dropout"):
+        assert declare(keras_tuner.HyperParameters(), checked_space(**{name: [0, 0.1]})) == {name: 0.0}
 
 
 @slow_on("tensorflow", "jax")
@@ -575,10 +616,29 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
     monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
     with pytest.raises(ValueError, match=r"A shared sweep needs all of .* Received: no KERASTUNER_ORACLE_PORT"):
         tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "alone")
-    monkeypatch.setitem(sys.modules, "keras_tuner", None)
-    monkeypatch.delitem(sys.modules, "keras_bert_zoo.tuning.extra")
-    with pytest.raises(ValueError, match=r'`tuning` needs Keras Tuner: pip install "keras-bert-zoo\[tuner\]"'):
-        importlib.import_module("keras_bert_zoo.tuning.extra")
+
+
+@pytest.mark.parametrize("missing, needed", [("keras_tuner", "Keras Tuner"), ("six", "six, for Keras Tuner")])
+def test_a_missing_module_is_named(missing, needed, monkeypatch):
+    class Missing:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "keras_tuner":
+                raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    for name in ("keras_tuner", "keras_bert_zoo.tuning.extra", "keras_bert_zoo.tuning.grid"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
+    for kind, use in (
+        (ValueError, lambda: tune(Run("mrpc", "start"), "out")),
+        (AttributeError, lambda: kbz.tuning.GridSearch),
+    ):
+        with pytest.raises(kind) as error:
+            use()
+        assert str(error.value) == (
+            f"`tuning` needs {needed}: pip install \"keras-bert-zoo[tuner]\". Received: No module named '{missing}'"
+        )
+    assert not hasattr(kbz.tuning, "GridSearch")
 
 
 @slow_on("tensorflow", "jax")
@@ -677,6 +737,7 @@ def test_every_task_takes_a_dropout(start):
 SEARCHING = """
 import json, sys, time
 import keras_bert_zoo as kbz
+from keras_bert_zoo.metrics.glue import NotANumberError
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.tuning import tune
 

@@ -47,8 +47,23 @@ def test_too_small():
         kbz.learn_vocabulary(["a b c"], 7)
     with pytest.raises(ValueError, match=r"`vocabulary_size` must be a positive integer. Received: .*=8000.0"):
         kbz.learn_vocabulary(["a b c"], 8000.0)
-    with pytest.raises(ValueError, match=r"must be a list of strings. Received: one string"):
-        kbz.learn_vocabulary("a b c", 100)
+
+
+@pytest.mark.parametrize(
+    "texts, words",
+    [
+        ("a b c", "`texts` must be a list of strings. Received: texts='a b c'"),
+        (None, "`texts` must be a list of strings. Received: texts=None"),
+        ({"en": None}, "`texts['en']` must be a list of strings. Received: texts['en']=None"),
+        (iter(["a", float("nan")]), "`texts` must hold strings. Received: texts[1]=nan of type float"),
+        ({"en": ["a", b"a"]}, "`texts['en']` must hold strings. Received: texts['en'][1]=b'a' of type bytes"),
+        (["a", "\ud800"], "`texts` must hold valid Unicode. Received: texts[1] with half a surrogate pair"),
+    ],
+)
+def test_what_is_no_text(texts, words):
+    with pytest.raises(ValueError) as error:
+        kbz.learn_vocabulary(texts, 30)
+    assert str(error.value) == words
 
 
 def test_from_text_files(tmp_path):
@@ -61,6 +76,23 @@ def test_from_text_files(tmp_path):
     kbz.write_vocabulary(tmp_path / "vocab.txt", vocabulary)
     assert kbz.BertTokenizer(tmp_path / "vocab.txt").vocabulary == vocabulary
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "vocab.txt"]
+
+
+@pytest.mark.parametrize(
+    "vocabulary, words",
+    [
+        ("abc", "must be a list of tokens in the order of their ids. Received: vocabulary of type str"),
+        ({"a": 0}, "must be a list of tokens in the order of their ids. Received: vocabulary of type dict"),
+        (["a", "a\nb"], "`vocabulary` must hold strings of one line. Received: vocabulary[1]='a\\nb'"),
+        (["a\r"], "`vocabulary` must hold strings of one line. Received: vocabulary[0]='a\\r'"),
+        (["a", 3], "`vocabulary` must hold strings of one line. Received: vocabulary[1]=3"),
+    ],
+)
+def test_what_is_no_vocabulary_is_not_written(vocabulary, words, tmp_path):
+    with pytest.raises(ValueError) as error:
+        kbz.write_vocabulary(tmp_path / "vocab.txt", vocabulary)
+    assert words in str(error.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
@@ -106,6 +138,8 @@ def test_chinese_characters_are_words():
         tokens = kbz.learn_vocabulary(texts, size, lowercase=False)
         assert set(common) < set(tokens)
         assert [token for token in tokens if token in set(chinese)] == chinese[:count]
+        other = kbz.learn_vocabulary(["".join(reversed(chinese)), *texts[1:]], size, lowercase=False)
+        assert other == tokens  # Of equally frequent ones the first stay, in whatever order they come.
 
 
 def test_what_the_tokenizer_does_not_cut_is_not_learned_from():

@@ -19,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Ctrl+C also prints one line, which says whether the same command resumes, and gives the exit status 130. So does
     SIGTERM, by which batch systems stop a process, with 143.
     """
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A finished run must not fail on the name of its directory.
     parser = argparse.ArgumentParser(prog="keras-bert-zoo", description="BERT for Keras 3.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {keras_bert_zoo.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")

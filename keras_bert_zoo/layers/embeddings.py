@@ -84,6 +84,12 @@ class BertEmbeddings(keras.layers.Layer):
 
     def call(self, token_ids: Any, segment_ids: Any, training: bool | None = None) -> Any:
         length = ops.shape(token_ids)[1]
+        # On PyTorch Keras infers shapes from meta tensors, with a length of its own.
+        if isinstance(length, int) and length > self.max_sequence_length and not getattr(token_ids, "is_meta", False):
+            raise ValueError(
+                f"`token_ids` must have at most {self.max_sequence_length} tokens a row (max_sequence_length). "
+                f"Received: {length}"
+            )
         x = ops.add(self.token_embedding(token_ids), self.segment_embedding(segment_ids))
         # With a start, as jax2onnx 0.17 does not accept a stop alone.
         x = ops.add(x, self.position_embedding(ops.arange(0, length, dtype="int32")))

@@ -90,3 +90,6 @@ class VocabularyBias(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config()  # As in `WeightedSum`.

@@ -30,4 +30,7 @@ class Normal(keras.initializers.TruncatedNormal):
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
         if _are_loaded.get():
             return keras.ops.zeros(shape, dtype)
-        return super().__call__(shape, dtype)
+        values = super().__call__(shape, dtype)
+        if keras.backend.backend() == "torch":  # Keras draws four times there, and keeps what lies outside even then.
+            values = keras.ops.clip(values, self.mean - 2 * self.stddev, self.mean + 2 * self.stddev)
+        return values

@@ -44,5 +44,6 @@ def _in_torch(inputs: Any, layer: Any) -> Any:
     # On a CPU the bfloat16 one computes in float32 anyway; a graph for other runtimes must not have two dtypes.
     if inputs.dtype != torch.bfloat16 or not on_cpu(inputs) or is_traced():
         inputs = inputs.to(wide)
-    outputs = torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, layer.epsilon)
+    # Not the inputs' shape, which is no constant in a graph of ONNX.
+    outputs = torch.nn.functional.layer_norm(inputs, tuple(layer.gamma.shape), gamma, beta, layer.epsilon)
     return outputs.to(getattr(torch, layer.compute_dtype))

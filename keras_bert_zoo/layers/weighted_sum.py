@@ -26,3 +26,6 @@ class WeightedSum(keras.layers.Layer):
 
     def compute_output_shape(self, features_shape: Sequence[Any]) -> Any:
         return features_shape[0]
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config()  # Keras' own way takes no dtype policy.

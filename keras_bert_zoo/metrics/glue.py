@@ -4,10 +4,15 @@ They equal those of scikit-learn's `accuracy_score`, `f1_score` and `matthews_co
 `spearmanr`, which the leaderboard computes.
 """
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+
+class NotANumberError(ValueError):
+    """A model whose training has diverged predicts NaN."""
 
 
 def accuracy(labels: Any, predictions: Any) -> float:
@@ -107,6 +112,8 @@ def glue_scores(task: str, labels: Any, predictions: Any) -> dict[str, float]:
 def _classes(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
     truth, guess = np.asarray(labels), np.asarray(predictions)
     if guess.ndim == 2 and guess.shape[1] > 1:
+        if guess.dtype.kind in "fV":  # "V" is bfloat16.
+            _check_numbers(guess)
         guess = guess.argmax(-1)
     for name, values in (("labels", truth), ("predictions", guess)):
         if values.dtype.kind not in "iub" or values.ndim != 1 or values.min(initial=0) < 0:
@@ -130,6 +137,14 @@ def _numbers(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
             )
     _check_counts(truth, guess)
     return truth.astype("float64"), guess.astype("float64")
+
+
+def _check_numbers(logits: np.ndarray) -> None:
+    """The largest of NaNs would be the first class."""
+    wrong = np.flatnonzero(np.isnan(logits).any(-1))
+    if len(wrong):
+        received = reprlib.repr(logits[wrong[0]].tolist())
+        raise NotANumberError(f"`predictions` must hold numbers. Received: predictions[{wrong[0]}]={received}")
 
 
 def _check_counts(labels: np.ndarray, predictions: np.ndarray) -> None:

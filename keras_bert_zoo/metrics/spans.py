@@ -1,8 +1,8 @@
 """Entities in tags, and their precision, recall and F1 as the shared task's `conlleval` computes them.
 
-A tag is `O`, or a prefix and a label: `B-PER`, `I-PER`, and `E-` and `S-` in files that mark ends. As in conlleval, an
-entity begins at `B` or `S`, after `O`, `E` or `S`, and where the label changes. These rules read BIO, BIOES and the
-IOB1 of the official files, and any sequence that a model predicts.
+A tag is `O`, or a prefix and a label: `B-PER`, `I-PER`, and `E-` and `S-` in files that mark ends. As in conlleval, and
+with `E` and `S` as in seqeval, an entity begins at `B` or `S`, after `O`, `E` or `S`, and where the label changes.
+These rules read BIO, BIOES and the IOB1 of the official files, and any sequence that a model predicts.
 """
 
 import reprlib

@@ -101,7 +101,8 @@ def _best(scores: np.ndarray, has_answer: np.ndarray, answered: np.ndarray, odds
     """Return the best score that any threshold gives, in percent, and that threshold.
 
     This is the official sweep. At first all questions have no answer; then each one gets its text, the most certain
-    first. It gains its score; if there is no answer, a non-empty text loses the question's point.
+    first. It gains its score; if there is no answer, a non-empty text loses the question's point. No threshold parts
+    equal odds: where the best score lies between two, none gives it.
     """
     order = np.argsort(odds, kind="stable")
     gains = np.where(has_answer, scores, -1.0 * answered)[order]

@@ -282,6 +282,16 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
             raise ValueError(
                 f"LoRA must be enabled by the backbone's `enable_lora`. Received: {adapted.path} with its own"
             )
+        without = (BertBackbone, keras.layers.InputLayer)  # What has no precision of its own.
+        parts = (layer for layer in self._flatten_layers() if not isinstance(layer, without))
+        other = next(
+            (each for each in parts if each.dtype_policy.name != policy.name and each.quantization_mode is None), None
+        )
+        if other is not None:  # Nor could this.
+            raise ValueError(
+                "Layers of other precision must be given by a DTypePolicyMap as `dtype`. "
+                f"Received: {other.path} with {other.dtype_policy.name}"
+            )
         return {
             **self._config,
             **({} if self._lora_rank is None else {"lora_rank": self._lora_rank}),

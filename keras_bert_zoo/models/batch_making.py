@@ -106,10 +106,10 @@ class MakesBatches(ChecksInputs):
         arrays, y, weights = self._checked_parts(batch)
         if y is None:  # For prediction.
             return (arrays,)
-        # With weights, rows and tokens of weight 0 may have any target.
-        weights = [keras.ops.convert_to_numpy(weight) for weight in weights]
         if not isinstance(y, (list, tuple)):
             y = keras.ops.convert_to_numpy(y)
+        weights = [checked_stream_weights(keras.ops.convert_to_numpy(weight), np.shape(y)) for weight in weights]
+        # With weights, rows and tokens of weight 0 may have any target.
         if self.are_labels(y):
             y = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
         return (arrays, y, *weights)
@@ -232,6 +232,17 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
     if not np.isfinite(weights).all():
         raise ValueError(f"`sample_weight` must be finite. Received: {weights[~np.isfinite(weights)][0]}")
     return weights.astype("float32")
+
+
+def checked_stream_weights(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Check the weights of a streamed batch whose targets have this shape."""
+    if weights.shape not in (shape[:1], (*shape[:1], 1), shape):
+        raise ValueError(
+            f"`sample_weight` must have the shape {shape[:1]} or the targets', {shape}. "
+            f"Received: sample_weight.shape={weights.shape}"
+        )
+    checked = checked_weights(weights.reshape(-1), weights.size)
+    return weights if checked is None else checked.reshape(weights.shape)
 
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:

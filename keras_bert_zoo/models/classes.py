@@ -1,5 +1,6 @@
 """Class names, class numbers and class weights, for all tasks that predict classes."""
 
+import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.inputs import as_array, check_range
+from keras_bert_zoo.text.texts import is_list
 
 
 class HasClasses:
@@ -85,6 +87,8 @@ class HasClasses:
         unsaid = {name for name in ("num_classes", "class_names") if arguments.get(name) is None}
         arguments = {name: value for name, value in arguments.items() if name not in unsaid}
         names = arguments.get("class_names")
+        if names is not None:
+            _check_names(names)
         asked = arguments.get("num_classes") or (0 if names is None else len(names))
         saved = dict(checkpoint.head) if cls.is_own(checkpoint) else {}
         if not asked and not saved:
@@ -103,10 +107,7 @@ class HasClasses:
 def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, fewest: int = 2) -> int:
     """Check the number of classes against the names, and return it."""
     if class_names is not None:
-        if isinstance(class_names, str):
-            raise ValueError(f"`class_names` must be a list of strings. Received: class_names={class_names!r}")
-        if len(set(class_names)) != len(class_names) or not all(isinstance(name, str) for name in class_names):
-            raise ValueError(f"`class_names` must be different strings. Received: class_names={class_names}")
+        _check_names(class_names)
         if num_classes not in (None, len(class_names)):
             raise ValueError(
                 "`num_classes` must be the number of `class_names`. "
@@ -120,6 +121,14 @@ def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, 
     if num_classes < fewest:
         raise ValueError(f"`num_classes` must be at least {fewest}. Received: num_classes={num_classes}")
     return num_classes
+
+
+def _check_names(class_names: Any) -> None:
+    """Names have the order of the logits, which a set or a dict does not keep."""
+    if not is_list(class_names):
+        raise ValueError(f"`class_names` must be a list of strings. Received: class_names={reprlib.repr(class_names)}")
+    if not all(isinstance(name, str) for name in class_names) or len(set(class_names)) != len(class_names):
+        raise ValueError(f"`class_names` must be different strings. Received: class_names={class_names}")
 
 
 def _text(label: str | bytes) -> str:

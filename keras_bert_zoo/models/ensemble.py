@@ -75,8 +75,10 @@ class _Ensemble(Task):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
             "An ensemble is not trained: fit its members, one after another. "
-            f"Received: fit of one with {len(self.members)} members"
+            f"Received: one with {len(self.members)} members"
         )
+
+    train_on_batch = fit
 
     def save_to_preset(self, path: Any) -> None:
         raise ValueError(
@@ -115,6 +117,7 @@ _ENSEMBLES: dict[type[Task], Any] = {
         BertMaskedLM,
     )
 }
+globals().update({ensembles.__name__: ensembles for ensembles in _ENSEMBLES.values()})  # Where pickle looks for them.
 
 
 def ensemble(members: Sequence[_Task]) -> _Task:

@@ -9,8 +9,10 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers import BiLSTM, WeightedSum
 from keras_bert_zoo.models.backbone import BertBackbone
+from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.token_classifier import BertTokenClassifier
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
+from keras_bert_zoo.text.texts import is_list
 
 _COMBINATIONS = ("concatenate", "weighted_sum")
 
@@ -59,17 +61,20 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         name: str = "bert_feature_token_classifier",
         **kwargs: Any,
     ) -> None:
+        check_task_arguments(self, backbone, kwargs)
         states = backbone.architecture["num_layers"] + 1
         if hidden_layers is None:
             hidden_layers = range(-min(4, states - 1), 0)
-        if not hidden_layers or not all(isinstance(i, int) and -states <= i < states for i in hidden_layers):
+        chosen = tuple(hidden_layers) if is_list(hidden_layers) else ()
+        # True is an integer, too.
+        if not chosen or not all(type(i) is int and -states <= i < states for i in chosen):
             raise ValueError(
-                f"`hidden_layers` must be numbers in [{-states}, {states}). Received: hidden_layers={hidden_layers}"
+                f"`hidden_layers` must be numbers in [{-states}, {states}). Received: hidden_layers={hidden_layers!r}"
             )
         if combine not in _COMBINATIONS:
             raise ValueError(f"`combine` must be one of {_COMBINATIONS}. Received: combine={combine!r}")
         check_positive_int(units=units, num_layers=num_layers)
-        self.hidden_layers = tuple(hidden_layers)
+        self.hidden_layers = chosen
         self.combine = combine
         self.units = units
         self.num_layers = num_layers

@@ -44,7 +44,7 @@ class Features(NamedTuple):
 def extract_features(
     task: Task,
     texts: Iterable[Any],
-    layers: Sequence[int] = (-1, -2, -3, -4),
+    layers: Sequence[int] | None = None,
     words: str | None = None,
     batch_size: int = 32,
 ) -> Iterator[Features]:
@@ -54,7 +54,8 @@ def extract_features(
         task: Any task with a preprocessor; its head is not used. Texts are cut to the preprocessor's length.
         texts: Strings, or pairs `(first, second)`. With `words`, strings with words separated by white space, or lists
             of words.
-        layers: 0 is the embeddings, 1 the first block's output, -1 the last block's.
+        layers: 0 is the embeddings, 1 the first block's output, -1 the last block's. None takes the last four from the
+            last on, or all blocks if there are fewer.
         words: `"first"` gives the features of each word's first token, `"mean"` the mean of all its tokens; None gives
             those of each token.
         batch_size: Texts per batch.
@@ -76,6 +77,8 @@ def extract_features(
     if isinstance(texts, (str, bytes, tuple, dict)) or (hasattr(texts, "to_numpy") and not is_series(texts)):
         raise ValueError(f"`texts` must be texts one after another. Received: texts of type {type(texts).__name__}")
     count = task.backbone.architecture["num_layers"] + 1
+    if layers is None:
+        layers = range(-1, -min(4, count - 1) - 1, -1)
     numbers = isinstance(layers, Sequence) and all(
         isinstance(layer, int) and -count <= layer < count for layer in layers
     )

@@ -1,27 +1,36 @@
 """`fit`, `evaluate` and `predict` on raw text."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int, check_rate, check_trainable
+from keras_bert_zoo.checks import check_count, check_positive_int, check_rate, check_trainable
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.compiled_steps import CompilesSteps
+from keras_bert_zoo.models.jax_states import KeepsStates
 from keras_bert_zoo.models.scheduling import LaysSchedules
 from keras_bert_zoo.models.sending import SendsAhead
 from keras_bert_zoo.models.steps import RunsItsSteps
-from keras_bert_zoo.models.streaming import inputs_alone, refuse_bare_pairs
+from keras_bert_zoo.models.streaming import inputs_alone, is_mappable, mapped, refuse_bare_pairs
 from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
 
 
 class FedModel(
-    MakesBatches, LaysSchedules, TrainsOnWorkers, TracesOnce, RunsItsSteps, SendsAhead, CompilesSteps, keras.Model
+    MakesBatches,
+    LaysSchedules,
+    TrainsOnWorkers,
+    TracesOnce,
+    RunsItsSteps,
+    SendsAhead,
+    CompilesSteps,
+    KeepsStates,
+    keras.Model,
 ):
     """Model over a backbone whose `fit`, `evaluate` and `predict` take `x` in one of these forms:
 
@@ -83,6 +92,9 @@ class FedModel(
         with self.undone_where_refused():
             check_rate(validation_split=validation_split)
             check_positive_int(epochs=epochs)
+            check_count(initial_epoch=initial_epoch)
+            if validation_batch_size is not None:
+                check_positive_int(validation_batch_size=validation_batch_size)
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
             self.check_optimizer()
@@ -109,8 +121,7 @@ class FedModel(
                     )
                     rows = rows[:split]
                 if class_weight is not None:
-                    if weight is not None:
-                        raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
+                    _check_one_weight(weight)
                     weight = self.weigh_classes(targets, class_weight)
                 seed = self._draw_seed() if shuffle else None
                 batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
@@ -120,8 +131,7 @@ class FedModel(
                 data = self._streamed(x, y, sample_weight)
                 _check_batch_size(batch_size)
                 if class_weight is not None:
-                    weights = self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight)
-                    data, class_weight = self._weigh_stream(data, weights)
+                    data, class_weight = self._weigh_stream(data, self._weights_of_classes(class_weight))
                 if isinstance(x, OwnBatches):
                     callbacks = _with_callback(callbacks, _FollowEpochs(x))
             if validation_data is not None:
@@ -172,7 +182,7 @@ class FedModel(
                 x = self._streamed(x, y, sample_weight)
                 _check_batch_size(batch_size)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
-        with weights_kept(), self._weights_back():
+        with weights_kept(), self.states_back():
             return super().evaluate(x, **options)
 
     def train_on_batch(
@@ -185,7 +195,10 @@ class FedModel(
                 "`optimizer` must have a rate, or a schedule with total_steps, where `fit` does not lay it over its "
                 "run: compile with one. Received: a schedule with total_steps=None"
             )
-        return super().train_on_batch(*batch, class_weight=class_weight, return_dict=return_dict)
+        if class_weight is not None:
+            _check_one_weight(sample_weight)
+            batch = self._weigh_batch(self._weights_of_classes(class_weight), batch)
+        return super().train_on_batch(*batch, return_dict=return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As `keras.Model.test_on_batch`, on ready arrays."""
@@ -231,26 +244,8 @@ class FedModel(
 
     def predict_fed(self, data: Any, **options: Any) -> Any:
         """As `keras.Model.predict`, on ready batches."""
-        with weights_kept(), self._weights_back():
+        with weights_kept(), self.states_back():
             return super().predict(data, **options)
-
-    @contextmanager
-    def _weights_back(self) -> Iterator[None]:
-        """Restore the weights after an error: on JAX, Keras moves them out of the model during a pass."""
-        if keras.backend.backend() != "jax":
-            yield
-            return
-        self.jax_state_sync()  # In a callback of `fit`, which holds the weights.
-        before = [(variable, variable.value) for variable in self.variables]
-        try:
-            yield
-        except BaseException:
-            self.jax_state_sync()
-            self._jax_state = None
-            for variable, value in before:
-                if variable._value is None:  # The first batch did not finish.
-                    variable._value = value
-            raise
 
     def batches(
         self, x: Any, y: Any = None, batch_size: int | None = None, sample_weight: Any = None, shuffle: bool = True
@@ -297,8 +292,22 @@ class FedModel(
         """Context in which `fit` reads its arguments; on an error, a task forgets what it learned from them."""
         return nullcontext()
 
+    def _weights_of_classes(self, class_weight: dict[Any, float]) -> np.ndarray:
+        """Return a float32 weight for each class, by its number."""
+        return self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight).astype("float32")
+
+    def _weigh_batch(self, weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Multiply the weights of a ready batch with those of its classes."""
+        inputs, y, *given = batch
+        classes = np.asarray(y)
+        if classes.ndim != self.label_dimensions:  # Probabilities, for a user-defined loss.
+            classes = classes.argmax(axis=-1)
+        return inputs, y, weights[classes] * (np.asarray(given[0]) if given else np.float32(1))
+
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
         """Return weighted batches and None, or the batches and the `class_weight` for Keras to apply."""
+        if is_mappable(data):  # Keras accepts no `class_weight` with generators, nor with sample weights.
+            return mapped(data, partial(self._weigh_batch, weights)), None
         return data, dict(enumerate(weights.tolist()))
 
 
@@ -316,6 +325,11 @@ class _FollowEpochs(keras.callbacks.Callback):
 def _check_batch_size(batch_size: int | None) -> None:
     if batch_size is not None:
         raise ValueError(f"`batch_size` must be None where `x` is made of batches. Received: batch_size={batch_size}")
+
+
+def _check_one_weight(sample_weight: Any) -> None:
+    if sample_weight is not None:
+        raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
 
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:

@@ -9,6 +9,7 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts
+from keras_bert_zoo.text.tokenizer import check_is_tokenizer
 
 # Registered here, not at the class: processes that only tokenise do not import Keras, which takes seconds.
 keras.saving.register_keras_serializable(package="keras_bert_zoo")(BertTokenizer)
@@ -35,8 +36,7 @@ class BertPreprocessor:
         check_positive_int(sequence_length=sequence_length)
         if sequence_length < 4:  # [CLS], [SEP], [SEP] and one token
             raise ValueError(f"`sequence_length` must be at least 4. Received: sequence_length={sequence_length}")
-        if not hasattr(tokenizer, "encode_batch"):
-            raise ValueError(f"`tokenizer` must be a BertTokenizer. Received: tokenizer={tokenizer!r}")
+        check_is_tokenizer(tokenizer)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
 

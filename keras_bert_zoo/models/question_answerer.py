@@ -26,6 +26,7 @@ from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers, texts_and_odds
 from keras_bert_zoo.text.context_windows import ContextWindows
 from keras_bert_zoo.text.packing import Examples
+from keras_bert_zoo.text.texts import is_list
 from keras_bert_zoo.training import TokenCrossentropy
 
 # The window length of run_squad.py; longer windows are slower and seldom better.
@@ -208,7 +209,7 @@ class BertQuestionAnswerer(Task):
             An `AnswerSpan` or a list of them; its text is `""` for no answer, see `null_threshold`.
         """
         single = isinstance(question, str)
-        if single != isinstance(context, str):
+        if not (single and isinstance(context, str)) and not (is_list(question) and is_list(context)):
             raise ValueError(
                 "`question` and `context` must both be strings, or both be lists. "
                 f"Received: {type(question).__name__} and {type(context).__name__}"
@@ -281,14 +282,15 @@ class BertQuestionAnswerer(Task):
     def build_preprocessor(cls, checkpoint: Checkpoint, sequence_length: int | None) -> BertQuestionPreprocessor:
         assert checkpoint.vocabulary is not None
         own = checkpoint.settings if cls.is_own(checkpoint) else {}
+        # The length in a foreign preset is the maximum, not the one to use.
+        saved = checkpoint.sequence_length if own else None
         if sequence_length is None:
-            # The length in a foreign preset is the maximum, not the one to use.
-            saved = checkpoint.sequence_length if own else None
             sequence_length = saved or min(_SEQUENCE_LENGTH, checkpoint.backbone["max_sequence_length"])
-        # A question has at most half of a short window, so that there is room for the context.
-        options = _window_options(own) or {
-            "question_length": max(min(64, sequence_length // 2, sequence_length - 4), 1)
-        }
+        options = {"question_length": 64, **_window_options(own)}
+        if sequence_length != saved:
+            # A question has at most half of a short window, so that there is room for the context.
+            room = max(min(sequence_length // 2, sequence_length - 4), 1)
+            options["question_length"] = min(options["question_length"], room)
         tokenizer = BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
         return BertQuestionPreprocessor(tokenizer, sequence_length, **options)
 
@@ -311,9 +313,9 @@ def _check_threshold(null_threshold: Any) -> None:
 
 def _texts(x: Any, answers: Any) -> list[list[str]]:
     """Return the texts of answers, given as for `fit` or as strings."""
-    if isinstance(answers, str) or not isinstance(answers, Sequence):
+    if not is_list(answers):
         raise ValueError(f"`answers` must be a list for each question. Received: {type(answers).__name__}")
-    if isinstance(x, tuple) and isinstance(x[0], Sequence) and len(x[0]) != len(answers):
+    if isinstance(x, tuple) and is_list(x[0]) and len(x[0]) != len(answers):
         raise ValueError(f"`answers` must be as many as the questions, {len(x[0])}. Received: {len(answers)}")
     return answer_texts(answers)
 

@@ -229,6 +229,8 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
 
     def convert(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
         inputs = make_inputs(x)
+        words = "`sample_weight` must be finite"
+        weights = tuple(tf.debugging.assert_all_finite(tf.cast(weight, "float32"), words) for weight in weights)
         given = [y, *(inputs[name] for name in names)]
         encoded = tf.numpy_function(make_targets, given, targets.dtype, stateful=False)
         return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *weights)

@@ -55,7 +55,9 @@ class Task(Exports, FedModel):
         if preprocessor is not None:
             _check_kind(preprocessor, self.preprocessor_class)
             check_preprocessor(preprocessor, backbone)
-        self.compile()
+        # Not a subclass' own `compile`, which may need arguments.
+        ours: Any = next(each for each in type(self).__mro__ if _is_ours(each) and "compile" in vars(each))
+        ours.compile(self)
 
     def compile(
         self, optimizer: Any = "auto", loss: Any = None, *, auto_scale_loss: bool = True, **kwargs: Any
@@ -254,9 +256,13 @@ class Task(Exports, FedModel):
         return freeze_again(task, config.get("frozen"), besides=task.backbone)
 
 
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.startswith("keras_bert_zoo.")
+
+
 def _check_kind(preprocessor: Any, kind: type) -> None:
     """Check that it packs what the task takes: another task's preprocessor is not one, a user's own may be."""
-    ours = next((each for each in type(preprocessor).__mro__ if each.__module__.startswith("keras_bert_zoo.")), None)
+    ours = next(filter(_is_ours, type(preprocessor).__mro__), None)
     if ours is not kind and (ours is not None or not hasattr(preprocessor, "pack")):
         raise ValueError(
             f"`preprocessor` must be a {kind.__name__}. Received: preprocessor of type {type(preprocessor).__name__}"

@@ -1,13 +1,12 @@
 """Base class of tasks with an output per token: targets and weights at tokens."""
 
-from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_zoo.models.streaming import check_ready, is_mappable, is_tf_dataset, mapped
+from keras_bert_zoo.models.streaming import check_ready, is_mappable, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.windows import IGNORED
@@ -52,13 +51,11 @@ class TokenTask(Task):
         return (inputs, *_weighed(*rest)) if rest and self.are_labels(rest[0]) else (inputs, *rest)
 
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
-        # Keras does not accept `class_weight` with sample weights.
-        if is_mappable(data):
-            return mapped(data, partial(_with_class_weights, weights.astype("float32"))), None
         if not is_tf_dataset(data):
             return super()._weigh_stream(data, weights)
         import tensorflow as tf
 
+        # Keras does not accept `class_weight` with sample weights.
         return data.map(lambda x, y, given: (x, y, given * tf.gather(tf.constant(weights), y))), None
 
 
@@ -69,11 +66,6 @@ def _weighed(targets: np.ndarray, given: np.ndarray | None = None) -> tuple[np.n
     if given is not None:
         weights = weights * (given[:, None] if given.ndim == 1 else given)
     return np.where(labelled, targets, 0), weights.astype("float32")
-
-
-def _with_class_weights(weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    inputs, y, given = batch
-    return inputs, y, np.asarray(given) * weights[np.asarray(y)]
 
 
 def _weighed_in_graph(inputs: Any, *rest: Any) -> Any:

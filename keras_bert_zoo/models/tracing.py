@@ -14,12 +14,14 @@ class TracesOnce:
     """
 
     optimizer: Any
+    run_eagerly: bool
     trainable_variables: Any
     _distribute_strategy: Any
     _symbolic_build: Any
 
     def make_train_function(self, force: bool = False) -> Any:
-        if keras.backend.backend() == "tensorflow" and not self.optimizer.built:
+        # There is no optimizer where a user's own `train_step` brings others.
+        if keras.backend.backend() == "tensorflow" and self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)  # type: ignore[misc]
 
@@ -27,6 +29,8 @@ class TracesOnce:
         super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
         specs = getattr(getattr(iterator, "_distributed_dataset", None), "element_spec", None)
         if self._distribute_strategy is not None or not all(map(_is_known, keras.tree.flatten(specs))):
+            return
+        if self.run_eagerly:  # Nothing is traced, and losses and metrics may look at values.
             return
         # `evaluate` calls this, too. It needs no optimizer state, and there may be no optimizer.
         optimizer = self.optimizer or SimpleNamespace(built=True)

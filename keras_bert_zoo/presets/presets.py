@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ def _shipped() -> Path:
     """Return the folder of the bundled presets: package data, or the repository's in an editable install."""
     package = Path(__file__).parents[1]
     installed = package / "presets" / "data"
-    return installed if installed.is_dir() else package.parent / "presets"
+    found = installed if installed.is_dir() else package.parent / "presets"
+    if not found.is_dir():
+        raise ValueError(f"The package must be unpacked, with its folder of presets. Received: no folder {found}")
+    return found
 
 
 def _named() -> dict[str, Path]:
@@ -46,6 +50,10 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     Raises:
         ValueError: Nothing was found (the message says what was tried), or the preset is unreadable or inconsistent.
     """
+    if not isinstance(preset, (str, os.PathLike)):
+        raise ValueError(
+            f"`preset` must be a name, a directory, or hf://org/name. Received: preset={reprlib.repr(preset)}"
+        )
     checkpoint = _load(os.fspath(preset), load_weights)
     check_shapes(checkpoint)
     return checkpoint

@@ -1,11 +1,13 @@
 """Estimate pre-training on other machines: FLOPs, memory, communication, time, and the first bottleneck."""
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.text.texts import is_list
 from keras_bert_zoo.training.cost import PARTS, StepCost, parameters, step_cost
 from keras_bert_zoo.training.devices import DEVICES
 
@@ -126,7 +128,14 @@ def _phases(schedule: str | Sequence[Phase], devices: int, longest: int) -> Sequ
         if schedule not in SCHEDULES:
             raise ValueError(f"`schedule` must be phases or one of {', '.join(SCHEDULES)}. Received: {schedule!r}")
         schedule = SCHEDULES[schedule]
-    for phase in schedule:
+    if not is_list(schedule):
+        raise ValueError(f"`schedule` must be a list of phases. Received: schedule={reprlib.repr(schedule)}")
+    for i, phase in enumerate(schedule):
+        if not is_list(phase) or len(phase) != 4:
+            raise ValueError(
+                "`schedule` must hold phases (sequence_length, predictions, batch_size, steps). "
+                f"Received: schedule[{i}]={reprlib.repr(phase)}"
+            )
         length, predictions, batch, steps = phase
         check_positive_int(sequence_length=length, predictions=predictions, batch_size=batch, steps=steps)
         if predictions > length or length > longest:
@@ -135,7 +144,7 @@ def _phases(schedule: str | Sequence[Phase], devices: int, longest: int) -> Sequ
             raise ValueError(
                 f"`devices` must divide each batch, or be more. Received: devices={devices}, a batch of {batch}"
             )
-    if not schedule:
+    if not len(schedule):
         raise ValueError("`schedule` must have a phase. Received: none")
     return schedule
 

@@ -1,10 +1,11 @@
 """Make a data set of pre-training examples from text files, on all cores."""
 
 import os
+import reprlib
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from keras_bert_zoo.pretraining.shards import join_shards, shard_name, write_sha
 from keras_bert_zoo.pretraining.workers import in_order
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import LONGEST, Masking
-from keras_bert_zoo.text.tokenizer import BertTokenizer
+from keras_bert_zoo.text.tokenizer import BertTokenizer, check_is_tokenizer
 
 DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
 FORMAT = 1
@@ -98,6 +99,7 @@ def prepare(
     if layout not in LAYOUTS:
         raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
     languages = _by_language(paths)
+    check_is_tokenizer(tokenizer)
     target = Path(out)
     if target.exists():
         raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}")
@@ -160,13 +162,20 @@ def prepare(
 
 def _by_language(paths: Any) -> dict[str, list[str]]:
     languages = paths if isinstance(paths, Mapping) else {"": paths}
-    by_language = {
-        name: [] if isinstance(files, (str, os.PathLike)) else [os.fspath(path) for path in files]
-        for name, files in languages.items()
-    }
+    by_language = {name: _as_strings(files) for name, files in languages.items()}
     if not by_language or not all(by_language.values()):
-        raise ValueError(f"`paths` must be a list of files, or one for each language. Received: paths={paths!r}")
+        raise ValueError(
+            f"`paths` must be a list of files, or one for each language. Received: paths={reprlib.repr(paths)}"
+        )
     return by_language
+
+
+def _as_strings(files: Any) -> list[str]:
+    """Return the paths as strings; none if this is no list of paths."""
+    if isinstance(files, (str, os.PathLike)) or not isinstance(files, Iterable):
+        return []
+    paths = list(files)
+    return [os.fspath(path) for path in paths] if all(isinstance(path, (str, os.PathLike)) for path in paths) else []
 
 
 def _check_documents(language: str, count: int, skipped: Sequence[str] = ()) -> None:

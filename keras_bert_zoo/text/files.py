@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.files import replacing
+from keras_bert_zoo.text.texts import check_tokens, is_list
 
 # Longer lines are read in parts, so that a whole file is never in memory.
 _LONGEST_LINE = 2**20
@@ -76,5 +77,11 @@ def read_lines(
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
     """Write a `vocab.txt`, one token per line in the order of the ids; on failure nothing is written."""
+    if not is_list(vocabulary):
+        raise ValueError(
+            "`vocabulary` must be a list of tokens in the order of their ids. "
+            f"Received: vocabulary of type {type(vocabulary).__name__}"
+        )
+    check_tokens(vocabulary)
     with replacing(Path(path)) as beside:
         beside.write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))

@@ -1,6 +1,7 @@
 """Distinguishing single texts from pairs."""
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,29 @@ def is_list(x: Any) -> bool:
     return is_series(x) or (isinstance(x, Sequence) and not isinstance(x, (str, bytes)))
 
 
+def check_iterable(texts: Any, name: str = "texts") -> None:
+    """Check that `texts` can be read one by one, and is not itself a text."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise ValueError(f"`{name}` must be a list of strings. Received: {name}={reprlib.repr(texts)}")
+
+
+def check_strings(texts: Iterable[Any], name: str, start: int = 0) -> None:
+    """Check that each text is a string that UTF-8 can encode; the first of them is `name[start]`."""
+    for i, text in enumerate(texts, start):
+        if not isinstance(text, str):
+            received = f"{name}[{i}]={reprlib.repr(text)} of type {type(text).__name__}"
+            raise ValueError(f"`{name}` must hold strings. Received: {received}")
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"`{name}` must hold valid Unicode. Received: {name}[{i}] with half a surrogate pair")
+
+
+def check_tokens(vocabulary: Iterable[Any]) -> None:
+    """Check that each token of a vocabulary is a line of a `vocab.txt`."""
+    for i, token in enumerate(vocabulary):
+        if not isinstance(token, str) or not token or "\n" in token or token.endswith("\r"):
+            raise ValueError(f"`vocabulary` must hold strings of one line. Received: vocabulary[{i}]={token!r}")
+
+
 def _is_column(x: Any) -> bool:
     if isinstance(x, (str, bytes, dict, tuple)):
         return False
@@ -62,11 +86,5 @@ def _column(x: Any, name: str) -> list[str]:
         texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in x]
     except UnicodeDecodeError as error:
         raise ValueError(f"`{name}` must hold UTF-8 texts. Received: {error.object[:20]!r}") from None
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(
-                f"`{name}` must hold strings. Received: {name}[{i}]={text!r} of type {type(text).__name__}"
-            )
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError(f"`{name}` must hold valid Unicode. Received: {name}[{i}] with half a surrogate pair")
+    check_strings(texts, name)
     return texts

@@ -2,6 +2,7 @@
 
 import os
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,12 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.text.characters import SPACES, members
+from keras_bert_zoo.text.texts import check_iterable, check_strings, check_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# All that the engine refuses in a string.
+_NOT_UNICODE = "A text must be valid Unicode. Received: one with half a surrogate pair"
 
 _WORDS = re.compile(f"[^{members(SPACES)}]+").findall
 # Splits lines into ASCII punctuation, special tokens, the text between them, and line ends.
@@ -46,11 +51,21 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
         text = Path(path).read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"The vocabulary must be UTF-8 text ({error.reason}). Received: path={str(path)!r}") from None
+    except OSError as error:
+        raise ValueError(
+            f"The vocabulary must be a text file ({error.strerror}). Received: path={str(path)!r}"
+        ) from None
     # Not `splitlines`: released vocabularies contain U+2028 and similar characters as tokens.
     lines = [line.rstrip("\r") for line in text.split("\n")]
     while lines and not lines[-1]:
         lines.pop()
     return lines
+
+
+def check_is_tokenizer(tokenizer: Any) -> None:
+    """Check that an argument is a tokenizer, not the path of its vocabulary."""
+    if not hasattr(tokenizer, "encode_batch"):
+        raise ValueError(f"`tokenizer` must be a BertTokenizer. Received: tokenizer={reprlib.repr(tokenizer)}")
 
 
 class BertTokenizer:
@@ -81,7 +96,7 @@ class BertTokenizer:
     ) -> None:
         if isinstance(vocabulary, (str, os.PathLike)):
             vocabulary = read_vocabulary(vocabulary)
-        if isinstance(vocabulary, (Mapping, Set)):
+        if isinstance(vocabulary, (Mapping, Set)) or not isinstance(vocabulary, Iterable):
             raise ValueError(
                 "`vocabulary` must be a file or a list of tokens in the order of their ids. "
                 f"Received: vocabulary of type {type(vocabulary).__name__}"
@@ -93,9 +108,7 @@ class BertTokenizer:
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese = split_chinese
-        for i, token in enumerate(self.vocabulary):
-            if not isinstance(token, str) or not token or "\n" in token or token.endswith("\r"):
-                raise ValueError(f"`vocabulary` must hold strings of one line. Received: vocabulary[{i}]={token!r}")
+        check_tokens(self.vocabulary)
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         if len(ids) != len(self.vocabulary):
             twice = next(token for i, token in enumerate(self.vocabulary) if ids[token] != i)
@@ -153,7 +166,7 @@ class BertTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """Return the tokens of a text, without special tokens."""
-        return self._engine.encode(_checked(text, "text"), add_special_tokens=False).tokens
+        return self._encode(_checked(text, "text"), add_special_tokens=False).tokens
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
         """Encode `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`, untruncated.
@@ -162,8 +175,14 @@ class BertTokenizer:
             An `Encoding` of lists: `token_ids`, `segment_ids`, `tokens` and `offsets`.
         """
         second = None if pair is None else _checked(pair, "pair")
-        encoding = self._engine.encode(_checked(text, "text"), second)
+        encoding = self._encode(_checked(text, "text"), second)
         return Encoding(encoding.ids, encoding.type_ids, encoding.tokens, encoding.offsets)
+
+    def _encode(self, text: str, pair: str | None = None, **options: Any) -> Any:
+        try:
+            return self._engine.encode(text, pair, **options)
+        except TypeError:
+            raise ValueError(_NOT_UNICODE) from None
 
     def encode_batch(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts without special tokens: int32 `[tokens]`, concatenated, and int64 `[texts]`, tokens of each.
@@ -171,18 +190,24 @@ class BertTokenizer:
         White space separates words, and ASCII punctuation their parts, in any context: each distinct part is tokenised
         only once.
         """
-        if isinstance(texts, str):
-            raise ValueError(f"`texts` must be a list of strings. Received: texts={texts!r}")
+        check_iterable(texts)
         words: list[str] = []
-        counts = []
+        counts: list[int] = []
         for text in texts:
-            found = text.split(" ") if text.isascii() and text.isprintable() else _WORDS(text)
+            try:
+                found = text.split(" ") if text.isascii() and text.isprintable() else _WORDS(text)
+            except (AttributeError, TypeError):
+                check_strings([text], "texts", len(counts))
+                raise
             words += found
             counts.append(len(found))
         word_rows, different = _rows(words)
         parts = _PARTS("\n".join([*different, ""]))
         part_rows, different = _rows(parts)
-        encodings = self._engine.encode_batch_fast(different, add_special_tokens=False)
+        try:
+            encodings = self._engine.encode_batch_fast(different, add_special_tokens=False)
+        except TypeError:
+            raise ValueError(_NOT_UNICODE) from None
         flat = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), "int32")
         lengths = np.fromiter(map(len, encodings), "int64", len(encodings))
         line_ends = np.flatnonzero(np.fromiter(map("\n".__eq__, parts), bool, len(parts)))
@@ -197,7 +222,13 @@ class BertTokenizer:
 
     def encode_batch_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As `encode_batch`, plus int64 `[tokens, 2]`, the start and end of each token in characters of its text."""
-        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        check_iterable(texts)
+        texts = list(texts)
+        try:
+            encodings = self._engine.encode_batch(texts, add_special_tokens=False)
+        except TypeError:
+            check_strings(texts, "texts")
+            raise
         token_ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), "int32")
         lengths = np.fromiter(map(len, encodings), "int64", len(encodings))
         bounds = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))

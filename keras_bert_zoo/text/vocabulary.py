@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.text.characters import CHINESE, LONGEST_WORD, character_set
 from keras_bert_zoo.text.languages import smoothed_passes
+from keras_bert_zoo.text.texts import check_iterable, check_strings
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
 # As in tensorflow-text's learner and `tokenizers`' trainer, so that text in many scripts leaves room for words.
@@ -38,12 +39,13 @@ def learn_vocabulary(
         ValueError: `vocabulary_size` is too small for the special tokens and the characters, or there are no words.
     """
     check_positive_int(vocabulary_size=vocabulary_size)
-    for each in texts.values() if isinstance(texts, Mapping) else [texts]:
-        if isinstance(each, str):
-            raise ValueError("`texts` must be a list of strings. Received: one string")
     if isinstance(texts, Mapping):
-        counted = _mixed({language: _count_words(of_it, lowercase) for language, of_it in texts.items()})
+        names = {language: f"texts[{language!r}]" for language in texts}
+        for language, name in names.items():
+            check_iterable(texts[language], name)
+        counted = _mixed({language: _count_words(texts[language], lowercase, names[language]) for language in names})
     else:
+        check_iterable(texts)
         counted = _count_words(texts, lowercase)
     counted = _with_frequent_characters(counted, (vocabulary_size - 2 * _MOST_CHARACTERS) // 2)
     if not counted:
@@ -91,16 +93,20 @@ def learn_vocabulary(
     return vocabulary
 
 
-def _count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
+def _count_words(texts: Iterable[str], lowercase: bool, name: str = "texts") -> Counter[str]:
     """Count each word, split as by the tokenizer."""
     from tokenizers import normalizers, pre_tokenizers
 
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
-    for text in texts:
-        found = (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-        words.update(word for word in found if len(word) <= LONGEST_WORD)
+    for number, text in enumerate(texts):
+        try:
+            found = splitter.pre_tokenize_str(normalizer.normalize_str(text))
+        except (TypeError, UnicodeEncodeError):
+            check_strings([text], name, number)
+            raise
+        words.update(word for word, _ in found if len(word) <= LONGEST_WORD)
     return words
 
 

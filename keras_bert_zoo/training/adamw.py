@@ -37,7 +37,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
-        global_clipnorm: Largest global norm of the gradients.
+        global_clipnorm: Largest global norm of the gradients; None to leave them, or to give Keras' `clipnorm` or
+            `clipvalue`.
         bias_correction: If True, correct the moments as Kingma and Ba 2015 do at the end of section 2, and as Keras
             does. PyTorch's AdamW, which transformers uses, adds epsilon after the correction, not before it.
     """

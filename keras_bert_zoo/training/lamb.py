@@ -29,7 +29,8 @@ class Lamb(BertOptimizer, keras.optimizers.Lamb):
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
-        global_clipnorm: Largest global norm of the gradients.
+        global_clipnorm: Largest global norm of the gradients; None to leave them, or to give Keras' `clipnorm` or
+            `clipvalue`.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_zoo.checks import check_positive
 from keras_bert_zoo.on_cpu import on_cpu
 from keras_bert_zoo.sending import numbers_sent
 
@@ -21,6 +22,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
     """
 
     def __init__(self, gradient_accumulation_steps: int | None = None, **kwargs: Any) -> None:
+        if kwargs.get("global_clipnorm") is not None:
+            check_positive(global_clipnorm=kwargs["global_clipnorm"])
         if gradient_accumulation_steps and kwargs.get("use_ema"):
             raise ValueError(
                 "`use_ema` and `gradient_accumulation_steps` exclude each other. "
@@ -49,8 +52,17 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return first, second
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        if self.loss_scale_factor is not None and keras.backend.backend() == "tensorflow":
+            # Keras divides them, which a table's slices do not allow.
+            grads = [grad if grad is None else _dense([grad])[0] for grad in grads]
         with numbers_sent(beside=self._iterations.value):  # Such as the count's increment.
             super().apply(grads, trainable_variables)
+
+    def _overwrite_model_variables_with_average_value(self, trainable_variables: Any) -> None:
+        super()._overwrite_model_variables_with_average_value(trainable_variables)
+        if keras.backend.backend() == "jax":  # Keras shares the average's array, which the next pass deletes.
+            for variable in trainable_variables:
+                variable.assign(ops.copy(variable.value))
 
     # --- Clipping
 

@@ -1,7 +1,7 @@
 """Learning-rate schedules."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import keras
@@ -37,16 +37,16 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = 1.0,
     ) -> None:
         super().__init__()
-        given = {"learning_rate": learning_rate, "warmup": warmup, "power": power, "total_steps": total_steps or 0}
-        for name, value in given.items():
+        for name, value in {"learning_rate": learning_rate, "warmup": warmup, "power": power}.items():
             if not isinstance(value, Real):  # NumPy's are, too.
                 raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
         if not (learning_rate > 0 and math.isfinite(learning_rate)):
             raise ValueError(f"`learning_rate` must be positive and finite. Received: learning_rate={learning_rate!r}")
         if not 0 <= warmup < 1:
             raise ValueError(f"`warmup` must be a number in [0, 1). Received: warmup={warmup!r}")
-        if total_steps is not None and total_steps < 1:
-            raise ValueError(f"`total_steps` must be at least 1. Received: total_steps={total_steps!r}")
+        is_count = isinstance(total_steps, Integral) and not isinstance(total_steps, bool)
+        if total_steps is not None and not (is_count and total_steps >= 1):
+            raise ValueError(f"`total_steps` must be a positive integer. Received: total_steps={total_steps!r}")
         if not power > 0:
             raise ValueError(f"`power` must be positive. Received: power={power!r}")
         self.learning_rate = learning_rate

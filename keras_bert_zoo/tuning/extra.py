@@ -3,4 +3,5 @@
 try:
     import keras_tuner as keras_tuner
 except ImportError as error:
-    raise ValueError(f'`tuning` needs Keras Tuner: pip install "keras-bert-zoo[tuner]". Received: {error}') from None
+    needed = "Keras Tuner" if error.name == "keras_tuner" else f"{error.name}, for Keras Tuner"
+    raise ValueError(f'`tuning` needs {needed}: pip install "keras-bert-zoo[tuner]". Received: {error}') from None

@@ -14,6 +14,7 @@ import numpy as np
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import replacing
 from keras_bert_zoo.metrics import ValidationScores
+from keras_bert_zoo.metrics.glue import NotANumberError
 from keras_bert_zoo.models.rebuilt import with_dropout
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 from keras_bert_zoo.tuning.extra import keras_tuner
@@ -139,7 +140,11 @@ class TaskHyperModel(keras_tuner.HyperModel):
                 continue
             trained = fresh if fresh is not None and seed == values["seed"] else self._make(values, seed)
             start = time.perf_counter()
-            history = trained.fit(*args, **options).history
+            try:
+                history = trained.fit(*args, **options).history
+            except NotANumberError as error:  # From a score.
+                _keep_numbers_only(folder, hp)
+                raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {error}") from None
             scores = {name: numbers[-1] for name, numbers in history.items()}
             objective = at.tuner.oracle.objective
             if isinstance(objective, keras_tuner.Objective) and not objective.has_value(scores):

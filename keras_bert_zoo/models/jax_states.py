@@ -1,0 +1,66 @@
+"""What JAX holds outside of a model during a pass comes back where the pass fails."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+
+class KeepsStates:
+    """Mixin for a `keras.Model`: on JAX, Keras moves the variables out of the model for a pass (Keras 3.15).
+
+    It moves them back after the pass, and after an error in `fit` once a step is complete. An error in the first step,
+    such as Ctrl+C while it compiles, or between two steps of one execution would leave a model without weights.
+    """
+
+    _jax_state: Any
+    _jax_state_synced: bool
+
+    def _make_function(self, step_function: Any, *args: Any, **kwargs: Any) -> Any:
+        if keras.backend.backend() != "jax":
+            return super()._make_function(step_function, *args, **kwargs)  # type: ignore[misc]
+        newest: list[Any] = []
+
+        def noted(state: Any, data: Any) -> Any:
+            outputs = step_function(state, data)
+            newest[:] = outputs[1]
+            return outputs
+
+        run = super()._make_function(noted, *args, **kwargs)  # type: ignore[misc]
+
+        def run_or_give_back(state: Any, iterator: Any) -> Any:
+            newest[:] = state
+            try:
+                return run(state, iterator)
+            except BaseException:
+                self._give_back(newest)
+                raise
+            finally:
+                newest.clear()
+
+        return run_or_give_back
+
+    def _give_back(self, state: list[Any]) -> None:
+        """Assign the variables of a step: trainable, others, then the optimizer's and the metrics' if it has them."""
+        names = ["trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"]
+        if len(state) == 3:  # Of an evaluation.
+            names.remove("optimizer_variables")
+        if any(value.is_deleted() for values in state for value in values):
+            return  # The step took them, and failed later.
+        self._jax_state, self._jax_state_synced = dict(zip(names, state, strict=False)), False
+        self.jax_state_sync()  # type: ignore[attr-defined]
+
+    @contextmanager
+    def states_back(self) -> Iterator[None]:
+        """Context of `evaluate` and `predict`, in which errors between two steps lose no variables."""
+        if keras.backend.backend() != "jax":
+            yield
+            return
+        self.jax_state_sync()  # type: ignore[attr-defined]  # In a callback of `fit`, which holds the weights.
+        try:
+            yield
+        except BaseException:
+            self.jax_state_sync()  # type: ignore[attr-defined]
+            self._jax_state = None
+            raise
