@@ -2,6 +2,7 @@
 
 import reprlib
 import sys
+from numbers import Integral
 from typing import Any
 
 
@@ -15,7 +16,7 @@ def check_positive_int(**arguments: Any) -> None:
 def check_count(**arguments: Any) -> None:
     """Each keyword must hold an integer of at least 0."""
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
             raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={reprlib.repr(value)}")
 
 

@@ -30,6 +30,15 @@ def still(classifier):
     return randomise(kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=classifier.preprocessor))
 
 
+def tf_datasets(batch):
+    """This batch as a data set of TensorFlow, on TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        return []
+    import tensorflow as tf
+
+    return [tf.data.Dataset.from_tensors(batch)]
+
+
 def logits_one_by_one(classifier, texts, pairs=None):
     """Each example on its own, so without padding and in order."""
     rows = []
@@ -685,11 +694,25 @@ def test_bad_weights_in_what_streams(classifier, weights, words):
         assert words in str(error.value)
 
 
-def test_weights_that_are_no_numbers_stop_a_tf_dataset(classifier):
+@pytest.mark.parametrize("place, error", [(0, ValueError), (5, Exception)])
+def test_weights_that_are_no_numbers_stop_a_tf_dataset(place, error, classifier):
+    """In the first batch before anything compiles."""
     tf = pytest.importorskip("tensorflow")
-    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS, [1.0] * 5 + [np.nan])).batch(3)
-    with pytest.raises(Exception, match="`sample_weight` must be finite"):
-        classifier.fit(data, verbose=0)
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS, [np.nan if i == place else 1.0 for i in range(6)]))
+    with pytest.raises(error, match="`sample_weight` must be finite"):
+        classifier.fit(data.batch(3), verbose=0)
+
+
+def test_names_of_several_classes_have_weights(tokenizer):
+    backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
+    classifier = kbz.BertTextClassifier(backbone, class_names=["a", "b"], multi_label=True, dropout=0.0)
+    classifier.compile(kbz.AdamW(0.1))
+    before, losses = classifier.get_weights(), []
+    names, numbers = [["a"], ["a", "b"], []], np.array([[1, 0], [1, 1], [0, 0]], "float32")
+    for y in (names, numbers):
+        classifier.set_weights(before)
+        losses.append(classifier.train_on_batch(random_inputs(), y, sample_weight=np.array([1.0, 2.0, 0.0]))[0])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
 def test_targets_of_another_loss_stream_as_they_are(classifier):
@@ -755,6 +778,29 @@ def test_an_interrupted_first_step_takes_no_weights(classifier):
         classifier.fit(interrupted(), steps_per_epoch=2, verbose=0)
     assert np.isfinite(classifier.predict(random_inputs(), verbose=0)).all()
     assert np.isfinite(classifier.train_on_batch(random_inputs(), np.array([0, 1, 2]))).all()
+
+
+def test_an_interrupted_first_step_has_no_averages(classifier):
+    def interrupted():
+        yield random_inputs(), np.array([0, 1, 2])
+        raise KeyboardInterrupt
+
+    classifier.compile(kbz.AdamW(1e-9, use_ema=True))
+    before = classifier.get_weights()
+    with pytest.raises(KeyboardInterrupt):
+        classifier.fit(interrupted(), steps_per_epoch=2, verbose=0)
+    for weight, other in zip(classifier.get_weights(), before, strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-6)
+
+
+def test_a_subclass_has_defaults_of_its_own(backbone):
+    class Mine(kbz.BertTextClassifier):
+        def compile(self, optimizer=None, loss="mse", **kwargs):
+            super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    mine = Mine(backbone, num_classes=3)
+    assert mine.optimizer is None
+    assert mine.get_compile_config()["loss"] == "mse"
 
 
 def test_a_subclass_compiles_as_it_likes(backbone):
@@ -929,6 +975,12 @@ def test_a_batch_has_the_weights_of_its_classes(still, losses):
     loss, _ = still.train_on_batch(*batch, class_weight=weights)
     assert loss == pytest.approx(expected, abs=1e-5)
     for stream in streams(batch):
+        still.set_weights(before)
+        history = still.fit(stream, class_weight=weights, steps_per_epoch=1, verbose=0).history
+        assert history["loss"][0] == pytest.approx(expected, abs=1e-5)
+    expected = (losses * WEIGHTS * np.array([1.0, 3.0, 0.5])[LABELS]).mean()
+    weighted, column = (*batch, WEIGHTS), (*batch, WEIGHTS[:, None])
+    for stream in [*streams(weighted), *streams(column), *tf_datasets(weighted)]:  # Those of a stream are multiplied.
         still.set_weights(before)
         history = still.fit(stream, class_weight=weights, steps_per_epoch=1, verbose=0).history
         assert history["loss"][0] == pytest.approx(expected, abs=1e-5)

@@ -132,6 +132,17 @@ def test_loss_is_the_mean_over_words(tagger):
         assert history["loss"][0] == pytest.approx(np.mean(losses * np.array([1, 3, 0.5])[labels]), abs=1e-5)
 
 
+def test_shares_of_tags_have_weights_of_their_places(tagger):
+    inputs = random_inputs()
+    numbers = np.random.default_rng(0).integers(0, len(NAMES), inputs["token_ids"].shape)
+    weights = np.where(np.arange(9) < 5, 1.0, 0.0) * np.array([[1.0], [2.0], [0.5]])
+    tagger.compile(kbz.AdamW(1e-3), loss=keras.losses.CategoricalCrossentropy(from_logits=True), metrics=[])
+    losses = crossentropy(tagger.predict(inputs, verbose=0).reshape(-1, len(NAMES)), numbers.reshape(-1))
+    expected = (losses.reshape(weights.shape) * weights).mean()
+    found = tagger.test_on_batch(inputs, np.eye(len(NAMES), dtype="float32")[numbers], weights)
+    assert np.ravel(found)[0] == pytest.approx(expected, abs=1e-5)
+
+
 def test_metrics_are_of_words_alone(tagger):
     """A callback finds out which way is up."""
     expected = tagger.evaluate(SENTENCES, TAGS, batch_size=2, verbose=0, return_dict=True)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.models.inputs import ChecksInputs, as_array
+from keras_bert_zoo.models.inputs import ChecksInputs, as_array, checked_stream_weights, checked_weights
 from keras_bert_zoo.models.streaming import checked_stream, is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
@@ -106,12 +106,13 @@ class MakesBatches(ChecksInputs):
         arrays, y, weights = self._checked_parts(batch)
         if y is None:  # For prediction.
             return (arrays,)
+        # With weights, rows and tokens of weight 0 may have any target.
+        weights = [keras.ops.convert_to_numpy(weight) for weight in weights]
         if not isinstance(y, (list, tuple)):
             y = keras.ops.convert_to_numpy(y)
-        weights = [checked_stream_weights(keras.ops.convert_to_numpy(weight), np.shape(y)) for weight in weights]
-        # With weights, rows and tokens of weight 0 may have any target.
         if self.are_labels(y):
             y = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
+        weights = [checked_stream_weights(weight, np.shape(y)) for weight in weights]
         return (arrays, y, *weights)
 
     def _checked_parts(self, batch: Any) -> tuple[dict[str, np.ndarray], Any, list[Any]]:
@@ -212,37 +213,6 @@ class MakesBatches(ChecksInputs):
         examples = self._examples(data[0])
         rows = first_rows(steps, batch_size)
         return self._fed(self._batches(examples, *self._targets(examples, *data[1:]), batch_size, rows))
-
-
-def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarray | None:
-    """Return weights as float32 `[count]`, or None; `what` says in the error what each weight is for."""
-    if sample_weight is None:
-        return None
-    weights = as_array("sample_weight", sample_weight)
-    if weights.dtype == object:  # Perhaps of floats.
-        weights = np.asarray(weights.tolist())
-    if weights.dtype.name == "bfloat16":  # NumPy does not know that it is a float.
-        weights = weights.astype("float32")
-    if weights.shape != (count,):
-        raise ValueError(
-            f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
-        )
-    if weights.dtype.kind not in "iufb":
-        raise ValueError(f"`sample_weight` must hold numbers. Received: sample_weight.dtype={weights.dtype}")
-    if not np.isfinite(weights).all():
-        raise ValueError(f"`sample_weight` must be finite. Received: {weights[~np.isfinite(weights)][0]}")
-    return weights.astype("float32")
-
-
-def checked_stream_weights(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Check the weights of a streamed batch whose targets have this shape."""
-    if weights.shape not in (shape[:1], (*shape[:1], 1), shape):
-        raise ValueError(
-            f"`sample_weight` must have the shape {shape[:1]} or the targets', {shape}. "
-            f"Received: sample_weight.shape={weights.shape}"
-        )
-    checked = checked_weights(weights.reshape(-1), weights.size)
-    return weights if checked is None else checked.reshape(weights.shape)
 
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:

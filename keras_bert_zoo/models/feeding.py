@@ -15,7 +15,7 @@ from keras_bert_zoo.models.jax_states import KeepsStates
 from keras_bert_zoo.models.scheduling import LaysSchedules
 from keras_bert_zoo.models.sending import SendsAhead
 from keras_bert_zoo.models.steps import RunsItsSteps
-from keras_bert_zoo.models.streaming import inputs_alone, is_mappable, mapped, refuse_bare_pairs
+from keras_bert_zoo.models.streaming import inputs_alone, is_mappable, is_tf_dataset, mapped, refuse_bare_pairs
 from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
@@ -75,7 +75,8 @@ class FedModel(
             validation_split: Share of in-memory data to hold out, taken from its end.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or streamed data.
             shuffle: True shuffles anew each epoch, from Keras' random seed; False keeps the order of `x`.
-            class_weight: Dict from classes, by name or number, to weights; excludes `sample_weight`.
+            class_weight: Dict from classes, by name or number, to weights; excludes `sample_weight`, and multiplies the
+                weights of streamed data.
             sample_weight: One weight per example.
             initial_epoch: Number of epochs already trained.
             steps_per_epoch: Batches per epoch of streamed data; None for in-memory data.
@@ -298,17 +299,34 @@ class FedModel(
 
     def _weigh_batch(self, weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """Multiply the weights of a ready batch with those of its classes."""
+        if len(batch) < 2:
+            raise ValueError("`class_weight` needs targets. Received: batches of inputs alone")
         inputs, y, *given = batch
         classes = np.asarray(y)
-        if classes.ndim != self.label_dimensions:  # Probabilities, for a user-defined loss.
-            classes = classes.argmax(axis=-1)
-        return inputs, y, weights[classes] * (np.asarray(given[0]) if given else np.float32(1))
+        if classes.ndim != self.label_dimensions:  # A column, or probabilities, for a user-defined loss.
+            classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(axis=-1)
+        weights = weights[np.rint(classes).astype("int64")]
+        if given:
+            own = np.asarray(given[0])
+            weights = weights * (own.reshape(-1, *[1] * (weights.ndim - 1)) if own.size == len(own) else own)
+        return inputs, y, weights
 
     def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
         """Return weighted batches and None, or the batches and the `class_weight` for Keras to apply."""
-        if is_mappable(data):  # Keras accepts no `class_weight` with generators, nor with sample weights.
+        # Keras accepts no `class_weight` with generators, nor beside weights, which are multiplied here.
+        if is_mappable(data):
             return mapped(data, partial(self._weigh_batch, weights)), None
+        spec: Any = data.element_spec if is_tf_dataset(data) else ()
+        if len(spec) == 3 and spec[1].shape.rank == self.label_dimensions:
+            return data.map(partial(_weigh_in_graph, weights)), None
         return data, dict(enumerate(weights.tolist()))
+
+
+def _weigh_in_graph(weights: np.ndarray, x: Any, y: Any, given: Any) -> tuple[Any, ...]:
+    import tensorflow as tf
+
+    of_classes = tf.reshape(tf.gather(tf.constant(weights, given.dtype), y), tf.shape(given))
+    return x, y, tf.ensure_shape(given * of_classes, given.shape)
 
 
 class _FollowEpochs(keras.callbacks.Callback):

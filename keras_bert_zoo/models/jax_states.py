@@ -33,23 +33,30 @@ class KeepsStates:
             newest[:] = state
             try:
                 return run(state, iterator)
-            except BaseException:
-                self._give_back(newest)
+            except BaseException as error:
+                if not self._give_back(newest):
+                    error.add_note("The step had taken the model's weights with it: load them again.")
                 raise
             finally:
                 newest.clear()
 
         return run_or_give_back
 
-    def _give_back(self, state: list[Any]) -> None:
-        """Assign the variables of a step: trainable, others, then the optimizer's and the metrics' if it has them."""
+    def _give_back(self, state: list[Any]) -> bool:
+        """Assign the variables of a step: trainable, others, then the optimizer's and the metrics' if it has them.
+
+        Returns False if they are gone: a step whose program has begun owns the arrays.
+        """
+        self._jax_state = None
         names = ["trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"]
         if len(state) == 3:  # Of an evaluation.
             names.remove("optimizer_variables")
         if any(value.is_deleted() for values in state for value in values):
-            return  # The step took them, and failed later.
+            return False
         self._jax_state, self._jax_state_synced = dict(zip(names, state, strict=False)), False
         self.jax_state_sync()  # type: ignore[attr-defined]
+        self._jax_state = None
+        return True
 
     @contextmanager
     def states_back(self) -> Iterator[None]:

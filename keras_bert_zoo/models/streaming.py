@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.models.inputs import INPUT_NAMES
+from keras_bert_zoo.models.inputs import INPUT_NAMES, checked_stream_weights
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.training.distribution import replicas
 
@@ -221,6 +221,9 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     first = first if isinstance(first, tuple) else (first,)
     if ready:
         task.check_inputs(first[0])
+    for weights in first[2:]:
+        if weights is not None:
+            checked_stream_weights(weights, np.shape(first[1]))
     if len(first) == 1 or task.are_foreign(first[1]):
         return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
     # With weights, rows and tokens of weight 0 may have any target.
@@ -229,13 +232,20 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
 
     def convert(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
         inputs = make_inputs(x)
-        words = "`sample_weight` must be finite"
-        weights = tuple(tf.debugging.assert_all_finite(tf.cast(weight, "float32"), words) for weight in weights)
+        weights = tuple(map(_finite, weights))
         given = [y, *(inputs[name] for name in names)]
         encoded = tf.numpy_function(make_targets, given, targets.dtype, stateful=False)
         return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *weights)
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _finite(weights: Any) -> Any:
+    import tensorflow as tf
+
+    if weights is None:
+        return None
+    return tf.debugging.assert_all_finite(tf.cast(weights, "float32"), "`sample_weight` must be finite")
 
 
 def _check_arrays(task: Any) -> Callable[[Any], Any]:

@@ -55,9 +55,13 @@ class Task(Exports, FedModel):
         if preprocessor is not None:
             _check_kind(preprocessor, self.preprocessor_class)
             check_preprocessor(preprocessor, backbone)
-        # Not a subclass' own `compile`, which may need arguments.
-        ours: Any = next(each for each in type(self).__mro__ if _is_ours(each) and "compile" in vars(each))
-        ours.compile(self)
+        try:
+            inspect.signature(self.compile).bind()
+        except TypeError:  # A subclass' own, which needs arguments.
+            ours: Any = next(each for each in type(self).__mro__ if _is_ours(each) and "compile" in vars(each))
+            ours.compile(self)
+        else:
+            self.compile()
 
     def compile(
         self, optimizer: Any = "auto", loss: Any = None, *, auto_scale_loss: bool = True, **kwargs: Any

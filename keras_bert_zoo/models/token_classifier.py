@@ -10,10 +10,9 @@ from keras_bert_zoo.checks import check_positive_int, check_rate
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
-from keras_bert_zoo.models.batch_making import checked_weights
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
-from keras_bert_zoo.models.inputs import as_array
+from keras_bert_zoo.models.inputs import as_array, checked_weights
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor

@@ -50,14 +50,6 @@ class TokenTask(Task):
         inputs, *rest = super().ready_batch(batch)
         return (inputs, *_weighed(*rest)) if rest and self.are_labels(rest[0]) else (inputs, *rest)
 
-    def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
-        if not is_tf_dataset(data):
-            return super()._weigh_stream(data, weights)
-        import tensorflow as tf
-
-        # Keras does not accept `class_weight` with sample weights.
-        return data.map(lambda x, y, given: (x, y, given * tf.gather(tf.constant(weights), y))), None
-
 
 def _weighed(targets: np.ndarray, given: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the targets of a streamed batch, with the weights that `TokenBatches` gives without shuffling."""

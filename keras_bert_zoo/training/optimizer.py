@@ -58,6 +58,11 @@ class BertOptimizer(keras.optimizers.Optimizer):
         with numbers_sent(beside=self._iterations.value):  # Such as the count's increment.
             super().apply(grads, trainable_variables)
 
+    def finalize_variable_values(self, var_list: Any) -> None:
+        if self.use_ema and not int(ops.convert_to_numpy(self._iterations)):
+            return  # There are no averages before the first update.
+        super().finalize_variable_values(var_list)
+
     def _overwrite_model_variables_with_average_value(self, trainable_variables: Any) -> None:
         super()._overwrite_model_variables_with_average_value(trainable_variables)
         if keras.backend.backend() == "jax":  # Keras shares the average's array, which the next pass deletes.

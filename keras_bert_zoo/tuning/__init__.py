@@ -26,7 +26,4 @@ _WHEN_USED = {
 def __getattr__(name: str) -> Any:
     if name not in _WHEN_USED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_WHEN_USED[name]}"), name)
-    except ValueError as error:  # Without Keras Tuner; `hasattr` and the like expect an AttributeError.
-        raise AttributeError(str(error)) from None
+    return getattr(import_module(f"{__name__}.{_WHEN_USED[name]}"), name)

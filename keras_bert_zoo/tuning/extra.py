@@ -3,5 +3,5 @@
 try:
     import keras_tuner as keras_tuner
 except ImportError as error:
-    needed = "Keras Tuner" if error.name == "keras_tuner" else f"{error.name}, for Keras Tuner"
+    needed = "Keras Tuner" if error.name in ("keras_tuner", None) else f"{error.name}, for Keras Tuner"
     raise ValueError(f'`tuning` needs {needed}: pip install "keras-bert-zoo[tuner]". Received: {error}') from None
