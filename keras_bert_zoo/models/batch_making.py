@@ -38,10 +38,6 @@ class MakesBatches(ChecksInputs):
         """Check targets and convert them to an array with one row per example; `learn` is True in `fit` only."""
         raise NotImplementedError  # By a task; not called for models fed only ready batches, such as a masked LM.
 
-    def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
-        """Return a weight for each example from its class."""
-        raise ValueError(f"`class_weight` needs classes. Received: {type(self).__name__}")
-
     def check_pairs(self, pairs: bool) -> None:
         """Check that the backbone has the second segment type that pairs need."""
         segments = self.backbone.architecture["num_segments"]

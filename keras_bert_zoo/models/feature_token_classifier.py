@@ -10,6 +10,7 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers import BiLSTM, WeightedSum
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
+from keras_bert_zoo.models.features import last_layers
 from keras_bert_zoo.models.token_classifier import BertTokenClassifier
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.text.texts import is_list
@@ -64,7 +65,7 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         check_task_arguments(self, backbone, kwargs)
         states = backbone.architecture["num_layers"] + 1
         if hidden_layers is None:
-            hidden_layers = range(-min(4, states - 1), 0)
+            hidden_layers = last_layers(states - 1)
         chosen = tuple(hidden_layers) if is_list(hidden_layers) else ()
         # True is an integer, too.
         if not chosen or not all(type(i) is int and -states <= i < states for i in chosen):

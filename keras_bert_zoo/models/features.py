@@ -41,6 +41,11 @@ class Features(NamedTuple):
     values: np.ndarray
 
 
+def last_layers(num_layers: int) -> range:
+    """Return the numbers of the last four blocks, or of all if there are fewer (Devlin et al. 2019, section 5.3)."""
+    return range(-min(4, num_layers), 0)
+
+
 def extract_features(
     task: Task,
     texts: Iterable[Any],
@@ -78,7 +83,7 @@ def extract_features(
         raise ValueError(f"`texts` must be texts one after another. Received: texts of type {type(texts).__name__}")
     count = task.backbone.architecture["num_layers"] + 1
     if layers is None:
-        layers = range(-1, -min(4, count - 1) - 1, -1)
+        layers = last_layers(count - 1)[::-1]
     numbers = isinstance(layers, Sequence) and all(
         isinstance(layer, int) and -count <= layer < count for layer in layers
     )

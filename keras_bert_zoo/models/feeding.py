@@ -1,7 +1,6 @@
 """`fit`, `evaluate` and `predict` on raw text."""
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, ClassVar
 
 import keras
@@ -15,14 +14,16 @@ from keras_bert_zoo.models.jax_states import KeepsStates
 from keras_bert_zoo.models.scheduling import LaysSchedules
 from keras_bert_zoo.models.sending import SendsAhead
 from keras_bert_zoo.models.steps import RunsItsSteps
-from keras_bert_zoo.models.streaming import inputs_alone, is_mappable, is_tf_dataset, mapped, refuse_bare_pairs
+from keras_bert_zoo.models.streaming import inputs_alone, refuse_bare_pairs
 from keras_bert_zoo.models.tracing import TracesOnce
+from keras_bert_zoo.models.weighing import WeighsClasses, check_one_weight
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
 
 
 class FedModel(
     MakesBatches,
+    WeighsClasses,
     LaysSchedules,
     TrainsOnWorkers,
     TracesOnce,
@@ -122,7 +123,7 @@ class FedModel(
                     )
                     rows = rows[:split]
                 if class_weight is not None:
-                    _check_one_weight(weight)
+                    check_one_weight(weight)
                     weight = self.weigh_classes(targets, class_weight)
                 seed = self._draw_seed() if shuffle else None
                 batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
@@ -132,7 +133,7 @@ class FedModel(
                 data = self._streamed(x, y, sample_weight)
                 _check_batch_size(batch_size)
                 if class_weight is not None:
-                    data, class_weight = self._weigh_stream(data, self._weights_of_classes(class_weight))
+                    data, class_weight = self.weigh_stream(data, self.weights_of_classes(class_weight))
                 if isinstance(x, OwnBatches):
                     callbacks = _with_callback(callbacks, _FollowEpochs(x))
             if validation_data is not None:
@@ -197,8 +198,8 @@ class FedModel(
                 "run: compile with one. Received: a schedule with total_steps=None"
             )
         if class_weight is not None:
-            _check_one_weight(sample_weight)
-            batch = self._weigh_batch(self._weights_of_classes(class_weight), batch)
+            check_one_weight(sample_weight)
+            batch = self.weigh_batch(self.weights_of_classes(class_weight), batch)
         return super().train_on_batch(*batch, return_dict=return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
@@ -293,41 +294,6 @@ class FedModel(
         """Context in which `fit` reads its arguments; on an error, a task forgets what it learned from them."""
         return nullcontext()
 
-    def _weights_of_classes(self, class_weight: dict[Any, float]) -> np.ndarray:
-        """Return a float32 weight for each class, by its number."""
-        return self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight).astype("float32")
-
-    def _weigh_batch(self, weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Multiply the weights of a ready batch with those of its classes."""
-        if len(batch) < 2:
-            raise ValueError("`class_weight` needs targets. Received: batches of inputs alone")
-        inputs, y, *given = batch
-        classes = np.asarray(y)
-        if classes.ndim != self.label_dimensions:  # A column, or probabilities, for a user-defined loss.
-            classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(axis=-1)
-        weights = weights[np.rint(classes).astype("int64")]
-        if given:
-            own = np.asarray(given[0])
-            weights = weights * (own.reshape(-1, *[1] * (weights.ndim - 1)) if own.size == len(own) else own)
-        return inputs, y, weights
-
-    def _weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
-        """Return weighted batches and None, or the batches and the `class_weight` for Keras to apply."""
-        # Keras accepts no `class_weight` with generators, nor beside weights, which are multiplied here.
-        if is_mappable(data):
-            return mapped(data, partial(self._weigh_batch, weights)), None
-        spec: Any = data.element_spec if is_tf_dataset(data) else ()
-        if len(spec) == 3 and spec[1].shape.rank == self.label_dimensions:
-            return data.map(partial(_weigh_in_graph, weights)), None
-        return data, dict(enumerate(weights.tolist()))
-
-
-def _weigh_in_graph(weights: np.ndarray, x: Any, y: Any, given: Any) -> tuple[Any, ...]:
-    import tensorflow as tf
-
-    of_classes = tf.reshape(tf.gather(tf.constant(weights, given.dtype), y), tf.shape(given))
-    return x, y, tf.ensure_shape(given * of_classes, given.shape)
-
 
 class _FollowEpochs(keras.callbacks.Callback):
     """Pass the epoch number, which sets the order, to the batches, so that a resumed run continues unchanged."""
@@ -343,11 +309,6 @@ class _FollowEpochs(keras.callbacks.Callback):
 def _check_batch_size(batch_size: int | None) -> None:
     if batch_size is not None:
         raise ValueError(f"`batch_size` must be None where `x` is made of batches. Received: batch_size={batch_size}")
-
-
-def _check_one_weight(sample_weight: Any) -> None:
-    if sample_weight is not None:
-        raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
 
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:

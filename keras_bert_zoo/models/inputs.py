@@ -75,31 +75,39 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
     """Return weights as float32 `[count]`, or None; `what` says in the error what each weight is for."""
     if sample_weight is None:
         return None
-    weights = as_array("sample_weight", sample_weight)
-    if weights.dtype == object:  # Perhaps of floats.
-        weights = np.asarray(weights.tolist())
-    if weights.dtype.name == "bfloat16":  # NumPy does not know that it is a float.
-        weights = weights.astype("float32")
+    weights = _as_weights(sample_weight)
     if weights.shape != (count,):
         raise ValueError(
             f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
         )
-    if weights.dtype.kind not in "iufb":
-        raise ValueError(f"`sample_weight` must hold numbers. Received: sample_weight.dtype={weights.dtype}")
-    if not np.isfinite(weights).all():
-        raise ValueError(f"`sample_weight` must be finite. Received: {weights[~np.isfinite(weights)][0]}")
-    return weights.astype("float32")
+    return _finite_weights(weights)
 
 
-def checked_stream_weights(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Check the weights of a streamed batch whose targets have this shape: of rows, of places, or of each number."""
+def checked_stream_weights(sample_weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return as float32 the weights of a streamed batch whose targets have this shape: of rows, places or numbers."""
+    weights = _as_weights(sample_weight)
     if weights.shape not in {(*shape[:1], 1), *(shape[:n] for n in range(1, len(shape) + 1))}:
         raise ValueError(
             f"`sample_weight` must have the shape {shape[:1]} or the targets', {shape}. "
             f"Received: sample_weight.shape={weights.shape}"
         )
-    checked = checked_weights(weights.reshape(-1), weights.size)
-    return weights if checked is None else checked.reshape(weights.shape)
+    return _finite_weights(weights)
+
+
+def _as_weights(sample_weight: Any) -> np.ndarray:
+    weights = as_array("sample_weight", sample_weight)
+    if weights.dtype == object:  # Perhaps of floats.
+        weights = np.asarray(weights.tolist())
+    # NumPy does not know that bfloat16 is a float.
+    return weights.astype("float32") if weights.dtype.name == "bfloat16" else weights
+
+
+def _finite_weights(weights: np.ndarray) -> np.ndarray:
+    if weights.dtype.kind not in "iufb":
+        raise ValueError(f"`sample_weight` must hold numbers. Received: sample_weight.dtype={weights.dtype}")
+    if not np.isfinite(weights).all():
+        raise ValueError(f"`sample_weight` must be finite. Received: {weights[~np.isfinite(weights)][0]}")
+    return weights.astype("float32")
 
 
 def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Distinguishing single texts from pairs."""
+"""What is a text, a list of them, a pair or a token, with the same errors everywhere."""
 
 import reprlib
 from collections.abc import Iterable, Sequence

@@ -1,0 +1,59 @@
+"""`class_weight`: weights of examples, or of tokens, from their classes."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_bert_zoo.models.streaming import is_mappable, is_tf_dataset, mapped
+
+
+class WeighsClasses:
+    """Mixin for a model over a backbone; a task of classes defines `weigh_classes`."""
+
+    label_dimensions: ClassVar[int | None]
+
+    def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
+        """Return a weight for each example from its class."""
+        raise ValueError(f"`class_weight` needs classes. Received: {type(self).__name__}")
+
+    def weights_of_classes(self, class_weight: dict[Any, float]) -> np.ndarray:
+        """Return a float32 weight for each class, by its number."""
+        return self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight).astype("float32")
+
+    def weigh_batch(self, weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Multiply the weights of a ready batch with those of its classes."""
+        if len(batch) < 2:
+            raise ValueError("`class_weight` needs targets. Received: batches of inputs alone")
+        inputs, y, *given = batch
+        classes = np.asarray(y)
+        if classes.ndim != self.label_dimensions:  # A column, or probabilities, for a user-defined loss.
+            classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(axis=-1)
+        weights = weights[np.rint(classes).astype("int64")]
+        if given:
+            own = np.asarray(given[0])
+            weights = weights * (own.reshape(-1, *[1] * (weights.ndim - 1)) if own.size == len(own) else own)
+        return inputs, y, weights
+
+    def weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
+        """Return weighted batches and None, or the batches and the `class_weight` for Keras to apply."""
+        # Keras accepts no `class_weight` with generators, nor beside weights, which are multiplied here.
+        if is_mappable(data):
+            return mapped(data, partial(self.weigh_batch, weights)), None
+        spec: Any = data.element_spec if is_tf_dataset(data) else ()
+        if len(spec) == 3 and spec[1].shape.rank == self.label_dimensions:
+            return data.map(partial(_weigh_in_graph, weights)), None
+        return data, dict(enumerate(weights.tolist()))
+
+
+def check_one_weight(sample_weight: Any) -> None:
+    """Check that there are no weights beside `class_weight`."""
+    if sample_weight is not None:
+        raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
+
+
+def _weigh_in_graph(weights: np.ndarray, x: Any, y: Any, given: Any) -> tuple[Any, ...]:
+    import tensorflow as tf
+
+    of_classes = tf.reshape(tf.gather(tf.constant(weights, given.dtype), y), tf.shape(given))
+    return x, y, tf.ensure_shape(given * of_classes, given.shape)
