@@ -298,7 +298,7 @@ def test_bad_arguments(build, words):
 
 
 @pytest.mark.parametrize("shape", [(40, 25, 101), (7, 3), (100_003,)])
-@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.003])
 @pytest.mark.parametrize("dtype, close", [("float32", 1e-4), ("mixed_bfloat16", 2**-8)])
 def test_dropout_drops_its_share_and_keeps_the_mean(shape, rate, dtype, close):
     """Each value alone, whatever is drawn together with it; a new mask each time, the same one from the same seed."""
@@ -315,14 +315,28 @@ def test_dropout_drops_its_share_and_keeps_the_mean(shape, rate, dtype, close):
         bound = 5 * math.sqrt(rate * (1 - rate) / first.size)
         assert abs((first == 0).mean() - rate) < bound
         pairs = {"the next call": (first, second)} | {
-            f"{n} values on": (first[:-n], first[n:]) for n in (1, 2, 3, 4, 8, 101)
+            f"{n} values on": (first[:-n], first[n:]) for n in (1, 2, 3, 4, 8, 101, 4096)
         }
         for which, (one, other) in pairs.items():
             both = ((one == 0) & (other == 0)).mean()
             assert abs(both - rate**2) < 5 * math.sqrt(rate**2 * (1 - rate**2) / one.size), which
-        for lane in range(4):  # That many come from one number.
-            assert abs((first[lane::4] == 0).mean() - rate) < 2 * bound
+        for lane in range(8):  # That many come from one number.
+            assert abs((first[lane::8] == 0).mean() - rate) < 3 * bound
     np.testing.assert_array_equal(numpy(layer(ones)), ones)
+
+
+def test_dropout_draws_all_anew():
+    """Also the limits that values share: which columns have lost any value does not tell what the next call drops."""
+    layer, ones = Dropout(1 / 512), np.ones((400, 4096), "float32")
+    first, second = ((numpy(layer(ones, training=True)) == 0).any(0) for _ in range(2))
+    both = first.mean() * second.mean()
+    assert abs((first & second).mean() - both) < 5 * math.sqrt(both * (1 - both) / 4096)
+
+
+@pytest.mark.parametrize("rate", [0.9999, 255 / 256, 1e-6])
+def test_dropout_at_rates_that_a_byte_cannot_have(rate):
+    dropped = (numpy(Dropout(rate)(np.ones((100_003,), "float32"), training=True)) == 0).mean()
+    assert abs(dropped - rate) < 5 * math.sqrt(rate * (1 - rate) / 100_003)
 
 
 def test_dropout_s_gradient_has_its_mask():

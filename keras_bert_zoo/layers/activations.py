@@ -25,8 +25,15 @@ def _gelu_erf(x: Any) -> Any:
 
 def _gelu_erf_in_training(x: Any) -> Any:
     # Without a gradient TensorFlow fuses its own GELU with the matmul before it.
-    takes_erf = keras.backend.backend() == "tensorflow" and on_cpu(x) and not _spelling.get()
-    return _of_erf(x) if takes_erf else _gelu_erf(x)
+    if keras.backend.backend() != "tensorflow" or not on_cpu(x) or _spelling.get():
+        return _gelu_erf(x)
+    from keras_bert_zoo.layers.tensorflow_gradient import takes_gradients
+
+    if not takes_gradients():
+        return _of_erf(x)
+    from keras_bert_zoo.layers.tensorflow_gelu import gelu
+
+    return gelu(x)
 
 
 def _of_erf(x: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_zoo.layers.parts import plain_part
 from keras_bert_zoo.on_cpu import on_cpu
 
-_DRAWS = 2**16
+_COINS = 4096  # A multiple of what one random number has bytes.
 
 
 @plain_part
@@ -17,25 +17,25 @@ class Dropout(keras.layers.Dropout):
     """Keras' Dropout with cheaper random numbers.
 
     On JAX, and in PyTorch's compiled programs on a GPU, they are a hash of the position, and the rate is exact to
-    2^-32. With TensorFlow and PyTorch on a CPU they are 16 random bits per value. Keras samples 32 or more, and
+    2^-32. With TensorFlow and PyTorch on a CPU they are a random byte per value. Keras samples 32 bits or more, and
     PyTorch on AMD processors one value at a time, which takes a fifth of BERT's step in bfloat16. The rate is then a
     multiple of 2^-16 (6,554 of them for 0.1), and kept values are divided by exactly the share that is kept, rounded
-    to the dtype.
+    to the dtype. 6,554 is 25.6 times 256: of 4,096 limits, drawn anew in each call, six tenths are 26 and the others
+    25, and each value's byte is compared with the limit that it shares with each 4,096th one.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
-        dropped = round(self.rate * _DRAWS)
         if training and self.draws_cheaply:
             backend = keras.backend.backend()
             if backend == "jax":
                 return _in_jax(inputs, self.rate, self.seed_generator.next())
             if backend == "tensorflow" and on_cpu(inputs):
-                return _in_tensorflow(inputs, dropped, self.seed_generator.next())
+                return _in_tensorflow(inputs, self.rate, self.seed_generator.next())
             if backend == "torch":
                 from keras_bert_zoo.layers.torch_product import is_traced
 
                 if on_cpu(inputs) and not is_traced():  # A graph has its own random numbers.
-                    return _in_torch(inputs, dropped)
+                    return _in_torch(inputs, self.rate)
                 if not on_cpu(inputs) and is_traced():
                     return _in_program(inputs, self.rate)
         return super().call(inputs, training=training)
@@ -43,7 +43,8 @@ class Dropout(keras.layers.Dropout):
     @property
     def draws_cheaply(self) -> bool:
         """Whether sampling is not left to Keras: there is something to drop, and no seed or noise shape is given."""
-        return 0 < round(self.rate * _DRAWS) < _DRAWS and self.seed is None and self.noise_shape is None
+        share = _in_bytes(self.rate)
+        return (0, 0) < share <= (255, 0) and self.seed is None and self.noise_shape is None
 
 
 def _in_jax(inputs: Any, rate: float, key: Any) -> Any:
@@ -77,24 +78,37 @@ def drop_out(values: Any, rate: float, places: Any, first: Any, second: Any) -> 
     return jax.numpy.where(draws >= jax.numpy.uint32(round(rate * 2**32)), values * (1 / (1 - rate)), 0)
 
 
-def _in_tensorflow(inputs: Any, dropped: int, seed: Any) -> Any:
+def _in_bytes(rate: float) -> tuple[int, int]:
+    """Return a rate's first two digits to the base 256."""
+    return divmod(round(rate * 2**16), 256)
+
+
+def _factor(first: int, second: int) -> float:
+    return 2**16 / (2**16 - 256 * first - second)
+
+
+def _in_tensorflow(inputs: Any, rate: float, seed: Any) -> Any:
     import tensorflow as tf
 
-    count = tf.size(inputs)
-    words = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.uint32)
-    draws = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.shape(inputs))
-    scaled = inputs * tf.constant(_DRAWS / (_DRAWS - dropped), inputs.dtype)
-    return tf.where(draws >= tf.constant(dropped, tf.uint16), scaled, tf.zeros([], inputs.dtype))
+    count, (first, second) = tf.size(inputs), _in_bytes(rate)
+    words = tf.random.stateless_uniform([1 - (-count // _COINS), _COINS // 4], seed, None, None, tf.uint32)
+    draws = tf.reshape(tf.bitcast(words, tf.uint8), [-1, _COINS])
+    limits = tf.constant(first, tf.uint8) + tf.cast(draws[0] < tf.constant(second, tf.uint8), tf.uint8)
+    kept = tf.reshape(tf.reshape(draws[1:] >= limits, [-1])[:count], tf.shape(inputs))
+    factor = tf.constant(_factor(first, second), inputs.dtype)
+    return inputs * tf.where(kept, factor, tf.zeros([], inputs.dtype))
 
 
-def _in_torch(inputs: Any, dropped: int) -> Any:
+def _in_torch(inputs: Any, rate: float) -> Any:
     import torch
 
-    count = inputs.numel()
-    words = torch.empty(-(-count // 4), dtype=torch.int64, device=inputs.device).random_(-(2**63), None)
-    draws = words.view(torch.int16)[:count].view(inputs.shape)
-    kept = (draws >= dropped - _DRAWS // 2).to(inputs.dtype)
-    return inputs * kept.mul_(_DRAWS / (_DRAWS - dropped))
+    count, (first, second) = inputs.numel(), _in_bytes(rate)
+    shape = 1 - (-count // _COINS), _COINS // 8
+    words = torch.empty(shape, dtype=torch.int64, device=inputs.device).random_(-(2**63), None)
+    draws = words.view(torch.uint8)
+    limits = first + (draws[0] < second).to(torch.uint8)
+    kept = (draws[1:] >= limits).view(-1)[:count].view(inputs.shape).to(inputs.dtype)
+    return inputs * kept.mul_(_factor(first, second))
 
 
 def _in_program(inputs: Any, rate: float) -> Any:
