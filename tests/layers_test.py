@@ -301,7 +301,7 @@ def test_bad_arguments(build, words):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.003])
 @pytest.mark.parametrize("dtype, close", [("float32", 1e-4), ("mixed_bfloat16", 2**-8)])
 def test_dropout_drops_its_share_and_keeps_the_mean(shape, rate, dtype, close):
-    """Each value alone, whatever is drawn together with it; a new mask each time, the same one from the same seed."""
+    """Whatever is drawn together with a value; a new mask each time, the same one from the same seed."""
     keras.utils.set_random_seed(1)
     layer, ones = Dropout(rate, dtype=dtype), np.ones(shape, "float32")
     first, second = (numpy(layer(ones, training=True)).ravel() for _ in range(2))
@@ -331,6 +331,20 @@ def test_dropout_draws_all_anew():
     first, second = ((numpy(layer(ones, training=True)) == 0).any(0) for _ in range(2))
     both = first.mean() * second.mean()
     assert abs((first & second).mean() - both) < 5 * math.sqrt(both * (1 - both) / 4096)
+
+
+def test_dropout_scales_by_the_share_that_it_keeps():
+    """On JAX, whose rate is exact to 2^-32, that is one less the rate; elsewhere the rate is a multiple of 2^-16."""
+    dropped = 0.1 if keras.backend.backend() == "jax" else 6554 / 65536
+    largest = numpy(Dropout(0.1)(np.ones((100,), "float32"), training=True)).max()
+    np.testing.assert_allclose(largest, 1 / (1 - dropped), rtol=1e-6)
+
+
+def test_dropout_draws_limits_apart_from_values():
+    """At 2^-14 one limit of 64 lets a value drop that draws 0 of 256; were its draw the limit's, too, each would."""
+    layer, ones = Dropout(2**-14), np.ones((4096,), "float32")
+    dropped = sum((numpy(layer(ones, training=True)) == 0).sum() for _ in range(100))
+    assert 2 < dropped < 60  # 25 are expected.
 
 
 @pytest.mark.parametrize("rate", [0.9999, 255 / 256, 1e-6])

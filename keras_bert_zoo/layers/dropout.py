@@ -9,7 +9,8 @@ import numpy as np
 from keras_bert_zoo.layers.parts import plain_part
 from keras_bert_zoo.on_cpu import on_cpu
 
-_COINS = 4096  # A multiple of what one random number has bytes.
+_DRAWS = 2**16
+_LIMITS = 4096  # Many, so that few values share one, and a row of them for each call costs little.
 
 
 @plain_part
@@ -21,31 +22,37 @@ class Dropout(keras.layers.Dropout):
     PyTorch on AMD processors one value at a time, which takes a fifth of BERT's step in bfloat16. The rate is then a
     multiple of 2^-16 (6,554 of them for 0.1), and kept values are divided by exactly the share that is kept, rounded
     to the dtype. 6,554 is 25.6 times 256: of 4,096 limits, drawn anew in each call, six tenths are 26 and the others
-    25, and each value's byte is compared with the limit that it shares with each 4,096th one. What is dropped among
-    those is then correlated, by 4e-5 at this rate.
+    25, and each value's byte is compared with the limit that it shares with each 4,096th one. Each value's rate is
+    exact; two that share a limit are dropped together slightly more often than others, with a probability that is
+    higher by at most 2^-18 (4e-6; 0.01 is that of any two at this rate).
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
+        dropped = round(self.rate * _DRAWS)
         if training and self.draws_cheaply:
             backend = keras.backend.backend()
             if backend == "jax":
                 return _in_jax(inputs, self.rate, self.seed_generator.next())
             if backend == "tensorflow" and on_cpu(inputs):
-                return _in_tensorflow(inputs, self.rate, self.seed_generator.next())
+                return _in_tensorflow(inputs, dropped, self.seed_generator.next())
             if backend == "torch":
                 from keras_bert_zoo.layers.torch_product import is_traced
 
                 if on_cpu(inputs) and not is_traced():  # A graph has its own random numbers.
-                    return _in_torch(inputs, self.rate)
+                    return _in_torch(inputs, dropped)
                 if not on_cpu(inputs) and is_traced():
                     return _in_program(inputs, self.rate)
         return super().call(inputs, training=training)
 
     @property
     def draws_cheaply(self) -> bool:
-        """Whether sampling is not left to Keras: there is something to drop, and no seed or noise shape is given."""
-        share = _in_bytes(self.rate)
-        return (0, 0) < share <= (255, 0) and self.seed is None and self.noise_shape is None
+        """Whether sampling is not left to Keras.
+
+        There is something to drop, at a rate of at most 255/256, as a limit has a byte, and no seed or noise shape is
+        given.
+        """
+        dropped = round(self.rate * _DRAWS)
+        return 0 < dropped <= 255 * 256 and self.seed is None and self.noise_shape is None
 
 
 def _in_jax(inputs: Any, rate: float, key: Any) -> Any:
@@ -79,37 +86,28 @@ def drop_out(values: Any, rate: float, places: Any, first: Any, second: Any) -> 
     return jax.numpy.where(draws >= jax.numpy.uint32(round(rate * 2**32)), values * (1 / (1 - rate)), 0)
 
 
-def _in_bytes(rate: float) -> tuple[int, int]:
-    """Return a rate's first two digits to the base 256."""
-    return divmod(round(rate * 2**16), 256)
-
-
-def _factor(first: int, second: int) -> float:
-    return 2**16 / (2**16 - 256 * first - second)
-
-
-def _in_tensorflow(inputs: Any, rate: float, seed: Any) -> Any:
+def _in_tensorflow(inputs: Any, dropped: int, seed: Any) -> Any:
     import tensorflow as tf
 
-    count, (first, second) = tf.size(inputs), _in_bytes(rate)
-    words = tf.random.stateless_uniform([1 - (-count // _COINS), _COINS // 4], seed, None, None, tf.uint32)
-    draws = tf.reshape(tf.bitcast(words, tf.uint8), [-1, _COINS])
+    count, (first, second) = tf.size(inputs), divmod(dropped, 256)
+    words = tf.random.stateless_uniform([1 - (-count // _LIMITS), _LIMITS // 4], seed, None, None, tf.uint32)
+    draws = tf.reshape(tf.bitcast(words, tf.uint8), [-1, _LIMITS])
     limits = tf.constant(first, tf.uint8) + tf.cast(draws[0] < tf.constant(second, tf.uint8), tf.uint8)
     kept = tf.reshape(tf.reshape(draws[1:] >= limits, [-1])[:count], tf.shape(inputs))
-    factor = tf.constant(_factor(first, second), inputs.dtype)
+    factor = tf.constant(_DRAWS / (_DRAWS - dropped), inputs.dtype)
     return inputs * tf.where(kept, factor, tf.zeros([], inputs.dtype))
 
 
-def _in_torch(inputs: Any, rate: float) -> Any:
+def _in_torch(inputs: Any, dropped: int) -> Any:
     import torch
 
-    count, (first, second) = inputs.numel(), _in_bytes(rate)
-    shape = 1 - (-count // _COINS), _COINS // 8
+    count, (first, second) = inputs.numel(), divmod(dropped, 256)
+    shape = 1 - (-count // _LIMITS), _LIMITS // 8
     words = torch.empty(shape, dtype=torch.int64, device=inputs.device).random_(-(2**63), None)
     draws = words.view(torch.uint8)
     limits = first + (draws[0] < second).to(torch.uint8)
     kept = (draws[1:] >= limits).view(-1)[:count].view(inputs.shape).to(inputs.dtype)
-    return inputs * kept.mul_(_factor(first, second))
+    return inputs * kept.mul_(_DRAWS / (_DRAWS - dropped))
 
 
 def _in_program(inputs: Any, rate: float) -> Any:
