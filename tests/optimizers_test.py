@@ -271,6 +271,19 @@ def test_decay_may_be_taken_from_a_weight_between_two_steps():
         np.testing.assert_allclose(numpy(kernel), 2.0 * (1 - 0.05), rtol=1e-6)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="rounds what decay leaves of each weight")
+@pytest.mark.parametrize("rate", [2e-6, 3e-5])
+def test_small_decays_add_up(rate):
+    values = np.random.default_rng(0).normal(0, 0.03, 1000).astype("float32")
+    kernel = keras.Variable(values, name="kernel")
+    optimizer = kbz.AdamW(rate, weight_decay=0.01)
+    for _ in range(500):
+        optimizer.apply([keras.ops.zeros(1000)], [kernel])
+    decays = np.log(numpy(kernel).astype("float64") / values) / np.log1p(-0.01 * rate) / 500
+    np.testing.assert_allclose(decays.mean(), 1, atol=0.07)
+    np.testing.assert_allclose(decays, 1, atol=0.3)
+
+
 def test_no_weight_is_moved_by_an_infinite_gradient_unseen():
     """All are NaN at once, so that the next loss is."""
     variables = [keras.Variable(np.ones(2, "float32"), name="kernel") for _ in range(2)]
