@@ -224,6 +224,19 @@ for axes in (["batch"], ["batch", None, "model"], [None, "model"]):
 print(json.dumps([found, expected.sum()], default=float))
 """
 
+OF_REPLICAS = """
+from keras_bert_zoo.layers import dropout
+found = []
+for on_cpu in (True, False):
+    dropout.on_cpu = lambda inputs: on_cpu
+    with kbz.distribute(strategy):
+        layer, replicas = dropout.Dropout(0.5), tf.distribute.get_strategy()
+        drop = tf.function(lambda: replicas.run(lambda: layer(tf.ones((64, 64)), training=True)))
+        for _ in range(2):
+            found += [values.numpy().ravel().tolist() for values in replicas.experimental_local_results(drop())]
+print(json.dumps(found))
+"""
+
 
 def start(script, devices, *arguments, **variables):
     environment = {
@@ -435,6 +448,14 @@ def test_devices_drop_what_one_drops_of_their_shares():
     found, total = result(start(DROPPED, 4))
     assert found == [[True, False]] * 3
     assert total == pytest.approx(8 * 16 * 32, rel=0.05)  # Half of them, doubled; a deviation is 1.6 %.
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX has no replicas")
+def test_each_replica_drops_values_of_its_own_in_each_step():
+    """On a CPU, and elsewhere: all are uncorrelated."""
+    correlations = np.corrcoef(run(OF_REPLICAS, 2))
+    assert correlations.shape == (8, 8)
+    np.testing.assert_allclose(correlations, np.eye(8), atol=0.08)  # A deviation is 1.6 %.
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX' processes")

@@ -25,6 +25,8 @@ class Dropout(keras.layers.Dropout):
     25, and each value's byte is compared with the limit that it shares with each 4,096th one. Each value's rate is
     exact; two that share a limit are dropped together slightly more often than others, with a probability that is
     higher by at most 2^-18 (4e-6; 0.01 is that of any two at this rate).
+
+    Under a strategy of TensorFlow each replica drops other values. With Keras' layer all drop the same.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
@@ -33,8 +35,9 @@ class Dropout(keras.layers.Dropout):
             backend = keras.backend.backend()
             if backend == "jax":
                 return _in_jax(inputs, self.rate, self.seed_generator.next())
-            if backend == "tensorflow" and on_cpu(inputs):
-                return _in_tensorflow(inputs, dropped, self.seed_generator.next())
+            if backend == "tensorflow":
+                seed = _of_replica(self.seed_generator.next())
+                return _in_tensorflow(inputs, dropped, seed) if on_cpu(inputs) else _stateless(inputs, self.rate, seed)
             if backend == "torch":
                 from keras_bert_zoo.layers.torch_product import is_traced
 
@@ -84,6 +87,23 @@ def drop_out(values: Any, rate: float, places: Any, first: Any, second: Any) -> 
     draws = ((draws ^ (draws >> word(13))) + second) * word(0xC2B2AE35)
     draws ^= draws >> word(16)
     return jax.numpy.where(draws >= jax.numpy.uint32(round(rate * 2**32)), values * (1 / (1 - rate)), 0)
+
+
+def _of_replica(seed: Any) -> Any:
+    """Return a seed that differs among replicas, each of which counts its own copy of the generator's."""
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return seed
+    number = tf.cast(context.replica_id_in_sync_group, seed.dtype)
+    return seed + tf.stack([1_000_003 * number, tf.zeros_like(number)])
+
+
+def _stateless(inputs: Any, rate: float, seed: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.nn.experimental.stateless_dropout(inputs, rate, tf.cast(seed, "int32"))  # As XLA wants it.
 
 
 def _in_tensorflow(inputs: Any, dropped: int, seed: Any) -> Any:
