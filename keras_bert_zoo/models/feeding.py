@@ -145,6 +145,7 @@ class FedModel(
             else:
                 validation = None
             self.lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
+        self._initial_epoch = None  # Else Keras goes on with the epoch that an earlier fit's BackupAndRestore resumed.
         return super().fit(
             data,
             epochs=epochs,
@@ -204,7 +205,8 @@ class FedModel(
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As `keras.Model.test_on_batch`, on ready arrays."""
-        return super().test_on_batch(*self._given_batch(x, y, sample_weight), return_dict=return_dict)
+        with self.states_back():
+            return super().test_on_batch(*self._given_batch(x, y, sample_weight), return_dict=return_dict)
 
     def _given_batch(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
         batch = self.ready_batch((x, y, sample_weight))
@@ -215,7 +217,8 @@ class FedModel(
     def predict_on_batch(self, x: Any) -> Any:
         """As `keras.Model.predict_on_batch`, on ready arrays."""
         self.check_inputs(x)
-        return super().predict_on_batch(x)
+        with self.states_back():
+            return super().predict_on_batch(x)
 
     def predict(
         self,

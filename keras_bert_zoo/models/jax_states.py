@@ -1,17 +1,24 @@
 """What JAX holds outside of a model during a pass comes back where the pass fails."""
 
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 
+_turns: Any = weakref.WeakKeyDictionary()
+_asking = threading.Lock()
+
 
 class KeepsStates:
     """Mixin for a `keras.Model`: on JAX, Keras moves the variables out of the model for a pass (Keras 3.15).
 
     It moves them back after the pass, and after an error in `fit` once a step is complete. An error in the first step,
-    such as Ctrl+C while it compiles, or between two steps of one execution would leave a model without weights.
+    such as Ctrl+C while it compiles, or between two steps of one execution would leave a model without weights. So
+    would another thread's pass. Threads that evaluate and predict with one backbone take turns; while one is in `fit`,
+    no other can use the model.
     """
 
     _jax_state: Any
@@ -64,10 +71,17 @@ class KeepsStates:
         if keras.backend.backend() != "jax":
             yield
             return
-        self.jax_state_sync()  # type: ignore[attr-defined]  # In a callback of `fit`, which holds the weights.
-        try:
-            yield
-        except BaseException:
-            self.jax_state_sync()  # type: ignore[attr-defined]
-            self._jax_state = None
-            raise
+        with _turn_of(getattr(self, "backbone", self)):
+            self.jax_state_sync()  # type: ignore[attr-defined]  # In a callback of `fit`, which holds the weights.
+            try:
+                yield
+            except BaseException:
+                self.jax_state_sync()  # type: ignore[attr-defined]
+                self._jax_state = None
+                raise
+
+
+def _turn_of(owner: Any) -> Any:
+    """Return the lock of those that use a backbone; a callback may take it again."""
+    with _asking:
+        return _turns.setdefault(owner, threading.RLock())
