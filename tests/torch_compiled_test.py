@@ -1,7 +1,9 @@
 """`jit_compile=True` on PyTorch: a step as one program, which computes what it computes without."""
 
+import gc
 import shutil
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -201,6 +203,15 @@ def test_a_run_walks_through_the_layers_once(drawn_only, monkeypatch):
         looks.clear()
         model.fit(inputs_of(8, 9), np.arange(8) % 3, batch_size=2, epochs=2, verbose=0)
         assert len(looks) == layers
+
+
+def test_a_model_may_go_after_its_run(drawn_only):
+    model = classifier(None, True)
+    model.fit(inputs_of(4, 9), np.arange(4) % 3, verbose=0)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def add_factors(model):

@@ -45,7 +45,7 @@ def torch_compiles() -> bool:
 
 # --- What PyTorch's compiled step reads from a model
 
-_read_once: Any = weakref.WeakKeyDictionary()
+_readers: Any = weakref.WeakSet()
 
 
 def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
@@ -56,7 +56,8 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
     """
     if not torch_compiles():
         return read()
-    found = _read_once.setdefault(owner, {})
+    _readers.add(owner)
+    found = owner.__dict__.setdefault("_read_once", {})  # With the owner, to which its lists of layers lead back.
     if name not in found:
         found[name] = read()
     return found[name]
@@ -64,7 +65,8 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
 
 def begin_run() -> None:
     """Forget all `read_once` values, so that changes since the last `fit`, `evaluate` or `predict` take effect."""
-    _read_once.clear()
+    while _readers:
+        _readers.pop().__dict__.pop("_read_once", None)
 
 
 class WalksOnce:

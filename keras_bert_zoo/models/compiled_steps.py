@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.layers.passes import read_once, torch_compiles
+from keras_bert_zoo.layers.passes import begin_run, read_once, torch_compiles
 
 
 class CompilesSteps:
@@ -29,6 +29,7 @@ class CompilesSteps:
             from keras_bert_zoo.layers.torch_compiled import forget_programs
 
             forget_programs(self, self.backbone)
+            begin_run()
 
     # On JAX, steps take the state before the data.
 
