@@ -4,6 +4,7 @@ import csv
 import logging
 import os
 import reprlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -13,6 +14,7 @@ from keras_bert_zoo.files import parse_json
 
 # Nobody fine-tunes on a document of that many bytes in one line.
 _LONGEST_LINE = 16 * 2**20
+_csv_limit = threading.Lock()
 
 Source = str | os.PathLike[str] | Mapping[str, Sequence[Any]] | Any
 """A file's path, or columns in memory: a mapping, or a `datasets.Dataset` of Hugging Face."""
@@ -159,13 +161,14 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
     while True:
         number = reader.line_num + 1
-        usual = csv.field_size_limit(_LONGEST_LINE)  # A global setting, so it is restored.
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {number} must begin a CSV row ({error})") from None
-        finally:
-            csv.field_size_limit(usual)
+        with _csv_limit:
+            usual = csv.field_size_limit(_LONGEST_LINE)  # A global setting, so it is restored.
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                raise ValueError(f"{path}, line {number} must begin a CSV row ({error})") from None
+            finally:
+                csv.field_size_limit(usual)
         if fields is None:
             return
         yield number, fields

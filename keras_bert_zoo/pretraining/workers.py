@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -38,7 +39,8 @@ def in_order(
     waiting: deque[Future[Result]] = deque()
     with _processes(workers, work, light) as executor:
         for piece in chain([first, second], pieces):
-            waiting.append(executor.submit(work_on, piece))
+            with _without_script():
+                waiting.append(executor.submit(work_on, piece))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
         while waiting:
@@ -59,29 +61,42 @@ take(work)
 
 @contextmanager
 def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterator[ProcessPoolExecutor]:
-    """Start processes that import what the work needs, but not the caller's script, nor Keras if light."""
-    parallelism, main = os.environ.get("TOKENIZERS_PARALLELISM"), sys.modules["__main__"]
+    """Yield an executor whose processes import what the work needs, but not Keras if light."""
     packages = {name: list(sys.modules[name].__path__) for name in _PACKAGES if light}
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is one process per core already.
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        start = _START, {"packages": packages, "work": pickle.dumps(work)}
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context, initializer=exec, initargs=start) as executor:
-            try:
-                yield executor
-            except BrokenProcessPool:
-                raise ChildProcessError(
-                    "All worker processes must live to the end; fewer of them need less memory. "
-                    f"Received: one of {workers} that ended early"
-                ) from None
-            finally:
-                executor.shutdown(cancel_futures=True)  # After an error, cancel what has not started.
-    finally:
-        sys.modules["__main__"] = main
-        os.environ.pop("TOKENIZERS_PARALLELISM", None)
-        if parallelism is not None:
-            os.environ["TOKENIZERS_PARALLELISM"] = parallelism
+    start = _START, {"packages": packages, "work": pickle.dumps(work)}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=exec, initargs=start) as executor:
+        try:
+            yield executor
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "All worker processes must live to the end; fewer of them need less memory. "
+                f"Received: one of {workers} that ended early"
+            ) from None
+        finally:
+            executor.shutdown(cancel_futures=True)  # After an error, cancel what has not started.
+
+
+_starting = threading.Lock()
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Context for handing a piece over, which may start a process: it must not import the caller's script.
+
+    The settings are the whole process', so they last no longer, and other threads that start processes here wait.
+    """
+    with _starting:
+        parallelism, main = os.environ.get("TOKENIZERS_PARALLELISM"), sys.modules["__main__"]
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is one process per core already.
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+            os.environ.pop("TOKENIZERS_PARALLELISM", None)
+            if parallelism is not None:
+                os.environ["TOKENIZERS_PARALLELISM"] = parallelism
 
 
 _work: Callable[[Any], Any]
