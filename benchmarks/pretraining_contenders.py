@@ -221,13 +221,10 @@ def _command(work: Work, python: str) -> tuple[list[str], dict[str, str]]:
     return [python, __file__, json.dumps(dataclasses.asdict(work))], variables
 
 
-def measure(work: Work, python: str, limit: float | None) -> dict[str, Any]:
-    """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory or time, say."""
-    command, variables = _command(work, python)
-    try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
-        return {"error": f"nothing within {limit:.0f} s"}
+def measure(work: Work) -> dict[str, Any]:
+    """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory, say."""
+    command, variables = _command(work, sys.executable)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -239,18 +236,16 @@ def start(name: str, work: Work, python: str) -> Worker:
     return Worker(name, [*command, "--turns"], variables)
 
 
-def once(
-    results: Path, work: Work, python: str = sys.executable, limit: float | None = None, **keys: Any
-) -> dict[str, Any]:
-    """The result of `work` in a file of JSON lines, measured within `limit` seconds and added where it is not there.
+def once(results: Path, work: Work, **keys: Any) -> dict[str, Any]:
+    """The result of `work` in a file of JSON lines, measured and added where it is not there.
 
     Another machine's or card's result is another, and so is one of other versions or other code.
     """
-    wanted = {**keys, **dataclasses.asdict(work), **identity(python)}
+    wanted = {**keys, **dataclasses.asdict(work), **identity()}
     found = _found(results, wanted)
     if found is not None:
         return found
-    row = {**wanted, **now(python), **measure(work, python, limit)}
+    row = {**wanted, **now(), **measure(work)}
     _add(results, row)
     said = row.get("error") or f"{min(row['seconds']) / work.steps:.3f} s an update"
     print(" ".join(map(str, keys.values())), work.contender, work.backend, said, file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ def test_a_row_of_another_machine_or_code_is_not_taken_as_measured(script, monke
     contenders, machine = script("pretraining_contenders"), script("machine")
     measured = []
 
-    def measure(work, python, limit):
+    def measure(work):
         measured.append(work)
         return {"seconds": [1.0], "device_name": ""}
 

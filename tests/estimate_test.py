@@ -11,9 +11,8 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.presets import load_preset
-from keras_bert_zoo.pretraining import estimate
+from keras_bert_zoo.pretraining import cost, estimate
 from keras_bert_zoo.pretraining.estimate import table as estimate_table
-from keras_bert_zoo.training import cost
 from keras_bert_zoo.training.devices import DEVICES, Device
 from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import TINY

@@ -13,6 +13,14 @@ from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arr
 
 BACKBONE_PREFIX = "bert."
 
+
+def _linear(ours: str, theirs: str) -> list[Template]:
+    return [
+        Template(f"{ours}/kernel", (f"{theirs}.weight",), transposed=True),
+        Template(f"{ours}/bias", (f"{theirs}.bias",)),
+    ]
+
+
 BACKBONE = [
     Template("embeddings/token_embedding/embeddings", ("embeddings.word_embeddings.weight",)),
     Template("embeddings/segment_embedding/embeddings", ("embeddings.token_type_embeddings.weight",)),
@@ -27,19 +35,9 @@ BACKBONE = [
         )
         for ours, theirs in (("kernel", "weight"), ("bias", "bias"))
     ),
-    *(
-        Template(
-            f"encoder_layer_{{i}}/{ours}/{our_kind}",
-            (f"encoder.layer.{{i}}.{theirs}.{their_kind}",),
-            transposed=our_kind == "kernel",
-        )
-        for ours, theirs in (
-            ("attention/output", "attention.output.dense"),
-            ("intermediate", "intermediate.dense"),
-            ("output", "output.dense"),
-        )
-        for our_kind, their_kind in (("kernel", "weight"), ("bias", "bias"))
-    ),
+    *_linear("encoder_layer_{i}/attention/output", "encoder.layer.{i}.attention.output.dense"),
+    *_linear("encoder_layer_{i}/intermediate", "encoder.layer.{i}.intermediate.dense"),
+    *_linear("encoder_layer_{i}/output", "encoder.layer.{i}.output.dense"),
     *(
         Template(f"encoder_layer_{{i}}/{ours}/{our_kind}", (f"encoder.layer.{{i}}.{theirs}.{their_kind}",))
         for ours, theirs in (
@@ -48,45 +46,24 @@ BACKBONE = [
         )
         for our_kind, their_kind in (("gamma", "weight"), ("beta", "bias"))
     ),
-    Template("pooler/kernel", ("pooler.dense.weight",), transposed=True),
-    Template("pooler/bias", ("pooler.dense.bias",)),
-]
-_CLASSIFIER = [
-    Template("classifier/kernel", ("classifier.weight",), transposed=True),
-    Template("classifier/bias", ("classifier.bias",)),
-]
-_REGRESSOR = [
-    Template("regressor/kernel", ("classifier.weight",), transposed=True),
-    Template("regressor/bias", ("classifier.bias",)),
-]
-_MULTIPLE_CHOICE = [
-    Template("scorer/kernel", ("classifier.weight",), transposed=True),
-    Template("scorer/bias", ("classifier.bias",)),
-]
-_SPANS = [
-    Template("spans/kernel", ("qa_outputs.weight",), transposed=True),
-    Template("spans/bias", ("qa_outputs.bias",)),
+    *_linear("pooler", "pooler.dense"),
 ]
 _MASKED_LM = [
-    Template("mlm_head/dense/kernel", ("cls.predictions.transform.dense.weight",), transposed=True),
-    Template("mlm_head/dense/bias", ("cls.predictions.transform.dense.bias",)),
+    *_linear("mlm_head/dense", "cls.predictions.transform.dense"),
     Template("mlm_head/layer_norm/gamma", ("cls.predictions.transform.LayerNorm.weight",)),
     Template("mlm_head/layer_norm/beta", ("cls.predictions.transform.LayerNorm.bias",)),
     Template("mlm_bias/bias", ("cls.predictions.bias",)),
 ]
-_NEXT_SENTENCE = [
-    Template("nsp/kernel", ("cls.seq_relationship.weight",), transposed=True),
-    Template("nsp/bias", ("cls.seq_relationship.bias",)),
-]
+_NEXT_SENTENCE = _linear("nsp", "cls.seq_relationship")
 # Each of our classes with the tensors of its head; several have the same names as those of text classifiers.
 HEADS: dict[str, list[Template]] = {
     "BertBackbone": [],
     "BertTextEmbedder": [],
-    "BertTextClassifier": _CLASSIFIER,
-    "BertTextRegressor": _REGRESSOR,
-    "BertTokenClassifier": _CLASSIFIER,
-    "BertMultipleChoice": _MULTIPLE_CHOICE,
-    "BertQuestionAnswerer": _SPANS,
+    "BertTextClassifier": _linear("classifier", "classifier"),
+    "BertTextRegressor": _linear("regressor", "classifier"),
+    "BertTokenClassifier": _linear("classifier", "classifier"),
+    "BertMultipleChoice": _linear("scorer", "classifier"),
+    "BertQuestionAnswerer": _linear("spans", "qa_outputs"),
     "BertMaskedLM": _MASKED_LM,
     "BertNextSentencePredictor": _NEXT_SENTENCE,
     "BertPretrainer": _MASKED_LM + _NEXT_SENTENCE,

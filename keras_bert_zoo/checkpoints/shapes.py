@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays
-from keras_bert_zoo.checkpoints.tensors import MOST_LAYERS
 from keras_bert_zoo.files import listed
 
+# More than any BERT has; a file that names more would keep Keras busy for hours.
+_MOST_LAYERS = 1000
 # Sixty times BERT-large.
 _MOST_PARAMETERS = 20_000_000_000
 # The widest public label sets, those of extreme classification, have some 670,000 (Amazon-670K).
@@ -58,9 +59,9 @@ def check_shapes(checkpoint: Checkpoint) -> None:
         ValueError: A weight of the backbone is missing, a weight has another shape, or the model is too large.
     """
     backbone, classes = checkpoint.backbone, checkpoint.head.get("num_classes", 0)
-    if backbone["num_layers"] > MOST_LAYERS:
+    if backbone["num_layers"] > _MOST_LAYERS:
         raise ValueError(
-            f"`num_layers` must be at most {MOST_LAYERS}. Received: num_layers={backbone['num_layers']:.0e}"
+            f"`num_layers` must be at most {_MOST_LAYERS}. Received: num_layers={backbone['num_layers']:.0e}"
         )
     if classes > _MOST_CLASSES:
         raise ValueError(f"The preset must have at most {_MOST_CLASSES} classes. Received: {classes:.0e}")

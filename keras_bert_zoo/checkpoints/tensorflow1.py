@@ -29,17 +29,18 @@ from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 
+
+def _linear(ours: str, theirs: str) -> list[Template]:
+    return [
+        Template(f"{ours}/kernel", (f"{theirs}output_weights",), transposed=True),
+        Template(f"{ours}/bias", (f"{theirs}output_bias",)),
+    ]
+
+
 # The head of run_classifier.py, which sets its dropout in code, not in the config.
-_CLASSIFIER = [
-    Template("classifier/kernel", ("output_weights",), transposed=True),
-    Template("classifier/bias", ("output_bias",)),
-]
+_CLASSIFIER = _linear("classifier", "")
 _HEAD_DROPOUT = 0.1
-# The head of run_squad.py.
-_SPANS = [
-    Template("spans/kernel", ("cls/squad/output_weights",), transposed=True),
-    Template("spans/bias", ("cls/squad/output_bias",)),
-]
+_SPANS = _linear("spans", "cls/squad/")  # The head of run_squad.py.
 # The heads of run_pretraining.py, which every released checkpoint has.
 _MASKED_LM = [
     *(
@@ -53,10 +54,7 @@ _MASKED_LM = [
     ),
     Template("mlm_bias/bias", ("cls/predictions/output_bias",)),
 ]
-_NEXT_SENTENCE = [
-    Template("nsp/kernel", ("cls/seq_relationship/output_weights",), transposed=True),
-    Template("nsp/bias", ("cls/seq_relationship/output_bias",)),
-]
+_NEXT_SENTENCE = _linear("nsp", "cls/seq_relationship/")
 # Each of our classes with a head of its scripts; a checkpoint is of the first class whose weights it has.
 _HEADS = {
     "BertTextClassifier": _CLASSIFIER,

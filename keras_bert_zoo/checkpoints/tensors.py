@@ -13,9 +13,6 @@ from keras_bert_zoo.checkpoints.checkpoint import LazyArrays, Tensor
 # By name: to NumPy, half-precision tensors of ml_dtypes are of the kind "V".
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-# More than any BERT has; a file that names more would keep Keras busy for hours.
-MOST_LAYERS = 1000
-
 
 class Template(NamedTuple):
     """The tensors of another format that correspond to an array of ours.

@@ -171,7 +171,6 @@ def _tune(options: argparse.Namespace) -> None:
         if values is not None:
             choices[name] = values if len(values) > 1 else values[0]
         setattr(options, name, values[0] if values and name == "preset" else None)
-    options.config = None
     searching = {name: getattr(options, name) for name in ("grid", "search", "trials", "restarts")}
     end = FINISHED if (Path(options.out) / "results.json").is_file() else ""
     results = tune(Run(**_config(options)), options.out, verbose=1, **searching, **choices)
@@ -196,7 +195,6 @@ def _add_evaluate(commands: Any) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    options.config = None
     if options.finished is not None:
         options.config = str(Path(options.finished) / "run.json")
         if not Path(options.config).is_file():
@@ -230,7 +228,6 @@ def _add_predict(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    options.config = None
     predict(_run(options), options.out, options.input, verbose=1)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.checks import check_flag, check_positive, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.dense import Dense
@@ -64,7 +64,6 @@ class EncoderLayer(RecomputedLayer):
         check_positive_int(intermediate_dim=intermediate_dim)
         check_rate(dropout=dropout, attention_dropout=attention_dropout)
         check_positive(layer_norm_epsilon=layer_norm_epsilon)
-        check_flag(causal=causal)
         get_activation(activation)
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads

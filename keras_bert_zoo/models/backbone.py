@@ -7,16 +7,8 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.checks import (
-    check_flag,
-    check_heads,
-    check_positive,
-    check_positive_int,
-    check_rate,
-    refuse_unknown,
-)
+from keras_bert_zoo.checks import check_flag, check_positive_int, refuse_unknown
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
-from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.initializer import weights_are_loaded
 from keras_bert_zoo.layers.passes import WalksOnce, torch_compiles
@@ -107,20 +99,8 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
         **kwargs: Any,
     ) -> None:
         refuse_unknown(type(self).__name__, kwargs, known=("trainable",))
-        check_positive_int(
-            vocabulary_size=vocabulary_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            intermediate_dim=intermediate_dim,
-            max_sequence_length=max_sequence_length,
-            num_segments=num_segments,
-        )
-        check_rate(dropout=dropout, attention_dropout=attention_dropout)
-        check_positive(layer_norm_epsilon=layer_norm_epsilon, initializer_range=initializer_range)
-        check_heads(hidden_dim, num_heads)
-        check_flag(pooler=pooler, causal=causal)
-        get_activation(activation)
+        check_positive_int(num_layers=num_layers)
+        check_flag(pooler=pooler)  # The layers check the rest, under the same names.
 
         # --- Layers
         embeddings = BertEmbeddings(

@@ -57,4 +57,4 @@ class BertPreprocessor:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "BertPreprocessor":
-        return cls(keras.saving.deserialize_keras_object(config["tokenizer"]), config["sequence_length"])
+        return cls(**{**config, "tokenizer": keras.saving.deserialize_keras_object(config["tokenizer"])})

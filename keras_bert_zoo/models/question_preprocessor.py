@@ -55,7 +55,3 @@ class BertQuestionPreprocessor(BertPreprocessor):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "stride": self.stride, "question_length": self.question_length}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BertQuestionPreprocessor":
-        return cls(**{**config, "tokenizer": keras.saving.deserialize_keras_object(config["tokenizer"])})

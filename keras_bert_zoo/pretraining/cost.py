@@ -1,4 +1,4 @@
-"""What a pre-training step takes on a device: memory, network traffic, seconds. Its FLOPs are in `training/speed.py`."""
+"""What a pre-training step takes on a device: memory, traffic, seconds. Its FLOPs are in `training/speed.py`."""
 
 import math
 from dataclasses import dataclass

@@ -7,8 +7,8 @@ from typing import Any
 
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.pretraining.cost import PARTS, StepCost, parameters, step_cost
 from keras_bert_zoo.text.texts import is_list
-from keras_bert_zoo.training.cost import PARTS, StepCost, parameters, step_cost
 from keras_bert_zoo.training.devices import DEVICES
 
 Phase = tuple[int, int, int, int]
