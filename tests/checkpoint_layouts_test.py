@@ -11,7 +11,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from tests import layouts
-from tests.helpers import TEXTS, WORDS, numpy, random_inputs
+from tests.helpers import TEXTS, WORDS, numpy, random_inputs, short_error
 
 transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
 
@@ -238,12 +238,8 @@ def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, va
         part = part[key]
     part[place[-1]] = value
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
-    with pytest.raises(ValueError) as error:
+    with short_error(words, "tokenizer.json"):
         kbz.BertBackbone.from_preset(tmp_path)
-    assert words in str(error.value)
-    assert "tokenizer.json" in str(error.value)
-    assert len(str(error.value)) < 400
-    assert "\n" not in str(error.value)
 
 
 def test_tokens_that_were_added_are_refused_by_name(theirs, tmp_path):

@@ -43,6 +43,17 @@ def left_to_torch():
 
 
 @contextmanager
+def short_error(*words):
+    """Expect a `ValueError` of one short line with all of these words."""
+    with pytest.raises(ValueError) as error:
+        yield
+    message = str(error.value)
+    assert all(word in message for word in words), message
+    assert len(message) < 600
+    assert "\n" not in message
+
+
+@contextmanager
 def broken_off(after=0):
     """Interrupt the run within, as by Ctrl+C, once its state of this epoch is saved."""
     save = SaveState.on_epoch_end

@@ -17,7 +17,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.checkpoints import bundle, bundle_writer, hdf5, pytorch, tensorflow1
 from tests import layouts
-from tests.helpers import WORDS, left_to_torch, numpy, random_inputs, randomise
+from tests.helpers import WORDS, left_to_torch, numpy, random_inputs, randomise, short_error
 
 if left_to_torch():
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
@@ -61,11 +61,8 @@ def classifier_preset(classifier, tmp_path):
 
 
 def refused(words, preset, kind=kbz.BertBackbone, **options):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         kind.from_preset(preset, **options)
-    assert words in str(error.value)
-    assert len(str(error.value)) < 600
-    assert "\n" not in str(error.value)
 
 
 def edit(path, **fields):

@@ -8,7 +8,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.presets import presets
-from tests.helpers import TEXTS, TINY, left_to_torch, numpy, random_inputs, randomise
+from tests.helpers import TEXTS, TINY, left_to_torch, numpy, random_inputs, randomise, short_error
 from tests.hub_server import Hub, files_of
 
 if left_to_torch():
@@ -57,12 +57,8 @@ def check(preset, backbone):
 
 
 def refused(words, preset="hf://org/bert", **options):
-    with pytest.raises(ValueError) as error:
+    with short_error(*words):
         kbz.BertBackbone.from_preset(preset, **options)
-    for word in words:
-        assert word in str(error.value)
-    assert len(str(error.value)) < 500
-    assert "\n" not in str(error.value)
 
 
 def be_quick(monkeypatch):
@@ -129,7 +125,7 @@ def test_redirects(hub, backbone):
     assert any(path.startswith("/cdn/") for _, path, _ in hub.requests)
 
 
-def test_revisions(hub, backbone, backbone_folder, tmp_path):
+def test_revisions(hub, backbone, tmp_path):
     other = randomise(kbz.BertBackbone(**TINY), seed=1)
     other.save_to_preset(tmp_path / "other")
     hub.repositories["org/bert"]["v1.0"] = tmp_path / "other"
@@ -176,8 +172,7 @@ def test_a_download_is_resumed(hub, backbone, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["gone", "offline"])
-def test_offline_with_a_warm_cache(backbone, backbone_folder, how, tmp_path, monkeypatch, request):
-    hub = request.getfixturevalue("hub")
+def test_offline_with_a_warm_cache(hub, backbone, how, tmp_path, monkeypatch):
     check("hf://org/bert", backbone)
     hub.requests.clear()
     if how == "gone":
@@ -190,7 +185,7 @@ def test_offline_with_a_warm_cache(backbone, backbone_folder, how, tmp_path, mon
     refused(["hf://org/other could not be reached", str(tmp_path / "cache"), "load_weights=False"], "hf://org/other")
 
 
-def test_offline_with_a_cache_that_lacks_the_weights(hub, backbone, tmp_path, monkeypatch):
+def test_offline_with_a_cache_that_lacks_the_weights(hub, tmp_path, monkeypatch):
     kbz.BertBackbone.from_preset("hf://org/bert", load_weights=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     huggingface_hub.close_session()
@@ -225,12 +220,8 @@ def held(hub, repository="org/new"):
 
 
 def not_uploaded(words, *arguments, **options):
-    with pytest.raises(ValueError) as error:
+    with short_error(*words):
         kbz.upload_preset(*arguments, **options)
-    for word in words:
-        assert word in str(error.value)
-    assert len(str(error.value)) < 500
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -256,7 +247,7 @@ def test_an_upload_comes_back(hub, token, classifier, private, tmp_path, capsys)
     np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), classifier.predict(TEXTS, verbose=0))
 
 
-def test_an_upload_replaces_a_preset_and_leaves_the_rest(hub, token, backbone, classifier, backbone_folder, tmp_path):
+def test_an_upload_replaces_a_preset_and_leaves_the_rest(hub, token, backbone, classifier, tmp_path):
     randomise(classifier).save_to_preset(tmp_path / "preset")
     kbz.upload_preset("hf://org/bert", tmp_path / "preset")
     now = held(hub, "org/bert")

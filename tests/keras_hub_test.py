@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, WORDS, numpy, random_inputs, randomise
+from tests.helpers import TEXTS, WORDS, numpy, random_inputs, randomise, short_error
 
 if keras.backend.backend() != "torch":
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
@@ -154,10 +154,8 @@ def test_files_that_lie(classifier, tmp_path):
     import h5py
 
     def refused(words):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             kbz.BertTextClassifier.from_preset(tmp_path / "preset")
-        assert words in str(error.value)
-        assert len(str(error.value)) < 400
 
     shutil.copytree(classifier[1], tmp_path / "preset")
     weights = tmp_path / "preset" / "model.weights.h5"

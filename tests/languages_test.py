@@ -35,7 +35,7 @@ def test_words_count_as_often_as_their_language_is_taken(times, learned):
     assert kbz.learn_vocabulary(texts, 11) == [*SPECIAL, "##b", "##d", "a", "c", "x", learned]
 
 
-def test_one_language_is_none(tokenizer):
+def test_one_language_is_none():
     texts = ["it is a film", "a fine film"]
     assert kbz.learn_vocabulary({"en": texts}, 40) == kbz.learn_vocabulary(texts, 40)
 

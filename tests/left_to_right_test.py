@@ -229,7 +229,7 @@ def test_classifier_over_a_causal_backbone(pooling, tmp_path, tokenizer):
         classifier.save_to_preset(tmp_path / "preset")
 
 
-def test_bad_poolings(backbone, tmp_path, tokenizer):
+def test_bad_poolings():
     for pooling, options, words in (
         ("mean", {}, "`pooling` must be one of ('first', 'last', 'bilstm'). Received: pooling='mean'"),
         ("first", {"causal": True}, '`pooling` must be "last" or "bilstm" over a causal backbone'),

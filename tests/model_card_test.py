@@ -37,7 +37,7 @@ def models(tokenizer):
     }
 
 
-def test_a_card_says_what_it_is_and_its_code_runs(tokenizer, tmp_path, monkeypatch):
+def test_a_card_says_what_it_is_and_its_code_runs(tokenizer, tmp_path):
     pytest.importorskip("torch")  # transformers' models need it.
     transformers = pytest.importorskip("transformers")
     for number, (task, model) in enumerate(models(tokenizer).items()):

@@ -14,6 +14,7 @@ from tests.helpers import (
     numpy,
     random_inputs,
     randomise,
+    short_error,
     slow_on,
 )
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
@@ -222,10 +223,8 @@ def test_bad_data(chooser):
     before = chooser.predict(X, verbose=0)
     for arguments, words in BAD:
         for run in (chooser.fit, chooser.evaluate):
-            with pytest.raises(ValueError) as error:
+            with short_error(words):
                 run(*arguments, verbose=0)
-            assert words in str(error.value)
-            assert len(str(error.value)) < 300
     np.testing.assert_array_equal(chooser.predict(X, verbose=0), before)
 
 

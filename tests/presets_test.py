@@ -13,7 +13,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.presets import presets
 from keras_bert_zoo.pretraining import run
-from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, short_error, slow_on
 
 PARAMETERS = {
     "bert_tiny": 4_385_920,
@@ -323,7 +323,7 @@ def test_saving_spares_other_peoples_directories(backbone, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_bad_presets(backbone, tmp_path, monkeypatch):
+def test_bad_presets(backbone, tmp_path):
     def refused(words, preset, **options):
         with pytest.raises(ValueError) as error:
             kbz.BertBackbone.from_preset(preset, **options)
@@ -412,10 +412,8 @@ def test_fields_of_the_wrong_kind_are_refused_by_name(classifier, file, field, v
     classifier.save_to_preset(tmp_path / "preset")
     path = tmp_path / "preset" / file
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
-    with pytest.raises(ValueError) as error:
+    with short_error(field):
         kbz.BertTextClassifier.from_preset(tmp_path / "preset")
-    assert field in str(error.value)
-    assert len(str(error.value)) < 400
 
 
 def test_what_a_config_may_say(classifier, tmp_path):

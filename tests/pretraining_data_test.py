@@ -27,7 +27,7 @@ from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
 from keras_bert_zoo.pretraining.shards import open_shard
 from keras_bert_zoo.text.masking import Masking, mask_tokens
 from tests.corpora import novels, vocabulary
-from tests.helpers import SHALLOW, WORDS, left_to_torch
+from tests.helpers import SHALLOW, WORDS, left_to_torch, short_error
 
 if left_to_torch():
     pytest.skip("data sets know no backend: once is enough", allow_module_level=True)
@@ -386,10 +386,8 @@ def test_bad_masking():
         ({"rate": 1.5}, "`rate` must be in (0, 1)"),
         ({"mask": 0.9, "random": 0.2}, "`mask` and `random` must be shares"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             Masking(**arguments)
-        assert words in str(error.value)
-        assert len(str(error.value)) < 150
 
 
 # --- Data sets
@@ -485,7 +483,11 @@ def test_processes_do_without_keras(monkeypatch):
     pieces = [f"__import__('keras_bert_zoo.pretraining.prepare') and {heavy}", "__import__('os').getpid()", "3"]
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # As a user set it.
     before, main = dict(os.environ), sys.modules["__main__"]
-    found, number, three = on_cores.in_order(iter(pieces), eval, 2)
+    results = on_cores.in_order(iter(pieces), eval, 2)
+    found = next(results)
+    assert dict(os.environ) == before  # While they work, too.
+    assert sys.modules["__main__"] is main
+    number, three = results
     assert found == ["numpy"]
     assert number != os.getpid()
     assert three == 3
@@ -605,11 +607,8 @@ def test_broken_data_sets(tmp_path, corpus, tokenizer):
     ends = np.load(data / "ends.npy")
 
     def refused(words, **options):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             PretrainingBatches(data, **options)
-        assert words in str(error.value)
-        assert len(str(error.value)) < 400
-        assert "\n" not in str(error.value)
 
     refused("`masking` must be None for a data set of fixed masks", masking=Masking(3))
     refused("`batch_size` must be at most the number of examples", batch_size=10**6)

@@ -9,7 +9,18 @@ import pytest
 
 import keras_bert_zoo as kbz
 from tests import layouts
-from tests.helpers import TINY, WORDS, check_saving, crossentropy, gradients, numpy, random_inputs, randomise, slow_on
+from tests.helpers import (
+    TINY,
+    WORDS,
+    check_saving,
+    crossentropy,
+    gradients,
+    numpy,
+    random_inputs,
+    randomise,
+    short_error,
+    slow_on,
+)
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 QUESTIONS = ["was the cast good", "was it long ?", "is it slow", "was the plot good"]
@@ -223,10 +234,8 @@ def test_bad_data_leaves_the_model_usable(answerer):
     before = [numpy(weight) for weight in answerer.weights]
     for (x, y), words in BAD_FIT:
         for call in (answerer.fit, answerer.evaluate):
-            with pytest.raises(ValueError) as error:
+            with short_error(words):
                 call(x, y, verbose=0)
-            assert words in str(error.value)
-            assert len(str(error.value)) < 300
     for call, words in [
         (lambda: answerer.answer("is it", CONTEXTS), "must both be strings, or both be lists. Received: str and list"),
         (lambda: answerer.answer(["is it"], None), "or both be lists. Received: list and NoneType"),

@@ -20,7 +20,7 @@ from keras_bert_zoo.pretraining import (
 )
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.pretraining.record_files import RecordFiles
-from tests.helpers import SHALLOW, WORDS, broken_off, numpy, randomise, slow_on
+from tests.helpers import SHALLOW, WORDS, broken_off, numpy, randomise, short_error, slow_on
 from tests.pretraining_run_test import TEXT
 
 tf = pytest.importorskip("tensorflow")
@@ -240,7 +240,7 @@ def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
         pretrain(run, tmp_path / "stopped", verbose=0)
 
 
-def test_what_is_not_looked_at_first_stops_training(many, data, tmp_path):
+def test_what_is_not_looked_at_first_stops_training(many, data):
     """A segment, a position and targets behind the first examples."""
     batch = next(read_records(many[0], 8).as_numpy_iterator())
     model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW))
@@ -387,10 +387,8 @@ def test_records_that_differ_and_values_that_no_example_has(data, tmp_path, toke
         (1, lambda features: features["input_ids"].int64_list.value.__setitem__(0, 7), "with [CLS], 2 in `vocab`. Rec"),
     ):
         write_changed(good, path, number, change)
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             RecordBatches(str(path), tokenizer, 8)
-        assert words in str(error.value)
-        assert "\n" not in str(error.value)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in (next(tf.data.TFRecordDataset(str(good)).as_numpy_iterator()), b"\xff" * 30):
             writer.write(record)

@@ -18,6 +18,7 @@ from tests.helpers import (
     numpy,
     random_inputs,
     randomise,
+    short_error,
     slow_on,
     streams,
 )
@@ -411,10 +412,8 @@ def test_bad_data_leaves_the_model_usable(classifier):
             runs.append(lambda x, y, verbose: classifier.predict(x, verbose=verbose))
         for run in runs:
             unnamed = run == classifier.evaluate and "different names" in words
-            with pytest.raises(ValueError) as error:
+            with short_error("as the classes have no names" if unnamed else words):
                 run(*arguments, verbose=0)
-            assert ("as the classes have no names" if unnamed else words) in str(error.value)
-            assert len(str(error.value)) < 300
     for weight, value in zip(classifier.weights, before, strict=True):
         np.testing.assert_array_equal(numpy(weight), value)
     assert classifier.class_names is None
@@ -1028,7 +1027,9 @@ def test_a_killed_fit_goes_on_with_keras_backup(classifier, tmp_path):
         backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
         model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=classifier.preprocessor)
         model.fit(TEXTS, LABELS, 2, epochs=4, verbose=0, callbacks=list(callbacks))
-        return [numpy(weight) for weight in model.weights]
+        weights = [numpy(weight) for weight in model.weights]
+        assert model.fit(TEXTS, LABELS, epochs=1, verbose=0).epoch == [0]  # Not from where that one went on.
+        return weights
 
     def backup():
         return keras.callbacks.BackupAndRestore(tmp_path / "backup")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, check_saving, numpy, random_inputs, randomise
+from tests.helpers import TEXTS, TINY, check_saving, numpy, random_inputs, randomise, short_error
 
 SENTENCES = [
     "This is an example sentence",
@@ -234,11 +234,8 @@ def test_texts_are_lower_cased_where_the_directory_says_so(directory):
 )  # fmt: skip
 def test_directories_that_would_give_other_vectors_are_refused(directory, files, words):
     write(directory, files)
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         kbz.BertTextEmbedder.from_preset(directory)
-    assert words in str(error.value)
-    assert len(str(error.value)) < 300
-    assert "\n" not in str(error.value)
 
 
 def test_bad_arguments(tokenizer):

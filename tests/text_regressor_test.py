@@ -109,7 +109,7 @@ def test_fit_learns(tokenizer):
     assert losses[-1] < 2 < np.var(SCORES) < losses[0]  # Guessing their mean costs the variance.
 
 
-def test_saving(backbone, tokenizer, tmp_path):
+def test_saving(tokenizer, tmp_path):
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     inputs = random_inputs(3)
     loaded = check_saving(

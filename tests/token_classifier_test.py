@@ -21,6 +21,7 @@ from tests.helpers import (
     numpy,
     random_inputs,
     randomise,
+    short_error,
     slow_on,
     streams,
 )
@@ -461,10 +462,8 @@ def test_bad_data_leaves_the_model_usable(tagger):
     before = [numpy(weight) for weight in tagger.weights]
     for arguments, words in BAD:
         for run in (tagger.fit, tagger.evaluate):
-            with pytest.raises(ValueError) as error:
+            with short_error(words):
                 run(*arguments, verbose=0)
-            assert words in str(error.value)
-            assert len(str(error.value)) < 300
     with pytest.raises(ValueError, match=r"`sample_weight` must have the shape \(5,\)"):
         tagger.fit(SENTENCES, TAGS, sample_weight=[1.0], verbose=0)
     for weight, value in zip(tagger.weights, before, strict=True):

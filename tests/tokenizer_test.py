@@ -7,17 +7,8 @@ import keras
 import pytest
 
 import keras_bert_zoo as kbz
+from tests.corpora import GLUE, glue_texts
 from tests.helpers import WORDS, ids_of, left_to_torch
-
-
-def glue_texts(data):
-    """Every sentence of the shared GLUE files."""
-    columns = {"SST-2": [0], "CoLA": [3], "MRPC": [3, 4], "STS-B": [7, 8], "RTE": [1, 2]}
-    for task, numbers in columns.items():
-        for part in ("train", "dev"):
-            for line in (data / "glue" / task / f"{part}.tsv").read_text("utf-8").splitlines():
-                fields = line.split("\t")
-                yield from (fields[number] for number in numbers)
 
 
 def test_pieces_offsets_and_segments(tokenizer):
@@ -149,7 +140,7 @@ def test_equal_to_transformers_on_glue(data, vocabulary, lowercase):
     ours = kbz.BertTokenizer(path, lowercase=lowercase)
     tokens = {token: i for i, token in enumerate(ours.vocabulary)}
     theirs = transformers.BertTokenizer(vocab=tokens, do_lower_case=lowercase)
-    texts = list(glue_texts(data))
+    texts = [text for task in GLUE for text in glue_texts(data, task)]
     assert len(texts) > 100_000
     assert ids_of(ours, texts) == theirs(texts, add_special_tokens=False)["input_ids"]
     for first, second in zip(texts[:2000], texts[2000:4000], strict=True):
