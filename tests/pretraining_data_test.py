@@ -21,6 +21,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.pretraining import examples as ex
 from keras_bert_zoo.pretraining import workers as on_cores
+from keras_bert_zoo.pretraining.batches import _RowsOf
 from keras_bert_zoo.pretraining.corpus import Block, CorpusReport, Document, read_blocks, read_documents
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples, maskable
 from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
@@ -701,6 +702,74 @@ def test_epochs_go_on_where_the_last_one_ended(tmp_path, corpus, tokenizer):
         whole.epoch, place = divmod(step, len(whole))
         some.epoch, index = divmod(step, 5)
         np.testing.assert_array_equal(whole[place][0]["token_ids"], some[index][0]["token_ids"])
+
+
+MASKINGS = pytest.mark.parametrize(
+    "options", [{}, {"masking": Masking(2, whole_words=True)}, {"next_token": True}], ids=["drawn", "words", "next"]
+)
+
+
+def flat(batch):
+    return [array.tobytes() for array in keras.tree.flatten(batch)]
+
+
+@MASKINGS
+def test_parts_are_the_same_in_any_order(tmp_path, corpus, tokenizer, options):
+    """Those of an update share what is drawn for it, those of two updates nothing."""
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    options = {"batch_size": 8, "epoch_batches": 6, **options}
+    whole = PretrainingBatches(tmp_path / "data", **{**options, "batch_size": 24, "epoch_batches": 2})
+    parts = PretrainingBatches(tmp_path / "data", gradient_accumulation_steps=3, **options)
+    whole.epoch = parts.epoch = 4
+    for index, part in np.random.default_rng(0).permutation([(i, p) for i in range(6) for p in range(2)]).tolist() * 2:
+        own = slice(place := 8 * (index % 3) + 4 * part, place + 4)
+        expected = keras.tree.map_structure(lambda array, own=own: array[own], whole[index // 3])
+        assert flat(parts.part_of(index, part, 2)) == flat(expected)
+
+
+@MASKINGS
+def test_predictions_are_counted_once_an_update(tmp_path, corpus, tokenizer, options, monkeypatch):
+    """And chance is drawn once: the cost of an update does not grow with its parts."""
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    batches = PretrainingBatches(tmp_path / "data", 4, gradient_accumulation_steps=4, **options)
+    counted, drawn = [], []
+    count, random = PretrainingBatches._predictions, np.random.default_rng
+
+    class Counted:
+        def __init__(self, seed):
+            self._rng = random(seed)
+
+        def __getattr__(self, name):
+            return lambda *arguments: drawn.append(name) or getattr(self._rng, name)(*arguments)
+
+    batches[0]  # The order is drawn.
+    batches._update = None
+    monkeypatch.setattr(np.random, "default_rng", Counted)
+    monkeypatch.setattr(PretrainingBatches, "_predictions", lambda *a: counted.append(1) or count(*a))
+    for index in range(8):
+        batches.part_of(index, index % 2, 2)
+    assert len(counted) == 2
+    assert drawn == ([] if batches.next_token else ["random", "random", "integers"] * 2)
+
+
+def test_two_threads_take_parts_of_one_update(tmp_path, corpus, tokenizer, monkeypatch):
+    """The second while the first one still draws, as iterators of TensorFlow may."""
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    whole = PretrainingBatches(tmp_path / "data", 16)[0]
+    batches, others = PretrainingBatches(tmp_path / "data", 16), []
+    integers = _RowsOf.integers
+
+    def after_another_part(*arguments):
+        if not others:
+            others.append(None)
+            others.append(batches.part_of(0, 1, 2))
+        return integers(*arguments)
+
+    monkeypatch.setattr(_RowsOf, "integers", after_another_part)
+    first = batches.part_of(0, 0, 2)
+    for number, part in enumerate((first, others[1])):
+        own = slice(8 * number, 8 * number + 8)
+        assert flat(part) == flat(keras.tree.map_structure(lambda array, own=own: array[own], whole))
 
 
 def test_means_are_those_of_all_examples(corpus, tmp_path, tokenizer):

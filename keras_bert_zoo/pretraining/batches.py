@@ -3,6 +3,7 @@
 import json
 import os
 import reprlib
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -125,7 +126,8 @@ class PretrainingBatches(PartedBatches):
         self._epoch_batches = epoch_batches or self._pass_updates * gradient_accumulation_steps
         self.epoch = 0
         self._drawn: tuple[int, np.ndarray] | None = None
-        self._whole: tuple[int, Any] | None = None
+        # An update's number, its number of predictions, and what is drawn for all of its parts.
+        self._update: tuple[int, int | None, Any] | None = None
 
     def __len__(self) -> int:
         return self._epoch_batches
@@ -171,14 +173,20 @@ class PretrainingBatches(PartedBatches):
             return self.take(rows, rng)
         first = piece * self.batch_size + part * size
         own = slice(first, first + size)
-        predictions = self._predictions(rows)
-        if predictions is not None:
-            return self._make(rows[own], cast(Any, _RowsOf(rng, len(rows), own)), len(rows), predictions)
-        # The random numbers depend on the row with the most words, so every part draws the whole batch.
-        whole = self._whole
-        if whole is None or whole[0] != update:
-            self._whole = whole = update, self.take(rows, rng)
-        return keras.tree.map_structure(lambda array: array[own], whole[1])
+        known = self._update
+        if known is None or known[0] != update:
+            predictions = self._predictions(rows)
+            # Random numbers for whole words depend on the row with the most words, so all rows are made at once.
+            drawn: Any = self.take(rows, rng) if predictions is None else []
+            known = update, predictions, drawn
+        _, predictions, drawn = known
+        if predictions is None:
+            made = keras.tree.map_structure(lambda array: array[own], drawn)
+        else:
+            chance = cast(Any, _RowsOf(rng, len(rows), own, drawn))
+            made = self._make(rows[own], chance, len(rows), predictions)
+        self._update = known  # Only now is everything drawn: another thread may make another part meanwhile.
+        return made
 
     def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
         """Make a batch of the examples with these numbers; masks that are not fixed are drawn from `rng`."""
@@ -278,13 +286,23 @@ class PretrainingBatches(PartedBatches):
 
 
 class _RowsOf:
-    """Draws for a whole batch and returns some of its rows, so that masks do not depend on the split."""
+    """Draws for a whole update and returns some of its rows, so that masks do not depend on the split.
 
-    def __init__(self, rng: np.random.Generator, count: int, own: slice) -> None:
+    What the first part has drawn is in `drawn` for the others.
+    """
+
+    def __init__(self, rng: np.random.Generator, count: int, own: slice, drawn: list[np.ndarray]) -> None:
         self._rng, self._count, self._own = rng, count, own
+        self._drawn, self._taken = drawn, 0
 
     def random(self, size: tuple[int, int]) -> np.ndarray:
-        return self._rng.random((self._count, size[1]))[self._own]
+        return self._next(self._rng.random, size)
 
     def integers(self, low: int, high: int, size: tuple[int, int]) -> np.ndarray:
-        return self._rng.integers(low, high, (self._count, size[1]))[self._own]
+        return self._next(lambda size: self._rng.integers(low, high, size), size)
+
+    def _next(self, draw: Callable[[tuple[int, int]], np.ndarray], size: tuple[int, int]) -> np.ndarray:
+        if self._taken == len(self._drawn):
+            self._drawn.append(draw((self._count, size[1])))
+        self._taken += 1
+        return self._drawn[self._taken - 1][self._own]
