@@ -172,7 +172,10 @@ def test_of_two_at_once_the_second_to_end_is_refused(tmp_path, tokenizer, monkey
 
 
 def test_arrays_are_joined_by_writing(tmp_path, monkeypatch):
-    """On a full disk that is an error; to write into a file that is mapped ends the process."""
+    """On a full disk that is an error; to write into a file that is mapped ends the process.
+
+    What is joined makes room for what is to be.
+    """
     parts = {"token_ids": [[1, 2, 3], [4]], "ends": [[1, 3], [1]]}
     for name, arrays in parts.items():
         for number, array in enumerate(arrays):
@@ -190,6 +193,7 @@ def test_arrays_are_joined_by_writing(tmp_path, monkeypatch):
     join_shards([tmp_path / "0", tmp_path / "1"], tmp_path)
     assert (tmp_path / "token_ids.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
     np.testing.assert_array_equal(np.load(tmp_path / "ends.npy"), [1, 3, 4])
+    assert {path.name for path in tmp_path.iterdir()} == {"token_ids.npy", "ends.npy", "expected.npy"}
 
 
 def test_a_worker_that_ends_is_named():

@@ -2,7 +2,6 @@
 
 import os
 import reprlib
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,11 +126,13 @@ def prepare(
             blocks = read_blocks(languages, passes, layout, strict, reports)
             progress = _Progress(size if verbose else 0)
             light = type(tokenizer) is BertTokenizer  # Another class may need other modules.
-            for count in in_order(blocks, partial(_write_block, recipe, tokenizer, beside), workers, light):
-                counts.append(count)
-                read = sum(report.bytes for report in reports.values())
-                progress.show(read, sum(examples for _, examples in counts))
-            progress.end(sum(examples for _, examples in counts))
+            work = partial(_write_block, recipe, tokenizer, beside)
+            made = 0
+            for language, examples in in_order(blocks, work, workers, light):
+                counts.append((language, examples))
+                made += examples
+                progress.show(sum(report.bytes for report in reports.values()), made)
+            progress.end(made)
         report = CorpusReport.total(reports.values())
         shards = [beside / shard_name(number) for number, (_, examples) in enumerate(counts) if examples]
         if not shards:
@@ -141,8 +142,6 @@ def prepare(
             for language, own in reports.items():
                 _check_documents(language, own.documents, own.skipped)
         checksum = join_shards(shards, beside)
-        for shard in shards:
-            shutil.rmtree(shard)
         write_vocabulary(beside / VOCABULARY, tokenizer.vocabulary)
         about = _describe(recipe, tokenizer, sum(examples for _, examples in counts), checksum, report)
         if isinstance(paths, Mapping):

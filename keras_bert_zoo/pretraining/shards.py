@@ -81,18 +81,18 @@ def shard_name(number: int) -> str:
 
 
 def write_shard(folder: Path, shard: Shard) -> None:
-    """Write a directory of arrays, completely or not at all."""
-    beside = folder.with_name(f".{folder.name}.part")
-    beside.mkdir(exist_ok=True)
+    """Write a new directory of arrays."""
+    folder.mkdir()
     for field in fields(shard):
         array = getattr(shard, field.name)
         if array is not None:
-            np.save(beside / f"{field.name}.npy", array, allow_pickle=False)
-    beside.rename(folder)
+            np.save(folder / f"{field.name}.npy", array, allow_pickle=False)
 
 
 def join_shards(folders: Sequence[Path], out: Path) -> str:
     """Join the arrays of many shards, one file at a time, because so many files cannot be open at once.
+
+    Each file is removed once it is joined, so that the disk does not hold everything twice.
 
     Returns:
         A checksum of the arrays' contents.
@@ -117,6 +117,9 @@ def join_shards(folders: Sequence[Path], out: Path) -> str:
                     part, shift = part + shift, shift + int(part[-1])
                 joined.write(part.data)
                 checksum.update(part)
+                path.unlink()
+    for folder in folders:
+        folder.rmdir()
     return checksum.hexdigest()
 
 
