@@ -3,13 +3,17 @@
 import os
 import subprocess
 import sys
+from collections import Counter
+from itertools import pairwise
 
+import numpy as np
 import pytest
+from tokenizers import normalizers, pre_tokenizers
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.text import files
-from keras_bert_zoo.text.vocabulary import _merge
+from keras_bert_zoo.text.vocabulary import _count_words, _merge
 from tests.helpers import WORDS, left_to_torch
 
 if left_to_torch():
@@ -27,6 +31,45 @@ def test_merges_by_hand():
 
 def test_pairs_within_one_word_are_merged_from_the_left():
     assert _merge(["a", "##a", "##a", "##a"], ("##a", "##a"), "##aa") == ["a", "##aa", "##a"]
+
+
+def test_merges_are_those_of_counting_anew_each_time():
+    """Words of three letters, in which pairs overlap, vanish and come again."""
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(["a", "b", "c"], rng.integers(1, 9))) for _ in range(400)]
+    words = [([word[0], *("##" + letter for letter in word[1:])], count) for word, count in Counter(texts).items()]
+    expected = [*SPECIAL, *sorted({piece for pieces, _ in words for piece in pieces})]
+    while True:
+        pairs = Counter()
+        for pieces, count in words:
+            for pair in pairwise(pieces):
+                pairs[pair] += count
+        if not pairs:
+            break
+        pair = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merged = pair[0] + pair[1].removeprefix("##")
+        expected += [merged] if merged not in expected else []
+        words = [(_merge(pieces, pair, merged), count) for pieces, count in words]
+    assert len(expected) > 300
+    assert kbz.learn_vocabulary(texts, 10_000) == expected
+    assert kbz.learn_vocabulary(texts, 100) == expected[:100]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("together", [1, 200, 2**26])
+def test_words_are_counted_as_the_tokenizer_splits_them(lowercase, together, monkeypatch):
+    """Of each text as a whole, with all that a word may begin with, hold or end with."""
+    monkeypatch.setattr("keras_bert_zoo.text.vocabulary._BYTES_COUNTED_TOGETHER", together)
+    pieces = [*" " * 12, *"abAB'.,-!|$12“”…éÅßΣςİǅſﬁ", *"\t\n\r\v\f\x00\x07\x1c\x1f\x7f\x85\xa0\xad", "[MASK]", "##a"]
+    pieces += [*"\u0301\u0327\u0345\u093c\u1ab0\u200b\u200d\u2009\u2028\u2029\u202f\u3000\u1680\u180e\ufeff\ufffd"]
+    pieces += [*"中国\uf900\U0002f800、。「あア가\u1100\u1161กि\U0001f600\U0001d165\ue000", "q" * 100, "q" * 101]
+    rng = np.random.default_rng(0)
+    texts = ["".join(pieces[i] for i in rng.integers(0, len(pieces), rng.integers(0, 30))) for _ in range(2000)]
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    split = (splitter.pre_tokenize_str(normalizer.normalize_str(text)) for text in texts)
+    expected = Counter(word for found in split for word, _ in found if len(word) <= 100)
+    assert len(expected) > 900
+    assert _count_words(iter(texts), lowercase) == expected
 
 
 def test_a_text_of_learned_words_needs_few_pieces():

@@ -3,7 +3,8 @@
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.text.characters import CHINESE, LONGEST_WORD, character_set
@@ -15,6 +16,8 @@ from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 _MOST_CHARACTERS = 1000
 # Words of several languages are counted in units of 1/1000: integers add up the same in any order.
 _FRACTION = 1000
+# A limit of memory, as text without spaces hardly recurs.
+_BYTES_COUNTED_TOGETHER = 2**26
 
 
 def learn_vocabulary(
@@ -75,21 +78,20 @@ def learn_vocabulary(
         if merged not in known:
             known.add(merged)
             vocabulary.append(merged)
-        changed = set()
+        changes: Counter[tuple[str, str]] = Counter()
         for number in where.pop(pair):
             pieces, times = words[number]
             new = _merge(pieces, pair, merged)
             for old_pair in itertools.pairwise(pieces):
-                counts[old_pair] -= times
-                changed.add(old_pair)
+                changes[old_pair] -= times
             for new_pair in itertools.pairwise(new):
-                counts[new_pair] += times
+                changes[new_pair] += times
                 where[new_pair].add(number)
-                changed.add(new_pair)
             words[number] = new, times
-        for touched in changed:
-            if counts[touched] > 0:
-                heapq.heappush(heap, (-counts[touched], touched))
+        for changed, change in changes.items():
+            counts[changed] += change
+            if change and counts[changed]:  # An unchanged pair is in the heap with this count.
+                heapq.heappush(heap, (-counts[changed], changed))
     return vocabulary
 
 
@@ -100,14 +102,32 @@ def _count_words(texts: Iterable[str], lowercase: bool, name: str = "texts") -> 
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
+    for strings in _count_strings(texts, name):
+        for string, count in strings.items():
+            for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(string)):
+                if len(word) <= LONGEST_WORD:
+                    words[word] += count
+    return words
+
+
+def _count_strings(texts: Iterable[str], name: str) -> Iterator[Counter[str]]:
+    """Count what stands between spaces, of some texts at a time: most of it recurs, and the tokenizer is slow.
+
+    Other white space is left to the tokenizer, which drops some of it as control characters, within a word.
+    """
+    strings: Counter[str] = Counter()
+    read = 0
     for number, text in enumerate(texts):
         try:
-            found = splitter.pre_tokenize_str(normalizer.normalize_str(text))
+            read += len(str.encode(text))
         except (TypeError, UnicodeEncodeError):
             check_strings([text], name, number)
             raise
-        words.update(word for word, _ in found if len(word) <= LONGEST_WORD)
-    return words
+        strings.update(text.split(" "))
+        if read >= _BYTES_COUNTED_TOGETHER:
+            yield strings
+            strings, read = Counter(), 0
+    yield strings
 
 
 def _mixed(languages: dict[str, Counter[str]]) -> Counter[str]:
@@ -136,7 +156,13 @@ def _with_frequent_characters(words: Counter[str], most_chinese: int) -> Counter
 
 
 def _characters(word: str) -> list[str]:
-    return [word[0], *(f"##{character}" for character in word[1:])]
+    return [word[0], *map(_continuing, word[1:])]
+
+
+@cache
+def _continuing(character: str) -> str:
+    """Return the same string each time: there are far more characters in words than kinds of them."""
+    return f"##{character}"
 
 
 def _merge(pieces: list[str], pair: tuple[str, str], merged: str) -> list[str]:
