@@ -1,6 +1,7 @@
 """`prepare` as a Beam pipeline, on Beam's local runner: the bytes that it writes without."""
 
 import json
+import time
 
 import keras
 import numpy as np
@@ -60,6 +61,29 @@ def test_the_bytes_are_those_of_one_machine(files, tmp_path, tokenizer, staged):
     same(tmp_path / "plain", tmp_path / "beam")
     if staged:
         assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_the_first_shard_that_cannot_be_fetched_is_named(tmp_path, monkeypatch):
+    """Shards are fetched at once, and the second of these fails last."""
+    from keras_bert_zoo.pretraining import beam
+
+    names = [f"shard-0000{number}" for number in range(3)]
+    for name in names:
+        (tmp_path / "staging" / name).mkdir(parents=True)
+        np.save(tmp_path / "staging" / name / "ends.npy", np.arange(3))
+    (tmp_path / "data").mkdir()
+    open_file = beam._open
+
+    def breaks_off(path):
+        if names[0] in path:
+            return open_file(path)
+        time.sleep(0.2 if names[1] in path else 0.0)
+        raise OSError(f"the network is gone at {path}")
+
+    monkeypatch.setattr(beam, "_open", breaks_off)
+    with pytest.raises(OSError, match=names[1]):
+        beam._fetch(str(tmp_path / "staging"), tmp_path / "data", range(3))
+    np.testing.assert_array_equal(np.load(tmp_path / "data" / names[0] / "ends.npy"), np.arange(3))
 
 
 def test_nothing_is_left_of_a_strict_run(files, tmp_path, tokenizer):

@@ -14,7 +14,9 @@ import os
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from shutil import copyfileobj
@@ -231,10 +233,13 @@ def _write_result(staging: str, made: list[Any], reports: list[Any]) -> None:
 
 
 def _fetch(staging: str, folder: Path, numbers: Iterable[int]) -> None:
-    """Copy shards from where the workers wrote them."""
-    for number in numbers:
-        (folder / shard_name(number)).mkdir()
-        pattern = FileSystems.join(staging, shard_name(number), "*.npy")
-        for found in FileSystems.match([pattern])[0].metadata_list:
-            with _open(found.path) as source, open(folder / shard_name(number) / Path(found.path).name, "wb") as copy:
-                copyfileobj(source, copy)
+    """Copy shards from where the workers wrote them, several at a time, because each file has to be waited for."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(partial(_fetch_shard, staging, folder), map(shard_name, numbers)))
+
+
+def _fetch_shard(staging: str, folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    for found in FileSystems.match([FileSystems.join(staging, name, "*.npy")])[0].metadata_list:
+        with _open(found.path) as source, open(folder / name / Path(found.path).name, "wb") as copy:
+            copyfileobj(source, copy)
