@@ -396,6 +396,9 @@ def test_records_that_differ_and_values_that_no_example_has(data, tmp_path, toke
             writer.write(record)
     with pytest.raises(ValueError, match="Received: others among the first 2 of changed"):
         RecordBatches(str(path), tokenizer, 2)
+    path.write_bytes(good.read_bytes()[:-1] + b"?")
+    with short_error(f"must hold whole records. Received: a damaged one among the first {count} of changed"):
+        RecordBatches(str(path), tokenizer, 8)
 
 
 def header_of(length):

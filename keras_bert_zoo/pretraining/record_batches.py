@@ -82,10 +82,14 @@ class RecordBatches:
             )
         looked_at = min(_LOOKED_AT, self.examples)
         batch = self._files.batch(self._files.in_order(), looked_at, True)
+        errors, files = import_tensorflow().errors, listed([os.path.basename(path) for path in self._files.files])
         try:
             inputs, targets, weights = next(batch.as_numpy_iterator())
-        except (import_tensorflow().errors.OpError, ValueError):  # Its messages have several lines.
-            files = listed([os.path.basename(path) for path in self._files.files])
+        except errors.DataLossError:  # A checksum is not its record's.
+            raise ValueError(
+                f"`{name}` must hold whole records. Received: a damaged one among the first {looked_at:,} of {files}"
+            ) from None
+        except (errors.OpError, ValueError):  # Its messages have several lines.
             raise ValueError(
                 f"`{name}` must have the features and lengths of the first record in all of them. "
                 f"Received: others among the first {looked_at:,} of {files}"
