@@ -29,7 +29,9 @@ def test_truncation_is_the_originals():
         assert tuple(int(k[0]) for k in kept) == truncate_by_popping(first, second, budget)
 
 
-def test_packing_by_hand(tokenizer):
+@pytest.mark.parametrize("together", [1, 10_000])
+def test_packing_by_hand(tokenizer, monkeypatch, together):
+    monkeypatch.setattr("keras_bert_zoo.text.packing._LAID_TOGETHER", together)
     packed = pack_texts(tokenizer, ["a good film", "bad"], ["it is fine", "so"], sequence_length=8)
     batch = packed.take(np.array([1, 0]), 9)
     np.testing.assert_array_equal(batch["token_ids"], [[2, 6, 3, 13, 3, 0, 0, 0, 0], [2, 5, 7, 8, 3, 18, 19, 3, 0]])

@@ -23,7 +23,9 @@ def test_pieces_offsets_and_segments(tokenizer):
     assert tokenizer.encode("bad", "").tokens == ["[CLS]", "bad", "[SEP]", "[SEP]"]
 
 
-def test_a_batch_end_to_end(tokenizer):
+@pytest.mark.parametrize("together", [1, 2, 10_000])
+def test_a_batch_end_to_end(tokenizer, monkeypatch, together):
+    monkeypatch.setattr("keras_bert_zoo.text.tokenizer._JOINED_TOGETHER", together)
     texts = ["a  film", "", "longest\u2003bád", " \n", "bad\x1cplot a[MASK]film"]
     token_ids, lengths = tokenizer.encode_batch(iter(texts))
     assert lengths.tolist() == [2, 0, 3, 0, 4]

@@ -11,6 +11,9 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 Arrays = dict[str, np.ndarray]
 
+# Runs of tokens that are copied at a time, so that the indices of all tokens never exist at once.
+_LAID_TOGETHER = 10_000
+
 
 class Examples(Protocol):
     """Examples that a batch can be taken from."""
@@ -112,5 +115,8 @@ def pack_texts(
 
 def lay(to: np.ndarray, starts: np.ndarray, ids: np.ndarray, sources: np.ndarray, counts: np.ndarray) -> None:
     """Copy runs of `counts` tokens from `ids` at `sources` into `to` at `starts`."""
-    steps = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    to[np.repeat(starts, counts) + steps] = ids[np.repeat(sources, counts) + steps]
+    for first in range(0, len(counts), _LAID_TOGETHER):
+        some = slice(first, first + _LAID_TOGETHER)
+        taken = counts[some]
+        steps = np.arange(taken.sum()) - np.repeat(np.cumsum(taken) - taken, taken)
+        to[np.repeat(starts[some], taken) + steps] = ids[np.repeat(sources[some], taken) + steps]

@@ -3,10 +3,12 @@
 import os
 import re
 import reprlib
+from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # All that the engine refuses in a string.
 _NOT_UNICODE = "A text must be valid Unicode. Received: one with half a surrogate pair"
+
+# Texts whose tokens are joined at a time, so that the indices of all tokens never exist at once.
+_JOINED_TOGETHER = 10_000
 
 _WORDS = re.compile(f"[^{members(SPACES)}]+").findall
 # Splits lines into ASCII punctuation, special tokens, the text between them, and line ends.
@@ -191,28 +196,28 @@ class BertTokenizer:
         only once.
         """
         check_iterable(texts)
-        words: list[str] = []
-        counts: list[int] = []
+        words = _numbers()
+        word_rows, counts = array("i"), array("i")
         for text in texts:
             try:
                 found = text.split(" ") if text.isascii() and text.isprintable() else _WORDS(text)
             except (AttributeError, TypeError):
                 check_strings([text], "texts", len(counts))
                 raise
-            words += found
+            word_rows.extend(map(words.__getitem__, found))
             counts.append(len(found))
-        word_rows, different = _rows(words)
-        parts = _PARTS("\n".join([*different, ""]))
-        part_rows, different = _rows(parts)
+        parts = _PARTS("\n".join([*words, ""]))
+        different = _numbers()
+        part_rows = array("i", map(different.__getitem__, parts))
         try:
-            encodings = self._engine.encode_batch_fast(different, add_special_tokens=False)
+            encodings = self._engine.encode_batch_fast(list(different), add_special_tokens=False)
         except TypeError:
             raise ValueError(_NOT_UNICODE) from None
         flat = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), "int32")
         lengths = np.fromiter(map(len, encodings), "int64", len(encodings))
         line_ends = np.flatnonzero(np.fromiter(map("\n".__eq__, parts), bool, len(parts)))
-        flat, lengths = _joined(flat, lengths, part_rows, np.diff(line_ends, prepend=-1))
-        return _joined(flat, lengths, word_rows, np.array(counts, dtype="int64"))
+        flat, lengths = _joined(flat, lengths, np.asarray(part_rows), np.diff(line_ends, prepend=-1))
+        return _joined(flat, lengths, np.asarray(word_rows), np.asarray(counts))
 
     def encode_words(self, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_batch`, but a word without tokens, such as a control character, becomes `[UNK]`."""
@@ -281,21 +286,26 @@ class BertTokenizer:
         return type(self).from_config, (self.get_config(),)
 
 
-def _rows(words: list[str]) -> tuple[np.ndarray, list[str]]:
-    """Return the index of each word among the distinct words, int64 `[words]`, and these."""
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    return np.fromiter(map(numbers.__getitem__, words), "int64", len(words)), list(numbers)
+def _numbers() -> defaultdict[str, int]:
+    """Return a dict that numbers words as they are looked up, so that of each only one has to be kept."""
+    return defaultdict(count().__next__)
 
 
 def _joined(
     values: np.ndarray, lengths: np.ndarray, rows: np.ndarray, counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Select `rows` of the concatenated `values`, and join `counts` of them at a time: values and lengths."""
-    taken = lengths[rows]
-    ends = np.concatenate([[0], np.cumsum(taken)])
-    shifts = (np.cumsum(lengths) - lengths)[rows] - ends[:-1]
-    joined = values[np.arange(ends[-1]) + np.repeat(shifts, taken)]
-    return joined, np.diff(ends[np.concatenate([[0], np.cumsum(counts)])])
+    """Select `rows` of the concatenated `values`, and join `counts` of them at a time: values and int64 lengths."""
+    starts = np.cumsum(lengths) - lengths
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    joined, sums = [values[:0]], [lengths[:0]]
+    for first in range(0, len(counts), _JOINED_TOGETHER):
+        cuts = bounds[first : first + _JOINED_TOGETHER + 1]
+        own = rows[cuts[0] : cuts[-1]]
+        taken = lengths[own]
+        ends = np.concatenate([[0], np.cumsum(taken)])
+        joined.append(values[np.arange(ends[-1]) + np.repeat(starts[own] - ends[:-1], taken)])
+        sums.append(np.diff(ends[cuts - cuts[0]]))
+    return np.concatenate(joined), np.concatenate(sums)
 
 
 def _checked(text: Any, name: str) -> str:
