@@ -51,6 +51,17 @@ def test_padded_arrays_lose_trailing_padding_only():
             np.testing.assert_array_equal(batch[name], expected)
 
 
+@pytest.mark.parametrize(
+    "mask, lengths",
+    [
+        ([[0, 1, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], [4, 0, 5]),
+        ([[[1, 0, 0], [0, 1, 0]], [[0, 0, 0], [0, 0, 0]]], [2, 0]),  # The longest of an example's choices.
+    ],
+)
+def test_a_length_is_up_to_the_last_token(mask, lengths):
+    assert PaddedArrays({"padding_mask": np.array(mask)}).lengths.tolist() == lengths
+
+
 def some_texts(count, seed=0):
     lengths = np.random.default_rng(seed).integers(2, 60, count)
     return PackedTexts(np.repeat(np.arange(count), lengths).astype("int32"), lengths, lengths, 0)

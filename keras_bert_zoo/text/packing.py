@@ -65,10 +65,11 @@ class PaddedArrays:
 
     arrays: Arrays
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         mask = self.arrays["padding_mask"]
-        return np.max(np.where(mask != 0, np.arange(1, mask.shape[-1] + 1), 0), axis=tuple(range(1, mask.ndim)))
+        real = (mask != 0).any(axis=tuple(range(1, mask.ndim - 1)))
+        return np.where(real.any(axis=-1), mask.shape[-1] - real[:, ::-1].argmax(axis=-1), 0)
 
     def take(self, indices: np.ndarray, length: int) -> Arrays:
         batch = {}
