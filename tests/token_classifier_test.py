@@ -176,8 +176,10 @@ def test_copies_that_fill_a_batch_do_not_count(tagger):
     assert not filled[1].any()
 
 
-def test_each_word_counts_the_same_in_whichever_batch(tagger):
+@pytest.mark.parametrize("together", [2, 10_000])
+def test_each_word_counts_the_same_in_whichever_batch(tagger, monkeypatch, together):
     """Ten labelled words in three sentences: a batch of two has 6.67 in the mean, whichever it is."""
+    monkeypatch.setattr("keras_bert_zoo.text.token_batches._COUNTED_TOGETHER", together)
     examples = tagger.preprocessor.pack(SENTENCES[:3])
     targets = examples.lay(np.arange(10) % 3)
     for seed in range(3):  # Each pairs other sentences.

@@ -7,6 +7,9 @@ import numpy as np
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.windows import IGNORED
 
+# Rows whose labels are counted at a time, so that the targets are never copied as a whole.
+_COUNTED_TOGETHER = 10_000
+
 
 class TokenBatches(LengthSortedBatches):
     """Length-sorted batches with one target per token.
@@ -25,7 +28,9 @@ class TokenBatches(LengthSortedBatches):
         super().__init__(*args, **kwargs)
         if self.targets is None:
             return
-        self._labels_per_row = max(int((self.targets[self.rows] != IGNORED).sum()), 1) / max(len(self.rows), 1)
+        parts = np.split(self.rows, range(_COUNTED_TOGETHER, len(self.rows), _COUNTED_TOGETHER))
+        labels = sum(int((self.targets[part] != IGNORED).sum()) for part in parts)
+        self._labels_per_row = max(labels, 1) / max(len(self.rows), 1)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         indices, real = self._draw(index)
