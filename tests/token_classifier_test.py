@@ -94,6 +94,20 @@ def test_long_sentences_come_in_windows(tagger):
     assert tagger.preprocessor.pack([huge]).lengths.max() == 16
 
 
+def test_windows_of_several_examples_are_those_of_each(tagger):
+    examples = [[], ["bad"], ["film"] * 40, [], ["a"] * 14, ["a"] * 15, ["longest", "film"] * 20, ["so", "slow"], []]
+    together = tagger.preprocessor.pack(examples)
+    alone = [tagger.preprocessor.pack([words]) for words in examples]
+    numbers = [len(windows.lengths) for windows in alone]
+    assert numbers == [0, 1, 5, 0, 1, 2, 8, 1, 0]
+    assert together.examples.tolist() == np.repeat(np.arange(len(examples)), numbers).tolist()
+    expected = [row for windows in alone for row in windows.take(np.arange(len(windows.lengths)), 16)["token_ids"]]
+    np.testing.assert_array_equal(together.take(np.arange(sum(numbers)), 16)["token_ids"], expected)
+    places = [[windows.word_windows + before, windows.word_positions]
+              for windows, before in zip(alone, np.cumsum([0, *numbers]), strict=False)]  # fmt: skip
+    np.testing.assert_array_equal([together.word_windows, together.word_positions], np.concatenate(places, axis=1))
+
+
 @slow_on("jax")
 def test_loss_is_the_mean_over_words(tagger):
     labels = [NAMES.index(tag) for tags in TAGS for tag in tags]

@@ -63,26 +63,28 @@ def pack_words(tokenizer: BertTokenizer, words: Words, sequence_length: int) -> 
     token_ids, counts = tokenizer.encode_words(chain.from_iterable(words.examples))
     token_ids = token_ids[np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) < budget]
     bounds = np.concatenate([[0], np.cumsum(np.minimum(counts, budget))])
-    spans: list[tuple[int, int]] = []
-    examples: list[int] = []
-    word_windows = np.zeros(len(counts), "int64")
-    begin = 0
-    for i, example in enumerate(words.examples):
-        if example:
-            own = bounds[begin : begin + len(example) + 1]
-            new = _windows(own, budget)
-            word_windows[begin : begin + len(example)] = len(spans) + _most_context(own, new)
-            spans += [(begin + first, begin + last) for first, last in new]
-            examples += [i] * len(new)
-            begin += len(example)
-    firsts, lasts = np.array(spans, "int64").reshape(-1, 2).T
+    sizes = np.fromiter(map(len, words.examples), "int64", len(words.examples))
+    ends = np.cumsum(sizes)
+    begins = ends - sizes
+    long = np.flatnonzero(bounds[ends] - bounds[begins] > budget)
+    cut = {i: _windows(bounds[begins[i] : ends[i] + 1], budget) for i in long}
+    numbers = np.minimum(sizes, 1)  # Of windows.
+    numbers[long] = [len(windows) for windows in cut.values()]
+    examples = np.repeat(np.arange(len(sizes)), numbers)
+    firsts, lasts = begins[examples], ends[examples]
+    first_windows = np.cumsum(numbers) - numbers
+    word_windows = np.repeat(first_windows, sizes)
+    for i, windows in cut.items():
+        own = slice(first_windows[i], first_windows[i] + len(windows))
+        firsts[own], lasts[own] = begins[i] + np.array(windows).T
+        word_windows[begins[i] : ends[i]] += _most_context(bounds[begins[i] : ends[i] + 1], windows)
     starts = bounds[firsts]
     return WordWindows(
         words,
         token_ids,
         starts,
         bounds[lasts] - starts + 2,
-        np.array(examples, "int64"),
+        examples,
         word_windows,
         bounds[:-1] - starts[word_windows] + 1 if len(counts) else word_windows,
         (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
@@ -92,8 +94,6 @@ def pack_words(tokenizer: BertTokenizer, words: Words, sequence_length: int) -> 
 def _windows(bounds: np.ndarray, budget: int) -> list[tuple[int, int]]:
     """Return each window's first word, and the one after its last; `bounds` is where words start, and the end."""
     count = len(bounds) - 1
-    if bounds[-1] - bounds[0] <= budget:
-        return [(0, count)]
     windows: list[tuple[int, int]] = []
     first = 0
     while True:
