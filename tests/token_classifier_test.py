@@ -1,6 +1,7 @@
 """The tagger: words, documents and texts in, one class a word out, against transformers and each word on its own."""
 
 import importlib.util
+import random
 from functools import partial
 
 import keras
@@ -10,6 +11,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.files import read_json
+from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, character_set
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.words import split_text
 from tests.helpers import (
@@ -274,6 +276,31 @@ def test_an_entity_scores_the_mean_of_its_own_words(tagger, monkeypatch):
 )
 def test_words_of_a_text(text, words):
     assert [text[start:end] for start, end in split_text(text)] == words
+
+
+def split_plainly(text):
+    """The words of a text, from its runs of characters without white space."""
+    spaces, chinese, punctuation = map(character_set, (SPACES, CHINESE, PUNCTUATION))
+    marks = "".join(punctuation)
+    words = []
+    for run in "".join(f" {c} " if c in chinese else " " if c in spaces else c for c in text).split(" "):
+        rest = run.lstrip(marks)
+        inside = rest.rstrip(marks)
+        words += run[: len(run) - len(rest)]
+        words += filter(None, inside.replace("'", " '").replace("’", " ’").split(" "))
+        words += rest[len(inside) :]
+    return words
+
+
+def test_words_of_any_text():
+    rng = random.Random(0)
+    classes = ["'’", "ab", " ", *(sorted(character_set(ranges)) for ranges in (SPACES, CHINESE, PUNCTUATION))]
+    for _ in range(5000):
+        drawn = [rng.choice(rng.choice([*classes, [chr(rng.randrange(0x110000))]])) for _ in range(rng.randrange(15))]
+        text = "".join(drawn)
+        spans = split_text(text)
+        assert [text[start:end] for start, end in spans] == split_plainly(text), drawn
+        assert spans == sorted(spans)
 
 
 def test_spans_of_texts_are_tags(tagger):

@@ -1,5 +1,6 @@
 """Words for a tagger, from sentences, documents of sentences, or raw text."""
 
+import re
 import reprlib
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
@@ -7,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, character_set
+from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, members
 from keras_bert_zoo.text.texts import is_list, split_texts
 
 _EXPECTED = (
     "`x` must be a list of sentences, each a list of words, a list of documents, each a list of sentences, or texts"
 )
-_APOSTROPHES = "'’"
+_PUNCTUATION, _OTHERS = f"[{members(PUNCTUATION)}]", f"[^{members(PUNCTUATION + CHINESE + SPACES)}]"
+# Words with what is inside them, and everything that is a word of its own.
+_PARTS = re.compile(f"{_OTHERS}+(?:{_PUNCTUATION}+{_OTHERS}+)*|[{members(PUNCTUATION + CHINESE)}]").finditer
+_CUT_AT_APOSTROPHES = re.compile("(?s:.)[^'’]*").finditer
 
 Span = tuple[int, int]
 _LABELLED: tuple[Any, ...] = ((int, np.integer), (int, np.integer), str)
@@ -83,29 +87,10 @@ def split_text(text: str) -> list[Span]:
     White space separates words. Punctuation at a word's edges and CJK characters are words of their own. An apostrophe
     starts a word (`Clinton's` -> `Clinton`, `'s`). Other punctuation inside a word stays: `U.S.` -> `U.S`, `.`.
     """
-    spans: list[Span] = []
-    start = 0
-    spaces, chinese = character_set(SPACES), character_set(CHINESE)
-    for i, character in enumerate((*text, " ")):
-        if character in spaces or character in chinese:
-            spans += _trimmed(text, start, i)
-            start = i + 1
-            if character in chinese:
-                spans.append((i, i + 1))
+    spans = [part.span() for part in _PARTS(text)]
+    if "'" in text or "’" in text:
+        spans = [word.span() for span in spans for word in _CUT_AT_APOSTROPHES(text, *span)]
     return spans
-
-
-def _trimmed(text: str, start: int, end: int) -> list[Span]:
-    """Split a run of characters without white space into words."""
-    a, b = start, end
-    punctuation = character_set(PUNCTUATION)
-    while a < b and text[a] in punctuation:
-        a += 1
-    while b > a and text[b - 1] in punctuation:
-        b -= 1
-    cuts = [a, *(i for i in range(a, b) if text[i] in _APOSTROPHES), b]
-    alone = [*range(start, a + 1)], [*range(b, end + 1)]
-    return [span for points in (alone[0], cuts, alone[1]) for span in pairwise(points) if span[0] < span[1]]
 
 
 def flat_tags(words: Words, y: Any) -> list[Any]:
