@@ -57,8 +57,12 @@ def check_strings(texts: Iterable[Any], name: str, start: int = 0) -> None:
         if not isinstance(text, str):
             received = f"{name}[{i}]={reprlib.repr(text)} of type {type(text).__name__}"
             raise ValueError(f"`{name}` must hold strings. Received: {received}")
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError(f"`{name}` must hold valid Unicode. Received: {name}[{i}] with half a surrogate pair")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"`{name}` must hold valid Unicode. Received: {name}[{i}] with half a surrogate pair"
+            ) from None
 
 
 def check_tokens(vocabulary: Iterable[Any]) -> None:
