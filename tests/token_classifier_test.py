@@ -192,6 +192,13 @@ def test_copies_that_fill_a_batch_do_not_count(tagger):
     assert not filled[1].any()
 
 
+@pytest.mark.parametrize("label, kind", [(2, "int8"), (127, "int8"), (128, "int16"), (32_768, "int32")])
+def test_labels_are_laid_in_the_smallest_integers(tagger, label, kind):
+    laid = tagger.preprocessor.pack([["so", "longer"], ["bad"]]).lay(np.array([0, label, 1]))
+    assert laid.dtype == kind
+    assert laid.tolist() == [[-100, 0, label, -100, -100], [-100, 1, -100, -100, -100]]
+
+
 @pytest.mark.parametrize("together", [2, 10_000])
 def test_each_word_counts_the_same_in_whichever_batch(tagger, monkeypatch, together):
     """Ten labelled words in three sentences: a batch of two has 6.67 in the mean, whichever it is."""

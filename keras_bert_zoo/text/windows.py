@@ -47,8 +47,12 @@ class WordWindows:
         return {"token_ids": ids.astype("int32"), "segment_ids": np.zeros_like(mask), "padding_mask": mask}
 
     def lay(self, labels: np.ndarray) -> np.ndarray:
-        """Place one label per word in int32 `[windows, longest]`: at its first token, with `IGNORED` elsewhere."""
-        rows = np.full((len(self.lengths), self.lengths.max(initial=0)), IGNORED, dtype="int32")
+        """Place one label per word in `[windows, longest]`: at its first token, with `IGNORED` elsewhere.
+
+        The integers are the smallest that hold them, as most places are `IGNORED`.
+        """
+        kind = np.min_scalar_type(min(IGNORED, -1 - int(np.max(labels, initial=0))))
+        rows = np.full((len(self.lengths), self.lengths.max(initial=0)), IGNORED, kind)
         rows[self.word_windows, self.word_positions] = labels
         return rows
 
