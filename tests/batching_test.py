@@ -177,13 +177,36 @@ def test_short_examples_have_larger_batches():
     assert shapes_of([4, 4, 3, 3, 2, 2, 2, 2], most_tokens=32) == [(4, 4), (4, 2)]  # Not two beside four.
 
 
-@pytest.mark.parametrize("size, most, fed", [(8, None, 32), (5, None, 48), (40, None, 32), (5, 600, 40)])
-def test_predictions_come_back_in_order(size, most, fed):
-    rows = np.arange(30)
-    batches = LengthSortedBatches(some_texts(50), batch_size=size, rows=rows, multiple_of=4, most_tokens=most)
+@pytest.mark.parametrize(
+    "size, most, few, fed",
+    [
+        (8, None, False, 32),
+        (5, None, False, 48),
+        (40, None, False, 32),
+        (5, 600, False, 40),
+        (20, None, True, 36),
+        (11, None, True, 32),
+        (40, None, True, 32),
+        (7, 600, True, 36),
+    ],
+)
+def test_predictions_come_back_in_order(size, most, few, fed):
+    rows, options = np.arange(30), {"multiple_of": 4, "most_tokens": most, "few_sizes": few}
+    batches = LengthSortedBatches(some_texts(50), batch_size=size, rows=rows, **options)
     outputs = np.concatenate([inputs["token_ids"][:, :1] for inputs, *_ in batches])
     assert len(outputs) == fed
     np.testing.assert_array_equal(batches.restore_order(outputs)[:, 0], rows)
+
+
+def test_few_sizes_of_the_last_batch():
+    """Powers of two, or the batch size, which a full batch has, too."""
+    sizes = {}
+    for count in range(1, 26):
+        batches = LengthSortedBatches(some_texts(count), batch_size=12, few_sizes=True)
+        sizes[count] = [len(inputs["token_ids"]) for (inputs,) in batches]
+    for counts, expected in [([1], 1), ([2], 2), ([3, 4], 4), (range(5, 9), 8), (range(9, 13), 12)]:
+        for count in counts:
+            assert (sizes[count], sizes[12 + count]) == ([expected], [12, expected])
 
 
 def test_copies_leave_the_mean_of_a_batch_as_it_was():

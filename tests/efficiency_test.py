@@ -72,6 +72,31 @@ def test_the_short_last_batch_is_one_program_in_all_epochs(classifier):
     assert shapes == {(2, 16), (2, 32), (1, 32)}
 
 
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow's graphs take any number of rows.")
+@pytest.mark.parametrize("task", [kbz.BertTextClassifier, kbz.BertTokenClassifier])
+def test_few_programs_for_any_number_of_predictions(task):
+    """Up to a batch: six numbers of rows where each compiles a program, else as many rows as are asked for."""
+    model = randomise(task(kbz.BertBackbone(**SHALLOW), num_classes=2))
+    tokens = np.arange(16) < np.random.default_rng(0).integers(1, 17, (32, 1))
+    arrays = {name: tokens.astype("int32") for name in ("token_ids", "padding_mask")}
+    arrays["token_ids"] *= np.random.default_rng(1).integers(5, 40, tokens.shape, "int32")
+    arrays["segment_ids"] = 0 * arrays["token_ids"]
+    expected = numpy(model(arrays))
+    real = tokens if expected.ndim == 3 else tokens[:, 0]  # At padding a tagger's outputs have no meaning.
+    traced, step = [], model.predict_step
+
+    def noted(*arguments):
+        traced.append(keras.tree.flatten(arguments[-1])[0].shape[0])
+        return step(*arguments)
+
+    model.predict_step = noted
+    for count in range(1, 33):
+        outputs = model.predict({name: array[:count] for name, array in arrays.items()}, verbose=0)
+        assert len(outputs) == count
+        np.testing.assert_allclose(outputs[real[:count]], expected[:count][real[:count]], atol=1e-5)
+    assert traced == ([1, 2, 4, 8, 16, 32] if COMPILES else [*range(1, 33)])
+
+
 # --- Padding
 
 

@@ -146,6 +146,7 @@ class MakesBatches(ChecksInputs):
         shuffle_seed: int | None = None,
         training: bool = False,
         most_tokens: int | None = None,
+        few_sizes: bool = False,
     ) -> LengthSortedBatches:
         if batch_size is not None:
             check_positive_int(batch_size=batch_size)
@@ -160,6 +161,7 @@ class MakesBatches(ChecksInputs):
             training=training,
             multiple_of=replicas(self),
             most_tokens=most_tokens,
+            few_sizes=few_sizes,
         )
 
     def _draw_seed(self) -> int:

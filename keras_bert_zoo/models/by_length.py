@@ -43,6 +43,7 @@ def outputs_by_length(
             static_lengths=(int(length),),
             multiple_of=replicas(model),
             most_tokens=model.most_predicted_tokens if batch_size is None else None,
+            few_sizes=bool(model.static_lengths),
         )
         fed = batches.to_tf() if keras.backend.backend() == "tensorflow" else batches
         yield rows, batches.restore_order(model.predict_fed(fed, **options))

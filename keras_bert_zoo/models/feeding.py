@@ -231,7 +231,8 @@ class FedModel(
         """As `keras.Model.predict`, on raw text too; see the class. Returns logits in the order of `x`.
 
         `batch_size=None` means 32. Unless `steps` is given, batches of short texts grow to the largest multiple of 32
-        that has at most 2,048 tokens, padding included.
+        that has at most 2,048 tokens, padding included. Where each shape compiles a program, a smaller batch is filled
+        up to the next power of two, at most `batch_size`; what fills it is not returned.
         """
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):
@@ -244,7 +245,8 @@ class FedModel(
             return self.predict_fed(data, **options)
         most_tokens = self.most_predicted_tokens if batch_size is None and steps is None else None
         examples, rows = self._examples(x), first_rows(steps, batch_size)
-        batches = self._batches(examples, None, None, batch_size, rows, most_tokens=most_tokens)
+        few = bool(self.static_lengths)
+        batches = self._batches(examples, None, None, batch_size, rows, most_tokens=most_tokens, few_sizes=few)
         return batches.restore_order(self.predict_fed(self._fed(batches), **options))
 
     def predict_fed(self, data: Any, **options: Any) -> Any:

@@ -66,6 +66,8 @@ class LengthSortedBatches(OwnBatches):
         multiple_of: Fill each batch up to a multiple of this with copies of its first examples, which get weight 0. The
             real examples' weights are scaled up to compensate: in training so that the mean loss of the batch is
             unchanged, in evaluation so that Keras' mean over batches, weighted by their rows, is.
+        few_sizes: First fill a batch of fewer than `batch_size` examples up to the next power of two, at most
+            `batch_size`: if shapes are compiled, each number of examples needs a program.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class LengthSortedBatches(OwnBatches):
         training: bool = False,
         multiple_of: int = 1,
         most_tokens: int | None = None,
+        few_sizes: bool = False,
     ) -> None:
         super().__init__()
         self.examples = examples
@@ -92,6 +95,7 @@ class LengthSortedBatches(OwnBatches):
         self.shuffle_seed = shuffle_seed
         self.training = training
         self.multiple_of = multiple_of
+        self.few_sizes = few_sizes
         self.epoch = 0
         self._order = self._ordered(0)
         self._starts = self._cut(most_tokens)
@@ -120,7 +124,14 @@ class LengthSortedBatches(OwnBatches):
 
     def _copies(self) -> np.ndarray:
         """Return the number of copies that fill up each batch."""
-        return -np.diff(self._starts) % self.multiple_of
+        sizes = np.diff(self._starts)
+        return np.array([self._filled_size(size) for size in sizes.tolist()], "int64") - sizes
+
+    def _filled_size(self, size: int) -> int:
+        """Return the number of rows, including copies, of a batch of so many examples."""
+        if self.few_sizes and size < self.batch_size:
+            size = min(2 ** (size - 1).bit_length(), self.batch_size)
+        return math.ceil(size / self.multiple_of) * self.multiple_of
 
     def _ordered(self, epoch: int) -> np.ndarray:
         """Return the examples in the order of their batches; only the last batch is short."""
@@ -157,7 +168,7 @@ class LengthSortedBatches(OwnBatches):
         indices = self._order[self._starts[index] : self._starts[index + 1]]
         real = len(indices)
         if self._fills:
-            indices = np.resize(indices, math.ceil(real / self.multiple_of) * self.multiple_of)
+            indices = np.resize(indices, self._filled_size(real))
         return indices, real
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
