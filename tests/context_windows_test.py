@@ -257,6 +257,11 @@ def test_official_files(tmp_path):
     written = (tmp_path / "first" / "predictions.json").read_text("utf-8")
     assert json.loads(written) == {"p": "dull", "q": "é"}
     assert '"é"' in written
+    lines = (tmp_path / "first" / "nbest_predictions.json").read_text("utf-8").splitlines()
+    assert lines[-4:-2] == [
+        '    {"text": "", "probability": 0.9, "start_logit": 4.0, "end_logit": 3.0},',
+        '    {"text": "é", "probability": 0.1, "start_logit": 0.0, "end_logit": 1.0}',
+    ]
     assert not (tmp_path / "first" / "null_odds.json").exists()
     kbz.data.write_squad_predictions(tmp_path / "new", ["p", "q"], FOUND)
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"predictions.json", "nbest_predictions.json"}

@@ -1,10 +1,11 @@
 """The files that SQuAD's official evaluations read, and the n-best file beside them."""
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_bert_zoo.files import write_json
+from keras_bert_zoo.files import replacing, write_json
 from keras_bert_zoo.text.answers import FoundAnswers
 
 
@@ -44,11 +45,23 @@ def write_squad_predictions(
     folder.mkdir(parents=True, exist_ok=True)
     answers = dict(zip(ids, found, strict=True))
     write_json(folder / "predictions.json", {name: one.best(null_threshold).text for name, one in answers.items()})
-    fields = ("text", "probability", "start_logit", "end_logit")
-    n_best = {name: [{f: getattr(span, f) for f in fields} for span in one.n_best] for name, one in answers.items()}
-    write_json(folder / "nbest_predictions.json", n_best)
+    _write_n_best(folder / "nbest_predictions.json", answers)
     null_odds = folder / "null_odds.json"
     if null_threshold is None:
         null_odds.unlink(missing_ok=True)
     else:
         write_json(null_odds, {name: one.null_odds for name, one in answers.items()})
+
+
+def _write_n_best(path: Path, answers: dict[str, FoundAnswers]) -> None:
+    """Write a span a line, question by question: the text of all at once takes several times their memory."""
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    fields = ("text", "probability", "start_logit", "end_logit")
+    with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
+        comma = ""
+        file.write("{")
+        for name, one in answers.items():
+            spans = ",".join(f"\n    {encode({f: getattr(span, f) for f in fields})}" for span in one.n_best)
+            file.write(f"{comma}\n  {encode(str(name))}: [{spans}\n  ]")
+            comma = ","
+        file.write("\n}\n")
