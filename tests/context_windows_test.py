@@ -73,10 +73,10 @@ def test_a_context_without_a_token_is_a_window(tokenizer):
     windows = pack_contexts(tokenizer, ["is it", "so"], ["", " \u200b"], 10, 2, 4)
     assert windows.lengths.tolist() == [5, 4]
     assert windows.targets([[], []]).tolist() == [[0, 0], [0, 0]]
-    found = search_answers(windows, [np.zeros((2, 5)), np.ones((2, 4))], with_null=True)
+    found = list(search_answers(windows, [np.zeros((2, 5)), np.ones((2, 4))], with_null=True))
     assert [one.best(9.0).text for one in found] == ["", ""]
     assert found[1].null_odds == 2.0
-    assert search_answers(windows, [np.zeros((2, 5)), np.zeros((2, 4))], with_null=False)[0].n_best == []
+    assert next(search_answers(windows, [np.zeros((2, 5)), np.zeros((2, 4))], with_null=False)).n_best == []
 
 
 def test_most_context_by_hand():
@@ -148,7 +148,7 @@ def test_answers_as_the_original(version_2, n_best, longest, tokenizer):
     contexts = [" ".join(rng.choice(WORDS[12:26], n)).replace("##", "") for n in rng.integers(1, 40, 40)]
     windows = pack_contexts(tokenizer, ["is it", "so"] * 20, contexts, 14, stride=4, question_length=2)
     logits = [rng.normal(size=(2, length + 3)).round(1).astype("float32") for length in windows.lengths]
-    found = search_answers(windows, logits, version_2, n_best, longest)
+    found = list(search_answers(windows, logits, version_2, n_best, longest))
     assert len(found) == 40
     shorter = 0
     for i, context in enumerate(contexts):
@@ -213,7 +213,7 @@ def test_marks_that_the_tokenizer_drops_are_part_of_the_answer(lowercase, contex
     windows = pack_contexts(kbz.BertTokenizer(words, lowercase), ["is"], [context], 16, 4, 2)
     logits = np.zeros((2, windows.lengths[0]))
     logits[[0, 1], np.add(tokens, 3)] = 9.0  # After [CLS] is [SEP]
-    span = search_answers(windows, [logits], with_null=False)[0].best()
+    span = next(search_answers(windows, [logits], with_null=False)).best()
     assert (span.text, context[span.start : span.end]) == (text, text)
 
 

@@ -299,4 +299,4 @@ def test_as_many_answers_of_such_a_length_are_looked_at_as_in_the_original(answe
     """google-research/bert, run_squad.py: 20 and 30."""
     monkeypatch.setattr("keras_bert_zoo.models.question_answerer.search_answers", lambda windows, logits, *told: told)
     answerer.null_threshold = threshold
-    assert answerer.find_answers((QUESTIONS, CONTEXTS)) == (threshold is not None, 20, 30)
+    assert answerer.find_answers((QUESTIONS, CONTEXTS)) == [threshold is not None, 20, 30]

@@ -2,7 +2,7 @@
 
 import reprlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -214,7 +214,7 @@ class BertQuestionAnswerer(Task):
                 f"Received: {type(question).__name__} and {type(context).__name__}"
             )
         x = ([question], [context]) if single else (list(question), list(context))
-        best = [found.best(self.null_threshold) for found in self.find_answers(x, batch_size)]
+        best = [found.best(self.null_threshold) for found in self._search(x, batch_size)]
         return best[0] if single else best
 
     def find_answers(
@@ -235,12 +235,16 @@ class BertQuestionAnswerer(Task):
             verbose: As in `predict`.
         """
         check_positive_int(n_best=n_best, max_answer_tokens=max_answer_tokens)
+        return list(self._search(x, batch_size, verbose, n_best, max_answer_tokens))
+
+    def _search(self, x: Any, batch_size: int | None, verbose: Any = 0, *limits: int) -> Iterator[FoundAnswers]:
+        """Return `find_answers` of one question at a time: the n-best lists of many fill the memory."""
         if isinstance(x, dict):
             raise ValueError("`x` must be a tuple (questions, contexts). Received: x of type dict")
         windows = self._examples(x)
         assert isinstance(windows, ContextWindows)
         logits = self._window_logits(windows, batch_size, verbose=verbose)
-        return search_answers(windows, logits, self.null_threshold is not None, n_best, max_answer_tokens)
+        return search_answers(windows, logits, self.null_threshold is not None, *limits)
 
     def score(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:
         """Return the official scores of SQuAD 1.1, or with a null threshold those of 2.0 at this threshold.
@@ -251,8 +255,7 @@ class BertQuestionAnswerer(Task):
             batch_size: Windows per batch.
         """
         right = _texts(x, answers)
-        found = self.find_answers(x, batch_size)
-        texts, odds = texts_and_odds(found)
+        texts, odds = texts_and_odds(self._search(x, batch_size))
         if self.null_threshold is None:
             return squad_v1_scores(right, texts)
         return squad_v2_scores(right, texts, odds, self.null_threshold)
@@ -266,7 +269,7 @@ class BertQuestionAnswerer(Task):
             batch_size: Windows per batch.
         """
         right = _texts(x, answers)
-        texts, odds = texts_and_odds(self.find_answers(x, batch_size))
+        texts, odds = texts_and_odds(self._search(x, batch_size))
         best = squad_v2_scores(right, texts, odds)
         self.null_threshold = best["best_f1_thresh"]
         return squad_v2_scores(right, texts, odds, self.null_threshold)

@@ -1,7 +1,7 @@
 """Search for answers in the logits of windows: the best spans of each question's context."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,22 +54,13 @@ class FoundAnswers(NamedTuple):
 _NOTHING = AnswerSpan("", 0, 0, 0.0, 0.0, 0.0)
 
 
-def texts_and_odds(found: Sequence[FoundAnswers]) -> tuple[list[str], list[float]]:
+def texts_and_odds(found: Iterable[FoundAnswers]) -> tuple[list[str], list[float]]:
     """Return the inputs of SQuAD's scores: each question's best span and odds of no answer."""
-    return [one.best().text for one in found], [one.null_odds for one in found]
-
-
-class _Candidate(NamedTuple):
-    """A span of context tokens, `start` to `end`; both are -1 for no answer."""
-
-    start: int
-    end: int
-    start_logit: float
-    end_logit: float
-
-    @property
-    def score(self) -> float:
-        return self.start_logit + self.end_logit
+    texts, odds = [], []
+    for one in found:
+        texts.append(one.best().text)
+        odds.append(one.null_odds)
+    return texts, odds
 
 
 def search_answers(
@@ -78,7 +69,7 @@ def search_answers(
     with_null: bool,
     n_best: int = 20,
     max_answer_tokens: int = 30,
-) -> list[FoundAnswers]:
+) -> Iterator[FoundAnswers]:
     """Find the best spans of each question, as google-research/bert's run_squad.py does.
 
     In each window the `n_best` starts are combined with the `n_best` ends. A span must start at a token that has the
@@ -90,66 +81,68 @@ def search_answers(
         with_null: Whether no answer is a candidate (SQuAD 2.0).
         n_best: Number of starts and ends per window, and of spans per question.
         max_answer_tokens: Maximum span length in tokens.
+
+    Yields:
+        What is found for each question.
     """
-    found = []
     for question in range(len(windows.contexts)):
         rows = windows.windows_of(question)
         held = most_context(windows.starts[rows.start : rows.stop], windows.counts[rows.start : rows.stop])
-        candidates: list[_Candidate] = []
-        nulls: list[_Candidate] = []
+        spans, values, nulls = [], [], []
         for row, most in zip(rows, held, strict=True):
             own = np.asarray(logits[row], "float64")[:, : windows.lengths[row]]
-            nulls.append(_Candidate(-1, -1, float(own[0, 0]), float(own[1, 0])))
-            candidates += _window_candidates(
-                own, most, int(windows.first_lengths[row]), int(windows.starts[row]), n_best, max_answer_tokens
-            )
-        null = min(nulls, key=lambda candidate: candidate.score)  # Of the window most likely to have an answer.
-        ranked = sorted([*candidates, *[null] * with_null], key=lambda candidate: -candidate.score)
-        found.append(_ranked_answers(windows, question, ranked, null, with_null, n_best))
-    return found
+            begin = windows.first_lengths[row]
+            tokens = _window_spans(own, most, begin, n_best, max_answer_tokens)
+            spans.append(tokens + windows.starts[row])
+            values.append(own[[0, 1], tokens + begin])
+            nulls.append(own[:, 0])
+        null = min(nulls, key=np.sum)  # Of the window most likely to have an answer.
+        if with_null:
+            spans.append(np.full((1, 2), -1))
+            values.append(null[None])
+        yield _ranked_answers(windows, question, np.concatenate(spans), np.concatenate(values), null, with_null, n_best)
 
 
-def _window_candidates(
-    logits: np.ndarray, most: np.ndarray, begin: int, shift: int, n_best: int, max_answer_tokens: int
-) -> list[_Candidate]:
-    """Return a window's spans; its context starts at position `begin`, with the context's token `shift`."""
+def _window_spans(logits: np.ndarray, most: np.ndarray, begin: int, n_best: int, max_answer_tokens: int) -> np.ndarray:
+    """Return a window's spans, int64 `[spans, 2]`, in tokens of its context, which starts at position `begin`."""
     starts, ends = np.argsort(-logits, axis=1, kind="stable")[:, :n_best] - begin
     starts, ends = ((tokens[(tokens >= 0) & (tokens < len(most))]) for tokens in (starts, ends))
     starts = starts[most[starts]]
-    first, last = (tokens.ravel() for tokens in np.meshgrid(starts, ends, indexing="ij"))
-    fits = (last >= first) & (last - first < max_answer_tokens)
-    return [
-        _Candidate(shift + int(a), shift + int(b), float(logits[0, begin + a]), float(logits[1, begin + b]))
-        for a, b in zip(first[fits], last[fits], strict=True)
-    ]
+    steps = ends - starts[:, None]
+    first, last = np.nonzero((steps >= 0) & (steps < max_answer_tokens))
+    return np.stack([starts[first], ends[last]], axis=1)
 
 
 def _ranked_answers(
     windows: ContextWindows,
     question: int,
-    ranked: list[_Candidate],
-    null: _Candidate,
+    spans: np.ndarray,
+    logits: np.ndarray,
+    null: np.ndarray,
     with_null: bool,
     n_best: int,
 ) -> FoundAnswers:
+    """Rank spans `[spans, 2]` of context tokens, -1 for no answer, by their logits `[spans, 2]`."""
     context, offsets = windows.contexts[question], windows.context_offsets(question)
-    kept: dict[str, tuple[_Candidate, int, int]] = {}
-    for candidate in ranked:
+    order = np.argsort(-logits.sum(axis=1), kind="stable")
+    null_start, null_end = null.tolist()
+    kept: dict[str, tuple[int, int, float, float]] = {}
+    for (first, last), (start, end) in zip(spans[order].tolist(), logits[order].tolist(), strict=True):
         if len(kept) == n_best:
             break
-        a, b = (0, 0) if candidate.start < 0 else _characters(context, offsets, candidate.start, candidate.end)
-        kept.setdefault(context[a:b], (candidate, a, b))
+        a, b = (0, 0) if first < 0 else _characters(context, offsets, first, last)
+        kept.setdefault(context[a:b], (a, b, start, end))
     if with_null:
-        kept.setdefault("", (null, 0, 0))
-    scores = np.array([candidate.score for candidate, _, _ in kept.values()])
+        kept.setdefault("", (0, 0, null_start, null_end))
+    scores = np.array([start + end for _, _, start, end in kept.values()])
     weights = np.exp(scores - scores.max(initial=-np.inf))
-    spans = [
-        AnswerSpan(text, a, b, float(weight), candidate.start_logit, candidate.end_logit)
-        for (text, (candidate, a, b)), weight in zip(kept.items(), weights / weights.sum(), strict=True)
+    n_best_spans = [
+        AnswerSpan(text, a, b, weight, start, end)
+        for (text, (a, b, start, end)), weight in zip(kept.items(), (weights / weights.sum()).tolist(), strict=True)
     ]
     # If no start and end make a span, the original uses one with score 0.
-    best = next((candidate.score for text, (candidate, _, _) in kept.items() if text), 0.0)
-    return FoundAnswers(spans, null.score - best)
+    best = next((span.start_logit + span.end_logit for span in n_best_spans if span.text), 0.0)
+    return FoundAnswers(n_best_spans, null_start + null_end - best)
 
 
 def _characters(context: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
