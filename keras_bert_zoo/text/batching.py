@@ -96,7 +96,6 @@ class LengthSortedBatches(OwnBatches):
         self.training = training
         self.multiple_of = multiple_of
         self.few_sizes = few_sizes
-        self.epoch = 0
         self._order = self._ordered(0)
         self._starts = self._cut(most_tokens)
         copies = self._copies()
