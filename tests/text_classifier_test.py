@@ -561,6 +561,7 @@ def test_names_stream_too(tokenizer):
         ([["a"], "b"], "`y` must hold a list of names an example. Received: y[1]='b'"),
         ([["a"], None], "Received: y[1]=None"),
         ([["a"], ["c"]], "`y` must hold names of class_names=['a', 'b']. Received: y[1] with 'c'"),
+        ([["a"], [["b"]]], "`y` must hold names of class_names=['a', 'b']. Received: y[1] with ['b']"),
         ([["a"]], "`y` must have one row an example, 2. Received: 1"),
         ([[1, 0], [0, 2]], "`y` must hold 0 and 1 only"),
         ([1, 0], "`y` must have the shape (2, 2) with multi_label"),

@@ -154,6 +154,7 @@ class BertTextClassifier(HasClasses, Task):
             if len(rows) != count:
                 raise ValueError(f"`y` must have one row an example, {count}. Received: {len(rows)}")
             names = self.class_names or []
+            numbers = {name: number for number, name in enumerate(names)}
             if not names and any(sets):
                 raise ValueError(
                     "`class_names` must be given where `y` holds names with multi_label. "
@@ -164,9 +165,10 @@ class BertTextClassifier(HasClasses, Task):
                 if not isinstance(row, (list, tuple, set, frozenset)):
                     raise ValueError(f"`y` must hold a list of names an example. Received: y[{i}]={row!r}")
                 for name in row:
-                    if name not in names:
+                    number = numbers.get(name) if isinstance(name, str) else None  # A list has no hash.
+                    if number is None:
                         raise ValueError(f"`y` must hold names of class_names={names}. Received: y[{i}] with {name!r}")
-                    encoded[i, names.index(name)] = 1
+                    encoded[i, number] = 1
             return encoded
         labels = as_array("y", y)
         if labels.shape != (count, self.num_classes):
