@@ -176,9 +176,11 @@ def test_hugging_face_data(task, source, x, y):
 
 
 def test_labels_are_withheld_from_all_or_from_none():
-    for task, labels in (("rte", [1, -1]), ("stsb", [2.5, -1.0])):
-        rows = {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "label": labels}
+    for task, labels in (("rte", [1, -1, -1, 0]), ("stsb", [2.5, -1.0, -1.0, 0.0])):
+        rows = {"sentence1": list("aceg"), "sentence2": list("bdfh"), "label": labels}
         refused(lambda task=task, rows=rows: readers.read_glue(task, rows), "Row 1 must have a label, as others have")
+    choices = {"sent1": ["a", "b"], "sent2": ["c", "d"], **{f"ending{i}": ["e", "f"] for i in range(4)}}
+    refused(lambda: readers.read_swag({**choices, "label": [-1, 0]}), "Row 0 must have a label, as others have")
     assert readers.read_texts({"text": ["bad", "good"], "label": [-1, 1]}).y == [-1, 1]  # These are somebody's classes.
     assert readers.read_texts({"text": ["bad"], "label": [-1]}).y == [-1]
 

@@ -35,7 +35,7 @@ def text_columns(
     first: list[str] = []
     second: list[str] = []
     y: list[Any] = []
-    places: list[str] = []
+    missing = ""
     for place, values in rows:
         for text in values[: 2 if pairs else 1]:
             check_text(place, text)
@@ -44,10 +44,11 @@ def text_columns(
             second.append(values[1])
         if read_label is not None:
             y.append(read_label(place, values[-1]))
-            places.append(place)
+            if y[-1] is None:
+                missing = missing or place
     return Columns(
         (first, second) if pairs else first,
-        None if read_label is None or withheld(y, places) else y,
+        None if read_label is None or withheld(y, missing) else y,
         None if class_names is None else list(class_names),
     )
 
@@ -73,11 +74,15 @@ def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int | None]:
     return read_label
 
 
-def withheld(y: Sequence[Any], places: Sequence[str]) -> bool:
-    """Return whether all labels, each from its place, are withheld; raise an error if only some are."""
-    missing = [place for place, label in zip(places, y, strict=True) if label is None]
-    if missing and len(missing) < len(y):
-        raise ValueError(f"{missing[0]} must have a label, as others have. Received: -1")
+def withheld(y: Sequence[Any], missing: str) -> bool:
+    """Return whether all labels are withheld; raise an error if only some are.
+
+    Args:
+        y: The labels; those withheld are None.
+        missing: The place of the first of these, or "" if there is none.
+    """
+    if missing and any(label is not None for label in y):
+        raise ValueError(f"{missing} must have a label, as others have. Received: -1")
     return bool(missing)
 
 

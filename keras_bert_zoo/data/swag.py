@@ -26,7 +26,7 @@ def read_swag(source: Source) -> Columns:
     table = open_table(source)
     labelled = table.has("label")
     read_label = class_reader(("0", "1", "2", "3"))
-    contexts, choices, y, places = [], [], [], []
+    contexts, choices, y, missing = [], [], [], ""
     for place, values in table.select("sent1", "sent2", *_ENDINGS, *["label"] * labelled):
         for text in values[:6]:
             check_text(place, text)
@@ -34,8 +34,9 @@ def read_swag(source: Source) -> Columns:
         choices.append([f"{values[1]} {ending}" for ending in values[2:6]])
         if labelled:
             y.append(read_label(place, values[6]))
-            places.append(place)
-    return Columns((contexts, choices), None if not labelled or withheld(y, places) else y)
+            if y[-1] is None:
+                missing = missing or place
+    return Columns((contexts, choices), None if not labelled or withheld(y, missing) else y)
 
 
 def read_dream(source: Source) -> Columns:
