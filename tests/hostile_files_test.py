@@ -61,7 +61,7 @@ def classifier_preset(classifier, tmp_path):
 
 
 def refused(words, preset, kind=kbz.BertBackbone, **options):
-    with short_error(words):
+    with short_error(words, longest=600):
         kind.from_preset(preset, **options)
 
 

@@ -57,7 +57,7 @@ def check(preset, backbone):
 
 
 def refused(words, preset="hf://org/bert", **options):
-    with short_error(*words):
+    with short_error(*words, longest=500):
         kbz.BertBackbone.from_preset(preset, **options)
 
 
@@ -220,7 +220,7 @@ def held(hub, repository="org/new"):
 
 
 def not_uploaded(words, *arguments, **options):
-    with short_error(*words):
+    with short_error(*words, longest=500):
         kbz.upload_preset(*arguments, **options)
 
 

@@ -284,6 +284,17 @@ def test_small_decays_add_up(rate):
     np.testing.assert_allclose(decays, 1, atol=0.3)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_in_half_precision(dtype):
+    """At an update whose number overflows there, in a loop of one's own: `fit` refuses such weights."""
+    kernel = keras.Variable(np.full(4, 2.0), dtype=dtype, name="kernel")
+    optimizer = kbz.AdamW(0.5, weight_decay=0.1)
+    optimizer.build([kernel])
+    optimizer._iterations.assign(4338)
+    optimizer.apply([keras.ops.zeros(4, dtype)], [kernel])
+    np.testing.assert_allclose(numpy(kernel).astype("float32"), 1.9, atol=0.01)
+
+
 def test_no_weight_is_moved_by_an_infinite_gradient_unseen():
     """All are NaN at once, so that the next loss is."""
     variables = [keras.Variable(np.ones(2, "float32"), name="kernel") for _ in range(2)]

@@ -516,6 +516,7 @@ def test_processes_make_the_same_bytes(corpus, tmp_path, monkeypatch, kind):
 
 def test_work_that_cannot_travel_is_named(monkeypatch):
     monkeypatch.setattr(UpperCase, "__module__", "__main__")  # As in a script or a notebook.
+    monkeypatch.setattr(sys.modules["__main__"], "UpperCase", UpperCase, raising=False)
     work = partial(UpperCase.tokenize, UpperCase(WORDS))
     with pytest.raises(pickle.PicklingError, match="UpperCase"):
         list(on_cores.in_order(iter("ab"), work, 2, light=False))

@@ -297,6 +297,9 @@ def test_answers_are_as_long_as_they_may_be(answerer):
 @pytest.mark.parametrize("threshold", [None, 0.5])
 def test_as_many_answers_of_such_a_length_are_looked_at_as_in_the_original(answerer, monkeypatch, threshold):
     """google-research/bert, run_squad.py: 20 and 30."""
-    monkeypatch.setattr("keras_bert_zoo.models.question_answerer.search_answers", lambda windows, logits, *told: told)
+    monkeypatch.setattr(
+        "keras_bert_zoo.models.question_answerer.search_answers",
+        lambda windows, logits, with_null, n_best, max_answer_tokens: [with_null, n_best, max_answer_tokens],
+    )
     answerer.null_threshold = threshold
     assert answerer.find_answers((QUESTIONS, CONTEXTS)) == [threshold is not None, 20, 30]

@@ -65,8 +65,9 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
 
 def begin_run() -> None:
     """Forget all `read_once` values, so that changes since the last `fit`, `evaluate` or `predict` take effect."""
-    while _readers:
-        _readers.pop().__dict__.pop("_read_once", None)
+    for reader in list(_readers):
+        reader.__dict__.pop("_read_once", None)
+    _readers.clear()
 
 
 class WalksOnce:

@@ -105,9 +105,12 @@ def _extract(
             packed, spans = _pack_tokens(task, chunk, longest), None
         else:
             packed, spans = _pack_words(tokenizer, [_words(text) for text in chunk], longest)
-        batches = LengthSortedBatches(packed, None, batch_size=batch_size, static_lengths=task.static_lengths)
+        lengths = task.static_lengths
+        batches = LengthSortedBatches(
+            packed, None, batch_size=batch_size, static_lengths=lengths, few_sizes=bool(lengths)
+        )
         rows = [row for (inputs,) in batches for row in model.predict_on_batch(inputs)]
-        order = batches.restore_order(np.arange(len(chunk)))
+        order = batches.restore_order(np.arange(len(rows)))
         ids = np.split(packed.token_ids, np.cumsum(packed.lengths)[:-1])
         for i, text in enumerate(chunk):
             values = rows[order[i]][:, : packed.lengths[i]]

@@ -17,8 +17,9 @@ class KeepsStates:
 
     It moves them back after the pass, and after an error in `fit` once a step is complete. An error in the first step,
     such as Ctrl+C while it compiles, or between two steps of one execution would leave a model without weights. So
-    would another thread's pass. Threads that evaluate and predict with one backbone take turns; while one is in `fit`,
-    no other can use the model.
+    would another thread's pass. Tasks that evaluate and predict with one backbone on several threads take turns, so a
+    pass must not wait for data that another thread predicts with it. While one is in `fit`, no other thread can use the
+    backbone, nor its own `predict` beside a task's.
     """
 
     _jax_state: Any

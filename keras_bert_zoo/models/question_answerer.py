@@ -235,16 +235,16 @@ class BertQuestionAnswerer(Task):
             verbose: As in `predict`.
         """
         check_positive_int(n_best=n_best, max_answer_tokens=max_answer_tokens)
-        return list(self._search(x, batch_size, verbose, n_best, max_answer_tokens))
+        return list(self._search(x, batch_size, verbose, n_best=n_best, max_answer_tokens=max_answer_tokens))
 
-    def _search(self, x: Any, batch_size: int | None, verbose: Any = 0, *limits: int) -> Iterator[FoundAnswers]:
+    def _search(self, x: Any, batch_size: int | None, verbose: Any = 0, **limits: int) -> Iterator[FoundAnswers]:
         """Return `find_answers` of one question at a time: the n-best lists of many fill the memory."""
         if isinstance(x, dict):
             raise ValueError("`x` must be a tuple (questions, contexts). Received: x of type dict")
         windows = self._examples(x)
         assert isinstance(windows, ContextWindows)
         logits = self._window_logits(windows, batch_size, verbose=verbose)
-        return search_answers(windows, logits, self.null_threshold is not None, *limits)
+        return search_answers(windows, logits, self.null_threshold is not None, **limits)
 
     def score(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:
         """Return the official scores of SQuAD 1.1, or with a null threshold those of 2.0 at this threshold.

@@ -124,7 +124,10 @@ class RecordFiles:
         return untuned(dataset.prefetch(2)).with_options(options)
 
     def count(self) -> int:
-        """Count the records according to their headers, and check that these cannot crash TensorFlow."""
+        """Count the records according to their headers, and check that these cannot crash TensorFlow.
+
+        What is damaged within a record is found when it is read, and then TensorFlow says so.
+        """
         count = 0
         for path in self.files:
             with _whole(path):

@@ -17,6 +17,7 @@ and, if masks are fixed,
 While a data set is made, each block of text has such arrays of its own, called a shard.
 """
 
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -119,7 +120,7 @@ def join_shards(folders: Sequence[Path], out: Path) -> str:
                 checksum.update(part)
                 path.unlink()
     for folder in folders:
-        folder.rmdir()
+        shutil.rmtree(folder)
     return checksum.hexdigest()
 
 

@@ -1,7 +1,6 @@
 """Process a few items at a time on all cores, and return the results in order."""
 
 import multiprocessing
-import os
 import pickle
 import sys
 import threading
@@ -50,7 +49,8 @@ def in_order(
 # Importing these packages takes seconds, above all Keras, and making arrays from text does not need it.
 _PACKAGES = ("keras_bert_zoo", "keras_bert_zoo.pretraining")
 _START = f"""
-import sys, types
+import os, sys, types
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is one process per core already.
 for name, path in packages.items():
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = path
@@ -63,7 +63,8 @@ take(work)
 def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterator[ProcessPoolExecutor]:
     """Yield an executor whose processes import what the work needs, but not Keras if light."""
     packages = {name: list(sys.modules[name].__path__) for name in _PACKAGES if light}
-    start = _START, {"packages": packages, "work": pickle.dumps(work)}
+    with _without_script():  # What only the script has cannot travel.
+        start = _START, {"packages": packages, "work": pickle.dumps(work)}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=exec, initargs=start) as executor:
         try:
@@ -84,19 +85,15 @@ _starting = threading.Lock()
 def _without_script() -> Iterator[None]:
     """Context for handing a piece over, which may start a process: it must not import the caller's script.
 
-    The settings are the whole process', so they last no longer, and other threads that start processes here wait.
+    The module is the whole process', so this lasts no longer, and other threads that start processes here wait.
     """
     with _starting:
-        parallelism, main = os.environ.get("TOKENIZERS_PARALLELISM"), sys.modules["__main__"]
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # There is one process per core already.
+        main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
             yield
         finally:
             sys.modules["__main__"] = main
-            os.environ.pop("TOKENIZERS_PARALLELISM", None)
-            if parallelism is not None:
-                os.environ["TOKENIZERS_PARALLELISM"] = parallelism
 
 
 _work: Callable[[Any], Any]

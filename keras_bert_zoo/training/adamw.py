@@ -159,8 +159,9 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         import tensorflow as tf
 
         if self.weight_decay and self._use_weight_decay(variable):
-            decay = tf.cast(self.weight_decay * self.learning_rate, variable.dtype)
-            variable.assign(variable * _kept(decay, self.iterations))
+            wide = keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
+            kept = _kept(tf.cast(self.weight_decay * self.learning_rate, wide), self.iterations)
+            variable.assign(variable * tf.cast(kept, variable.dtype))
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, variable.dtype)
         beta_1, beta_2 = (tf.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
@@ -184,10 +185,11 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
 def _kept(decay: Any, step: Any) -> Any:
     """Return what TensorFlow multiplies a weight by in this step: 1 - decay, on average over the steps.
 
-    One product makes two passes over memory; Keras makes five, to subtract a product. But 1 - 3e-7 is off by a tenth of
-    the decay in float32, for all weights alike. So decay comes in grains of 2^-22, which a weight can lose with little
-    rounding, one more or less each step: multiples of the golden ratio decide, which are spread evenly. Subtraction
-    would round each weight's decay, by up to a fifth for 3e-7, and to nothing below 3e-8.
+    One product makes two passes over memory; Keras makes five, to subtract a product. But below 1 float32 has steps of
+    6e-8, so that rounding could change a decay of some 3e-7 by a tenth, for all weights alike. So decay comes in grains
+    of 2^-22, which a weight can lose with little rounding, one more or less each step: multiples of the golden ratio
+    decide, which are spread evenly. Subtraction would round each weight's decay, by up to a fifth for 3e-7, and to
+    nothing below 3e-8.
     """
     import tensorflow as tf
 
