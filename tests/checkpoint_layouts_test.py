@@ -238,7 +238,7 @@ def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, va
         part = part[key]
     part[place[-1]] = value
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
-    with short_error(words, "tokenizer.json"):
+    with short_error(words, "tokenizer.json", longest=400):
         kbz.BertBackbone.from_preset(tmp_path)
 
 

@@ -25,7 +25,7 @@ def written(tmp_path, name, content):
 
 
 def refused(read, *words):
-    with short_error(*words):
+    with short_error(*words, longest=400):
         read()
 
 

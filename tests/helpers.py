@@ -43,7 +43,7 @@ def left_to_torch():
 
 
 @contextmanager
-def short_error(*words, longest=400):
+def short_error(*words, longest=300):
     """Expect a `ValueError` of one short line with all of these words."""
     with pytest.raises(ValueError) as error:
         yield

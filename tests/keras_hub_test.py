@@ -154,7 +154,7 @@ def test_files_that_lie(classifier, tmp_path):
     import h5py
 
     def refused(words):
-        with short_error(words):
+        with short_error(words, longest=400):
             kbz.BertTextClassifier.from_preset(tmp_path / "preset")
 
     shutil.copytree(classifier[1], tmp_path / "preset")

@@ -412,7 +412,7 @@ def test_fields_of_the_wrong_kind_are_refused_by_name(classifier, file, field, v
     classifier.save_to_preset(tmp_path / "preset")
     path = tmp_path / "preset" / file
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
-    with short_error(field):
+    with short_error(field, longest=400):
         kbz.BertTextClassifier.from_preset(tmp_path / "preset")
 
 

@@ -387,7 +387,7 @@ def test_bad_masking():
         ({"rate": 1.5}, "`rate` must be in (0, 1)"),
         ({"mask": 0.9, "random": 0.2}, "`mask` and `random` must be shares"),
     ):
-        with short_error(words):
+        with short_error(words, longest=150):
             Masking(**arguments)
 
 
@@ -609,7 +609,7 @@ def test_broken_data_sets(tmp_path, corpus, tokenizer):
     ends = np.load(data / "ends.npy")
 
     def refused(words, **options):
-        with short_error(words):
+        with short_error(words, longest=400):
             PretrainingBatches(data, **options)
 
     refused("`masking` must be None for a data set of fixed masks", masking=Masking(3))

@@ -5,21 +5,15 @@ Keras variables.
 """
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import LazyArrays, Tensor
-from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arrays
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, linear, split_arrays
 
 BACKBONE_PREFIX = "bert."
-
-
-def _linear(ours: str, theirs: str) -> list[Template]:
-    return [
-        Template(f"{ours}/kernel", (f"{theirs}.weight",), transposed=True),
-        Template(f"{ours}/bias", (f"{theirs}.bias",)),
-    ]
-
+_linear = partial(linear, kernel=".weight", bias=".bias")
 
 BACKBONE = [
     Template("embeddings/token_embedding/embeddings", ("embeddings.word_embeddings.weight",)),

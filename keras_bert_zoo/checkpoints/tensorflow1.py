@@ -8,6 +8,7 @@ does not say about the tokenizer.
 import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,11 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
     write_tokenizer,
 )
 from keras_bert_zoo.checkpoints.shapes import check_layers
-from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, split_arrays
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, linear, split_arrays
 from keras_bert_zoo.files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
-
-
-def _linear(ours: str, theirs: str) -> list[Template]:
-    return [
-        Template(f"{ours}/kernel", (f"{theirs}output_weights",), transposed=True),
-        Template(f"{ours}/bias", (f"{theirs}output_bias",)),
-    ]
-
+_linear = partial(linear, kernel="output_weights", bias="output_bias")
 
 # The head of run_classifier.py, which sets its dropout in code, not in the config.
 _CLASSIFIER = _linear("classifier", "")

@@ -28,6 +28,21 @@ class Template(NamedTuple):
     transposed: bool = False
 
 
+def linear(ours: str, theirs: str, kernel: str, bias: str) -> list[Template]:
+    """Return the templates of a Dense, whose kernel is transposed in the other format.
+
+    Args:
+        ours: The path of our layer.
+        theirs: What their two names begin with.
+        kernel: How the kernel's name ends.
+        bias: How the bias' name ends.
+    """
+    return [
+        Template(f"{ours}/kernel", (f"{theirs}{kernel}",), transposed=True),
+        Template(f"{ours}/bias", (f"{theirs}{bias}",)),
+    ]
+
+
 def join_tensors(tensors: Mapping[str, Tensor], templates: Iterable[Template]) -> tuple[LazyArrays, tuple[str, ...]]:
     """Return their tensors as our float32 arrays, and the names that have no place."""
     left = set(tensors)

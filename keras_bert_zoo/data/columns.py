@@ -34,8 +34,7 @@ def text_columns(
     """Collect rows of one or two texts and, with `read_label`, a label, for which it returns None if withheld."""
     first: list[str] = []
     second: list[str] = []
-    y: list[Any] = []
-    missing = ""
+    labels = Labels()
     for place, values in rows:
         for text in values[: 2 if pairs else 1]:
             check_text(place, text)
@@ -43,12 +42,10 @@ def text_columns(
         if pairs:
             second.append(values[1])
         if read_label is not None:
-            y.append(read_label(place, values[-1]))
-            if y[-1] is None:
-                missing = missing or place
+            labels.add(place, read_label(place, values[-1]))
     return Columns(
         (first, second) if pairs else first,
-        None if read_label is None or withheld(y, missing) else y,
+        None if read_label is None else labels.column(),
         None if class_names is None else list(class_names),
     )
 
@@ -74,16 +71,24 @@ def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int | None]:
     return read_label
 
 
-def withheld(y: Sequence[Any], missing: str) -> bool:
-    """Return whether all labels are withheld; raise an error if only some are.
+class Labels:
+    """A column of labels while it is read: those of a test set are withheld, all of them or none."""
 
-    Args:
-        y: The labels; those withheld are None.
-        missing: The place of the first of these, or "" if there is none.
-    """
-    if missing and any(label is not None for label in y):
-        raise ValueError(f"{missing} must have a label, as others have. Received: -1")
-    return bool(missing)
+    def __init__(self) -> None:
+        self._labels: list[Any] = []
+        self._withheld = ""  # Of the first one its place.
+
+    def add(self, place: str, label: Any) -> None:
+        """Add a label, None if it is withheld, from a place."""
+        self._labels.append(label)
+        if label is None:
+            self._withheld = self._withheld or place
+
+    def column(self) -> list[Any] | None:
+        """Return the labels, or None if they are withheld; raise an error if only some are."""
+        if self._withheld and any(label is not None for label in self._labels):
+            raise ValueError(f"{self._withheld} must have a label, as others have. Received: -1")
+        return None if self._withheld else self._labels
 
 
 def is_withheld(label: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.data.columns import Columns, check_text, class_reader, withheld
+from keras_bert_zoo.data.columns import Columns, Labels, check_text, class_reader
 from keras_bert_zoo.data.tables import Row, Source, open_table
 from keras_bert_zoo.files import TEXT_BYTES, check_size, parse_json
 
@@ -26,17 +26,15 @@ def read_swag(source: Source) -> Columns:
     table = open_table(source)
     labelled = table.has("label")
     read_label = class_reader(("0", "1", "2", "3"))
-    contexts, choices, y, missing = [], [], [], ""
+    contexts, choices, labels = [], [], Labels()
     for place, values in table.select("sent1", "sent2", *_ENDINGS, *["label"] * labelled):
         for text in values[:6]:
             check_text(place, text)
         contexts.append(values[0])
         choices.append([f"{values[1]} {ending}" for ending in values[2:6]])
         if labelled:
-            y.append(read_label(place, values[6]))
-            if y[-1] is None:
-                missing = missing or place
-    return Columns((contexts, choices), None if not labelled or withheld(y, missing) else y)
+            labels.add(place, read_label(place, values[6]))
+    return Columns((contexts, choices), labels.column() if labelled else None)
 
 
 def read_dream(source: Source) -> Columns:

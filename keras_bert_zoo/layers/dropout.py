@@ -31,22 +31,27 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
-        dropped = round(self.rate * _DRAWS)
         if training and self.draws_cheaply:
             backend = keras.backend.backend()
             if backend == "jax":
                 return _in_jax(inputs, self.rate, self.seed_generator.next())
             if backend == "tensorflow":
                 seed = _of_replica(self.seed_generator.next())
-                return _in_tensorflow(inputs, dropped, seed) if on_cpu(inputs) else _stateless(inputs, self.rate, seed)
+                if on_cpu(inputs):
+                    return _in_tensorflow(inputs, self._dropped, seed)
+                return _stateless(inputs, self.rate, seed)
             if backend == "torch":
                 from keras_bert_zoo.layers.torch_product import is_traced
 
                 if on_cpu(inputs) and not is_traced():  # A graph has its own random numbers.
-                    return _in_torch(inputs, dropped)
+                    return _in_torch(inputs, self._dropped)
                 if not on_cpu(inputs) and is_traced():
                     return _in_program(inputs, self.rate)
         return super().call(inputs, training=training)
+
+    @property
+    def _dropped(self) -> int:
+        return round(self.rate * _DRAWS)
 
     @property
     def draws_cheaply(self) -> bool:
@@ -55,8 +60,7 @@ class Dropout(keras.layers.Dropout):
         There is something to drop, at a rate of at most 255/256, as a limit has a byte, and no seed or noise shape is
         given.
         """
-        dropped = round(self.rate * _DRAWS)
-        return 0 < dropped <= 255 * 256 and self.seed is None and self.noise_shape is None
+        return 0 < self._dropped <= 255 * 256 and self.seed is None and self.noise_shape is None
 
 
 def _in_jax(inputs: Any, rate: float, key: Any) -> Any:

@@ -56,8 +56,10 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
     """
     if not torch_compiles():
         return read()
-    _readers.add(owner)
-    found = owner.__dict__.setdefault("_read_once", {})  # With the owner, to which its lists of layers lead back.
+    found = owner.__dict__.get("_read_once")
+    if found is None:
+        found = owner.__dict__["_read_once"] = {}  # With the owner, to which its lists of layers lead back.
+        _readers.add(owner)
     if name not in found:
         found[name] = read()
     return found[name]
