@@ -21,6 +21,7 @@ from keras_bert_zoo.models import (
     BertTextRegressor,
     BertTokenClassifier,
 )
+from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.answers import texts_and_odds
 
 Scores = dict[str, float]
@@ -111,7 +112,7 @@ class Classes(Kind):
 
     def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
         names = _classes(model, data)
-        for logits, row in zip(predictions, _softmax(predictions), strict=True):
+        for logits, row in zip(predictions, softmax(predictions), strict=True):
             yield {
                 "label": names[int(logits.argmax())],  # Nearly equal logits may have equal probabilities.
                 "probabilities": dict(zip(names, map(float, row), strict=True)),
@@ -225,7 +226,7 @@ class Choices(Kind):
         return dict(self.measure(data.y, predictions))
 
     def records(self, model: Any, data: Data, predictions: np.ndarray) -> Iterator[dict[str, Any]]:
-        for logits, row, choices in zip(predictions, _softmax(predictions), data.x[1], strict=True):
+        for logits, row, choices in zip(predictions, softmax(predictions), data.x[1], strict=True):
             yield {"choice": int(logits.argmax()), "probabilities": row[: len(choices)].tolist()}
 
 
@@ -240,8 +241,3 @@ def _classes(model: Any, data: Data) -> list[str]:
     if len(ours) != len(theirs) or (model.class_names and sorted(ours) != sorted(theirs)):
         raise ValueError(f"`preset` must have the classes {ours}. Received: one with {theirs}")
     return ours
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)

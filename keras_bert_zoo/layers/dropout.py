@@ -26,8 +26,7 @@ class Dropout(keras.layers.Dropout):
     exact; two that share a limit are dropped together slightly more often than others, with a probability that is
     higher by at most 2^-18 (4e-6; 0.01 is that of any two at this rate).
 
-    Under a strategy of TensorFlow each replica drops other values. With Keras' layer, as before a head, all drop the
-    same.
+    Under a strategy of TensorFlow each replica drops other values. With Keras' layer all drop the same.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:

@@ -14,6 +14,7 @@ from keras_bert_zoo.models.inputs import check_position_array, check_range
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.streaming import check_pretraining, check_ready, checked_stream, is_tf_dataset
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.text.texts import split_texts
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
@@ -213,7 +214,7 @@ class BertMaskedLM(Task):
         inputs = {name: np.pad(array, ((0, short), (0, 0)), "edge") for name, array in inputs.items()}
         logits = self.predict_fed(inputs, verbose=0)["mlm"]
         # The embedding may have more rows than there are tokens.
-        probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[..., : tokenizer.vocabulary_size]))
+        probabilities = softmax(logits[..., : tokenizer.vocabulary_size])
         best = np.argsort(-probabilities, axis=-1, kind="stable")[..., :top_k]
         return [
             [

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.choices import NOT_THERE, FoldChoices, UnfoldChoices
+from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text, check_task_arguments
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
@@ -14,6 +15,7 @@ from keras_bert_zoo.models.inputs import INPUT_NAMES, as_row, check_structure, c
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.choices import PackedChoices
 from keras_bert_zoo.text.packing import Examples
 
@@ -67,7 +69,7 @@ class BertMultipleChoice(Task):
         inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in INPUT_NAMES}
         rows = FoldChoices(name="fold_choices")(**inputs)
         pooled = backbone(rows, output_positions=0)["pooled_output"]
-        pooled = keras.layers.Dropout(dropout, name="scorer_dropout")(pooled)
+        pooled = Dropout(dropout, name="scorer_dropout")(pooled)
         scores = linear_head(backbone, 1, self.head_layers[0])(pooled)
         logits = UnfoldChoices(dtype="float32", name="unfold_choices")(scores, inputs["padding_mask"])
         self.dropout = dropout
@@ -107,7 +109,7 @@ class BertMultipleChoice(Task):
             each of its choices.
         """
         logits = self.predict(x, batch_size=batch_size, verbose=0)
-        rows = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+        rows = softmax(logits)
         return [(int(row.argmax()), row[there].tolist()) for row, there in zip(rows, logits > NOT_THERE, strict=True)]
 
     def check_inputs(self, inputs: Any) -> None:

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_flag, check_rate
+from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
@@ -15,6 +16,7 @@ from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.probabilities import sigmoid, softmax
 
 _OF_SHARES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 
@@ -70,7 +72,7 @@ class BertTextClassifier(HasClasses, Task):
         num_classes = checked_classes(num_classes, class_names, fewest=1 if multi_label else 2)
         check_rate(dropout=dropout)
         head = linear_head(backbone, num_classes, self.head_layers[0])
-        pooled = keras.layers.Dropout(dropout, name="classifier_dropout")(pool(backbone, pooling))
+        pooled = Dropout(dropout, name="classifier_dropout")(pool(backbone, pooling))
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.multi_label = multi_label
@@ -119,9 +121,8 @@ class BertTextClassifier(HasClasses, Task):
             independent with `multi_label`. Classes without names are named by their number.
         """
         logits = self.predict(x, batch_size=batch_size, verbose=0)
-        activation = keras.ops.sigmoid if self.multi_label else keras.ops.softmax
         names = self.class_names or [str(i) for i in range(self.num_classes)]
-        rows = keras.ops.convert_to_numpy(activation(logits))
+        rows = (sigmoid if self.multi_label else softmax)(logits)
         return [sorted(zip(names, map(float, row), strict=True), key=lambda pair: -pair[1]) for row in rows]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_rate
+from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text, check_task_arguments
 from keras_bert_zoo.models.inputs import as_row
@@ -53,7 +54,7 @@ class BertTextRegressor(Task):
         check_sees_text(backbone)
         head = linear_head(backbone, 1, self.head_layers[0])
         pooled = backbone(backbone.input, output_positions=0)["pooled_output"]
-        dropped = keras.layers.Dropout(dropout, name="regressor_dropout")(pooled)
+        dropped = Dropout(dropout, name="regressor_dropout")(pooled)
         self.dropout = dropout
         super().__init__(backbone, preprocessor, backbone.input, head(dropped), name, **kwargs)
 

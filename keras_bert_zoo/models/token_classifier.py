@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
@@ -16,6 +17,7 @@ from keras_bert_zoo.models.inputs import as_array, checked_weights
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
+from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.windows import IGNORED, WordWindows
 from keras_bert_zoo.text.words import flat_tags, is_words
@@ -99,7 +101,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         num_classes = checked_classes(num_classes, class_names)
         check_rate(dropout=dropout)
         head = linear_head(backbone, num_classes, "classifier")
-        hidden = keras.layers.Dropout(dropout, name="classifier_dropout")(self.features(backbone))
+        hidden = Dropout(dropout, name="classifier_dropout")(self.features(backbone))
         logits = head(hidden)
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
@@ -182,7 +184,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         single = isinstance(x, str)
         examples = self._word_examples([x] if single else x)
         logits = self._word_logits(examples, batch_size, verbose=verbose)
-        probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+        probabilities = softmax(logits)
         words = examples.words
         flat_words = [word for example in words.examples for word in example]
         best = [names[i] for i in probabilities.argmax(-1)]

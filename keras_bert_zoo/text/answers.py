@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.characters import MARKS, members
 from keras_bert_zoo.text.context_windows import ContextWindows, most_context
 
@@ -135,10 +136,10 @@ def _ranked_answers(
     if with_null:
         kept.setdefault("", (0, 0, null_start, null_end))
     scores = np.array([start + end for _, _, start, end in kept.values()])
-    weights = np.exp(scores - scores.max(initial=-np.inf))
+    odds = softmax(scores) if kept else scores
     n_best_spans = [
-        AnswerSpan(text, a, b, weight, start, end)
-        for (text, (a, b, start, end)), weight in zip(kept.items(), (weights / weights.sum()).tolist(), strict=True)
+        AnswerSpan(text, a, b, probability, start, end)
+        for (text, (a, b, start, end)), probability in zip(kept.items(), odds.tolist(), strict=True)
     ]
     # If no start and end make a span, the original uses one with score 0.
     best = next((span.start_logit + span.end_logit for span in n_best_spans if span.text), 0.0)
