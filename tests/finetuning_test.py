@@ -19,6 +19,7 @@ from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag, re
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.finetuning.curve import train_seconds
 from keras_bert_zoo.finetuning.kinds import Data
+from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.training.runs import held, keep_rows
 from tests.helpers import broken_off, slow_on
 
@@ -275,7 +276,6 @@ def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
 
 
 def test_a_run_stays_with_its_preset(start, tmp_path):
-    """Not its weights, which are the state's."""
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
     run = Run("mrpc", start, data=str(tmp_path), **{**OPTIONS, "epochs": 2})
@@ -292,11 +292,19 @@ def test_a_run_stays_with_its_preset(start, tmp_path):
         with pytest.raises(ValueError, match=r"The preset of the run in .* must be the one it began with"):
             finetune(run, tmp_path / "run", verbose=0)
         path.write_text(before)
+    weights = Path(start, "model.safetensors")
+    before = weights.read_bytes()
+    weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"must be the one it began with. Received: another .* or other weights"):
+        finetune(run, tmp_path / "run", verbose=0)
+    weights.write_bytes(before)
     with held(tmp_path / "run" / "run.json", {}), pytest.raises(ValueError, match=r"one process at a time.* in use"):
         finetune(run, tmp_path / "run", verbose=0)
     log = tmp_path / "run" / "log.csv"
     log.write_text(f"{log.read_text()}1,0.5")
-    assert finetune(run, tmp_path / "run", verbose=0)["examples"] == {"train": 8, "dev": 8}
+    results = finetune(run, tmp_path / "run", verbose=0)
+    assert results["examples"] == {"train": 8, "dev": 8}
+    assert results["preset_digest"] == load_preset(start).digest()
 
 
 def test_a_row_that_was_not_completed_is_none(tmp_path):

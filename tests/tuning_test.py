@@ -427,6 +427,12 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=f"a run of the same configuration. Received: {part}_digest='"):
             tune(run, out, verbose=0, **POINT)
         path.write_text(before)
+    weights = Path(start, "model.safetensors")
+    values = weights.read_bytes()
+    weights.write_bytes(values[:-1] + bytes([values[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"a run of the same configuration. Received: preset_digests=\{"):
+        tune(run, out, verbose=0, **POINT)
+    weights.write_bytes(values)
     config = out / "sweep.json"
     before = config.read_text()
     backend = keras.backend.backend()
@@ -436,6 +442,7 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
     config.write_text(before)
     broken.clear()
     results = tune(run, out, verbose=0, **POINT)
+    assert results["sweep"]["preset_digests"] == {start: kbz.presets.load_preset(start).digest()}
     path.unlink()
     assert tune(run, out, verbose=0, **POINT) == results
 

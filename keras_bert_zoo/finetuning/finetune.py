@@ -1,13 +1,11 @@
 """Fine-tune a preset on a task's files: a new preset, its scores and its predictions."""
 
-import json
 import os
 import platform
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.metrics import ValidationScores
+from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.training import distribute
 from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, held, keep_rows
 
@@ -71,7 +70,8 @@ def _finetune(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> dict[
     model = run.build(head)
     model.optimizer.build(model.trainable_variables)
     holding.enter_context(held(folder / CONFIG, asdict(run)))
-    state = State(model, folder / STATE, f"{train.digest()} {dev.digest()}", preset=_digest(model))
+    preset = load_preset(run.preset).digest()
+    state = State(model, folder / STATE, f"{train.digest()} {dev.digest()}", preset=preset)
     done = state.restore()
     score = Score(run, dev)
     if done < run.epochs:  # type: ignore[operator]
@@ -92,18 +92,13 @@ def _finetune(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> dict[
     draw_curve(folder / LOG, folder / CURVE, run.recipe.score)
     results = {
         **_described(run, scores, asdict(run)),
+        "preset_digest": preset,
         "seed": run.seed,
         "examples": {"train": train.size, "dev": dev.size},
         "train_seconds": train_seconds(folder / LOG),
     }
     write_json(folder / RESULTS, results)  # Last, because it marks the run as finished.
     return results
-
-
-def _digest(model: keras.Model) -> str:
-    """Identify a model's tokenizer and configuration."""
-    config = keras.saving.serialize_keras_object(model.get_config())
-    return sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def evaluate(run: Run, out: str | os.PathLike[str] | None = None, verbose: Any = 0) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class State:
         path: The file.
         data: Identifies the run's data, to notice other data in its place.
         epoch_steps: Updates per epoch, if errors are to name the step; None if each batch is one.
-        preset: Identifies what the run starts from, apart from its weights.
+        preset: Identifies what the run starts from.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class State:
         if about["preset"] != self._preset:
             raise ValueError(
                 f"The preset of the run in {self.path.parent} must be the one it began with. "
-                "Received: another tokenizer or model"
+                "Received: another tokenizer, model or other weights"
             )
 
     def restore_generator(self) -> None:

@@ -66,9 +66,9 @@ def tune(
 
     Raises:
         ValueError: A file is not as expected, `out` holds another sweep or an unfinished one that began with other
-            data or on another backend, Keras Tuner is missing, or trials failed. In the last case the results of the
-            others are in `out`, without `results.json`, and the same call retries the failed trials. Trials whose loss
-            was NaN or infinite are not retried: they have no score, and the log says so.
+            data, other presets or on another backend, Keras Tuner is missing, or trials failed. In the last case the
+            results of the others are in `out`, without `results.json`, and the same call retries the failed trials.
+            Trials whose loss was NaN or infinite are not retried: they have no score, and the log says so.
 
     Example:
 
@@ -109,7 +109,13 @@ def tune(
         check_directory(folder / CONFIG, config)
         return read_json(folder / RESULTS)
     train, dev, head = run.read_both()
-    config |= {"train_digest": train.digest(), "dev_digest": dev.digest(), "backend": keras.backend.backend()}
+    presets = space["preset"] if isinstance(space["preset"], list) else [space["preset"]]
+    config |= {
+        "train_digest": train.digest(),
+        "dev_digest": dev.digest(),
+        "preset_digests": {preset: load_preset(preset).digest() for preset in presets},
+        "backend": keras.backend.backend(),
+    }
     if _is_worker():
         _wait_for(folder / CONFIG)
     if (folder / CONFIG).is_file():
@@ -126,8 +132,6 @@ def tune(
         **head,
     )
     if not _is_worker():
-        for preset in space["preset"] if isinstance(space["preset"], list) else ():
-            load_preset(preset, load_weights=False)  # Otherwise a wrong preset would only be found by its trials.
         hypermodel.build(keras_tuner.HyperParameters())
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
