@@ -31,7 +31,7 @@ def text_columns(
     read_label: Callable[[str, Any], Any] | None,
     class_names: Sequence[str] | None = None,
 ) -> Columns:
-    """Collect rows of one or two texts and, with `read_label`, a label, for which it returns None if withheld."""
+    """Collect rows of one or two texts and, with `read_label`, a label; it returns None for a withheld label."""
     first: list[str] = []
     second: list[str] = []
     labels = Labels()
@@ -72,14 +72,14 @@ def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int | None]:
 
 
 class Labels:
-    """A column of labels while it is read: those of a test set are withheld, all of them or none."""
+    """A column of labels while it is read; a test set withholds either all of its labels or none."""
 
     def __init__(self) -> None:
         self._labels: list[Any] = []
-        self._withheld = ""  # Of the first one its place.
+        self._withheld = ""  # Place of the first withheld label.
 
     def add(self, place: str, label: Any) -> None:
-        """Add a label, None if it is withheld, from a place."""
+        """Add the label found at a place; None if it is withheld."""
         self._labels.append(label)
         if label is None:
             self._withheld = self._withheld or place
@@ -92,12 +92,12 @@ class Labels:
 
 
 def is_withheld(label: Any) -> bool:
-    """Return whether this is -1, which Hugging Face's data sets hold where a test set's labels are withheld."""
+    """Return whether this is -1, which Hugging Face's data sets use for a test set's withheld labels."""
     return isinstance(label, (int, float, np.number)) and bool(label == -1)
 
 
 def check_text(place: str, text: Any, name: str = "a text") -> None:
-    """Refuse values that are not strings, and lone surrogates, which JSON can escape and UTF-8 cannot encode."""
+    """Refuse values that are not strings, and lone surrogates, which JSON can escape but UTF-8 cannot encode."""
     if not isinstance(text, str):
         raise ValueError(f"{place}: {name} must be a string. Received: {reprlib.repr(text)}")
     try:

@@ -33,7 +33,7 @@ class ConllSentences(NamedTuple):
     documents: list[int]
 
     def by_document(self) -> tuple[list[list[list[str]]], list[list[list[str]]]]:
-        """Return the words and tags of each document's sentences, which gives a tagger the document as context."""
+        """Return the words and tags of the sentences by document, which gives a tagger the document as context."""
         count = self.documents[-1] + 1 if self.documents else 0
         words: list[list[list[str]]] = [[] for _ in range(count)]
         tags: list[list[list[str]]] = [[] for _ in range(count)]
@@ -47,15 +47,15 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
     """Read a file such as CoNLL-2003's `eng.train` (Tjong Kim Sang and De Meulder 2003).
 
     The first column is the word and the last its tag; columns in between are ignored. Columns are separated by spaces
-    or tabs. `-DOCSTART-` begins a document. A sentence before the first one is a document of its own, because nothing
-    says which sentences belong together; so is every sentence of a file without `-DOCSTART-`. IOB1, as in the official
-    files, BIO and BIOES are read as by conlleval and returned as BIO.
+    or tabs. `-DOCSTART-` begins a document. Each sentence before the first `-DOCSTART-`, or of a file without it, is a
+    document of its own, because nothing says which sentences belong together. Tags in IOB1 (as in the official files),
+    BIO and BIOES are read as conlleval reads them, and returned as BIO.
 
     Args:
-        source: A file, or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
-            `ner_tags`, which has no documents.
-        labels: False reads only the words, of a file or data set without tags or if they do not matter.
-        class_names: Tags whose labels are the only ones allowed, such as a model's; None allows any.
+        source: A file; or one part of Hugging Face's data set `conll2003`, or a mapping, with the columns `tokens` and
+            `ner_tags` and without documents.
+        labels: False reads only the words, for a file or data set without tags, or if the tags do not matter.
+        class_names: Tags, such as a model's, whose labels are the only ones allowed; None allows any.
 
     Raises:
         ValueError: The message names the file, the line and what was expected there.
@@ -81,7 +81,7 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
 
 
 def begins_conll(lines: Sequence[str]) -> bool:
-    """Return whether `read_conll` reads files with such first lines: `-DOCSTART-`, or a tag ending each line."""
+    """Return whether `read_conll` reads files with such first lines: `-DOCSTART-`, or lines that all end in a tag."""
     rows = [_COLUMNS.split(line.strip(" \t")) for line in lines]
     return bool(rows) and (
         rows[0][0] == _DOCUMENT

@@ -1,4 +1,4 @@
-"""Your own texts and labels."""
+"""Read your own texts and labels."""
 
 import math
 import re
@@ -56,10 +56,10 @@ def read_columns(
     check: Callable[[str, Any, Any], None],
     numbers: bool = False,
 ) -> tuple[Columns, bool]:
-    """Return texts and labels as written, and whether the file writes numbers as text, too.
+    """Return texts and labels as written, and whether the file writes numbers as text.
 
-    `check` is called with each label's place, the label, and its meaning: with `numbers`, a number if it looks like
-    one.
+    `check` is called with each label's place, the label as written, and its meaning. With `numbers`, a written label
+    that looks like a number means that number.
     """
     texts = (text,) if isinstance(text, str) else tuple(text)
     if len(texts) not in (1, 2):

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and files in their format: XQuAD, your own."""
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and files in their format, such as XQuAD or your own."""
 
 import os
 import reprlib

@@ -54,7 +54,7 @@ def write_squad_predictions(
 
 
 def _write_n_best(path: Path, answers: dict[str, FoundAnswers]) -> None:
-    """Write a span a line, question by question: the text of all at once takes several times their memory."""
+    """Write one span per line, question by question: the text of all at once would take several times their memory."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     fields = ("text", "probability", "start_logit", "end_logit")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:

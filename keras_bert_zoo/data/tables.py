@@ -96,7 +96,7 @@ def jsonl_table(path: Path) -> Table:
 
 
 def _columns_table(source: Any) -> Table:
-    if hasattr(source, "with_format"):  # Otherwise numbers and lists may be another library's.
+    if hasattr(source, "with_format"):  # Otherwise numbers and lists may be of another library's types.
         source = source.with_format(None)
     names = getattr(source, "column_names", None)  # An attribute of `datasets`, which may not be installed.
     if names is None and isinstance(source, Mapping):
@@ -125,7 +125,7 @@ def _delimited(
     skip_short_with: str | None = None,
 ) -> Table:
     first = _first(path, records)
-    # Some of a task's files may have a header; it has other columns, because these files have no labels.
+    # Some of a task's files may have a header. These files have no labels, so their number of columns differs.
     if header and len(first[1]) == len(header):
         records = chain([first], records)
     else:

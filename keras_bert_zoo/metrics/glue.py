@@ -140,7 +140,7 @@ def _numbers(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_numbers(logits: np.ndarray) -> None:
-    """The largest of NaNs would be the first class."""
+    """Refuse NaN: the argmax of NaNs would be the first class."""
     wrong = np.flatnonzero(np.isnan(logits).any(-1))
     if len(wrong):
         received = reprlib.repr(logits[wrong[0]].tolist())

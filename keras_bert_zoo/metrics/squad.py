@@ -16,7 +16,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalize_answer(text: str) -> str:
     """Normalise an answer for comparison: lower case, no ASCII punctuation or articles, single spaces between words.
 
-    Punctuation is removed before articles, so that "a." is an article, and without leaving a space: "U.S." is "us".
+    Punctuation is removed before articles, so that "a." is an article. It leaves no space: "U.S." becomes "us".
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
@@ -42,7 +42,7 @@ def squad_v1_scores(answers: Sequence[Sequence[Any]], predictions: Sequence[str]
         raise ValueError(f"`answers` must hold an answer for each question of SQuAD 1.1. Received: answers[{none}]=[]")
     pairs = list(zip(right, predictions, strict=True))
     exact = [max(_exact(text, guess) for text in texts) for texts, guess in pairs]
-    # If both sides are empty after normalisation they match, but the first evaluation gives an F1 of 0.
+    # If both sides are empty after normalisation they match, but evaluate-v1.1.py gives an F1 of 0.
     f1 = [max(_f1(text, guess, both_empty=0.0) for text in texts) for texts, guess in pairs]
     return {"exact_match": _percent(exact), "f1": _percent(f1)}
 
@@ -61,8 +61,8 @@ def squad_v2_scores(
 
     Args:
         answers: For each question the correct answers, strings or `Answer`s; none if it has no answer.
-        predictions: For each question a text; `""` means no answer. With `null_odds` it should be the best text even if
-            no answer is more likely, because no threshold can replace a `""`.
+        predictions: For each question a text; `""` means no answer. With `null_odds` it should be the best text, even
+            where it is more likely that there is no answer, because no threshold can turn `""` into a text.
         null_odds: For each question a number that increases with the likelihood of no answer, such as the score of no
             answer minus the best answer's.
         threshold: A question whose `null_odds` exceed it has no answer, whatever its text.
@@ -100,15 +100,15 @@ def squad_v2_scores(
 def _best(scores: np.ndarray, has_answer: np.ndarray, answered: np.ndarray, odds: np.ndarray) -> tuple[float, float]:
     """Return the best score that any threshold gives, in percent, and that threshold.
 
-    This is the official sweep. At first all questions have no answer; then each one gets its text, the most certain
-    first. It gains its score; if there is no answer, a non-empty text loses the question's point. No threshold parts
-    equal odds: where the best score lies between two, none gives it.
+    This is the official sweep. At first every question is given no answer; then each one gets its text, the most
+    certain first. A question with an answer gains the score of its text. A question without one loses its point if its
+    text is not empty. No threshold separates equal odds: a best score that lies between two of them is out of reach.
     """
     order = np.argsort(odds, kind="stable")
     gains = np.where(has_answer, scores, -1.0 * answered)[order]
     totals = np.r_[0.0, np.cumsum(gains)] + float((~has_answer).sum())
     best = int(totals.argmax())
-    # The official threshold for "none of them" is 0, which is right only for probabilities.
+    # The official threshold for giving no answers is 0, which is right only for probabilities.
     lowest = float(odds[order[0]])
     nothing = 0.0 if lowest > 0 else float(np.nextafter(lowest, -np.inf))
     return 100 * float(totals[best]) / len(scores), nothing if best == 0 else float(odds[order[best - 1]])

@@ -185,7 +185,7 @@ class PretrainingBatches(PartedBatches):
         else:
             chance = cast(Any, _RowsOf(rng, len(rows), own, drawn))
             made = self._make(rows[own], chance, len(rows), predictions)
-        self._update = known  # Only now is everything drawn: another thread may make another part meanwhile.
+        self._update = known  # Set only when all is drawn: another thread may be making another part.
         return made
 
     def take(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> tuple[Any, Any, Any]:
@@ -260,7 +260,7 @@ class PretrainingBatches(PartedBatches):
         return MaskedTokens(masked, positions, labels.astype("int32"), weights.astype("float32"))
 
     def _predictions(self, rows: np.ndarray) -> int | None:
-        """Number of predictions in these examples, or None if only drawing the masks tells it."""
+        """Return the number of predictions in these examples, or None if it depends on the masks that are drawn."""
         shard = self.shard
         if self.next_token:
             return int((lengths_of(shard.ends, rows) - 1).sum())
@@ -288,7 +288,7 @@ class PretrainingBatches(PartedBatches):
 class _RowsOf:
     """Draws for a whole update and returns some of its rows, so that masks do not depend on the split.
 
-    What the first part has drawn is in `drawn` for the others.
+    `drawn` holds what the first part has drawn, so that the other parts use the same.
     """
 
     def __init__(self, rng: np.random.Generator, count: int, own: slice, drawn: list[np.ndarray]) -> None:

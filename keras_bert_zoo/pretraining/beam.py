@@ -4,9 +4,9 @@
 
 Needs `pip install "keras-bert-zoo[beam]"`, on this machine and on the workers. With any runner the data set has the
 same bytes as without Beam: the blocks are planned from the sizes of all documents, and an example depends only on its
-block and the seed. Paths are those of Beam's file systems; `gs://` needs the matching Beam extra. One worker reads each
-file. Shards are written below the option `--temp_location`, which all workers must see, or without it beside `out`, and
-are joined here.
+block and the seed. Paths are those of Beam's file systems; `gs://` needs the matching Beam extra. Each file is read by
+one worker. The workers write the shards below `--temp_location`, which all of them must see, or beside `out` without
+that option. The shards are then joined on this machine.
 """
 
 import json
@@ -73,7 +73,7 @@ class _Plan:
 
     Attributes:
         starts: The first part of each block.
-        partners: Blocks that draw partners from a part that belongs to another block.
+        partners: For a part, the blocks other than its own that draw partners from it.
         shifts: Offset that turns a file's origins into those of its language.
     """
 
@@ -233,7 +233,7 @@ def _write_result(staging: str, made: list[Any], reports: list[Any]) -> None:
 
 
 def _fetch(staging: str, folder: Path, numbers: Iterable[int]) -> None:
-    """Copy shards from where the workers wrote them, several at a time, because each file has to be waited for."""
+    """Copy shards from where the workers wrote them, several at a time to hide the wait for each file."""
     with ThreadPoolExecutor() as threads:
         list(threads.map(partial(_fetch_shard, staging, folder), map(shard_name, numbers)))
 

@@ -42,19 +42,19 @@ class Run:
         learning_rate: Peak learning rate.
         warmup: Fraction of the steps used for warm-up.
         optimizer: `"adamw"` or `"lamb"`.
-        steps_per_execution: Number of batches (several per update with accumulation) between two returns to Python,
-            which hides the host's work on an accelerator; not on PyTorch. With TFRecords it must divide the batches
-            between two states.
-        jit_compile: True has PyTorch compile what a step computes, for a minute or two at the start; on a GPU an update
-            takes two thirds of the time then. TensorFlow compiles with XLA where Keras would not by itself.
+        steps_per_execution: Number of batches between two returns to Python; with accumulation an update has several.
+            More than 1 hides the host's work on an accelerator, but PyTorch needs 1. With TFRecords it must divide the
+            batches between two states.
+        jit_compile: True makes PyTorch compile what a step computes. This takes a minute or two at the start; on a GPU
+            an update then takes two thirds of the time. TensorFlow compiles with XLA where Keras would not by itself.
         save_every: Updates between two states on disk, which are also the epochs of the log; divides `steps`. None
-            becomes the largest divisor from 50 to 500 or, where there is none, the next above: few steps have one state
-            so, and so has a prime number of them.
+            becomes the largest divisor from 50 to 500 or, if there is none, the next above. A run of few steps, or of a
+            prime number of steps, then has one state.
         seed: Random seed.
         dtype: Precision policy, such as `"mixed_bfloat16"`.
         dropout: Dropout rate of sub-layers and attention while pre-training; None takes the preset's. The preset that
-            is written keeps its own rates for fine-tuning. Over few passes a model learns more without dropout (Geiping
-            and Goldstein 2022, section 4.3).
+            is written keeps the model's own rates for fine-tuning. Over few passes a model learns more without dropout
+            (Geiping and Goldstein 2022, section 4.3).
         validation: A second data set of the same kind, evaluated after each epoch of the log in whole batches of the
             run's size; a remainder is left out. Its masks do not depend on the seed.
         strategy: Argument of `keras_bert_zoo.distribute`, to train on many devices; each batch is split among them.
@@ -141,7 +141,7 @@ class Run:
         return self.epoch_steps * self.gradient_accumulation_steps
 
     def _divisor(self) -> int:
-        """The default `save_every` for these steps."""
+        """Return the default `save_every` for these steps."""
         parts = self.gradient_accumulation_steps
         execution = 1 if self.vocab is None else self.steps_per_execution  # See `_check_records`.
         small = [count for count in range(1, isqrt(self.steps) + 1) if not self.steps % count]

@@ -14,8 +14,8 @@ from keras_bert_zoo.text.files import read_lines
 # A block is tokenised, paired and written as one shard. A longer document continues in the next block.
 _BLOCK_CHARACTERS = 2**21
 _PART_CHARACTERS = 2**19
-# A block that is mostly one document may draw random second segments from the last sentences of documents before it: so
-# many documents, and so many sentences of each.
+# A block that is mostly one document may draw random second segments from the documents before it: from at most this
+# many documents, and from at most this many of the last sentences of each.
 _PARTNERS, _PARTNER_SENTENCES = 8, 1024
 _FEW_CHARACTERS = _BLOCK_CHARACTERS // 4
 # Limit on how many skipped items are listed.
@@ -26,7 +26,7 @@ LAYOUTS = ("sentences", "prose")
 
 @dataclass(frozen=True)
 class Document:
-    """Sentences of one document, or of a part of a long one. Parts have the same `origin`."""
+    """Sentences of one document, or of a part of a long one. Its parts have the same `origin`."""
 
     origin: int
     sentences: list[str]
@@ -81,7 +81,7 @@ class CorpusReport:
     skips: int = 0
 
     def skip(self, what: str) -> None:
-        what = what.encode("utf-8", "backslashreplace").decode()  # A file's name may not be UTF-8.
+        what = what.encode("utf-8", "backslashreplace").decode()  # A file's name need not be UTF-8.
         if len(self.skipped) < _NAMED:
             self.skipped.append(what)
         self.skips += 1
@@ -217,7 +217,7 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 
 def group_parts(parts: Iterable[AnyPart]) -> Iterator[tuple[list[AnyPart], list[AnyPart]]]:
-    """Group the parts of one language, some two million characters each, with parts to draw partners from."""
+    """Yield groups of one language's parts, some two million characters each, with parts to draw partners from."""
     gathered: list[AnyPart] = []
     characters = 0
     before: deque[AnyPart] = deque(maxlen=_PARTNERS)  # The last parts of the last documents.
@@ -236,7 +236,7 @@ def group_parts(parts: Iterable[AnyPart]) -> Iterator[tuple[list[AnyPart], list[
 
 
 def _strangers(gathered: list[AnyPart], before: Iterable[AnyPart]) -> list[AnyPart]:
-    """Return parts of other documents if the group has few beside its longest document."""
+    """Return parts of other documents if the group has little text besides its longest document."""
     characters = Counter[int]()
     for part in gathered:
         characters[part.origin] += part.characters

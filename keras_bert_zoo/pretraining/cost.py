@@ -65,7 +65,7 @@ class StepCost:
     Attributes:
         flops: FLOPs of the whole batch, without those that rematerialisation repeats.
         weights: Bytes of weights, gradients, moments and the half-precision copy of the weights, per device.
-        activations: Bytes kept of the examples that are processed at once, per device.
+        activations: Bytes kept for the examples that are processed at once, per device.
         devices: Number of devices.
         share: Examples of a batch per device.
         examples: Examples that a device processes at once, so that they fit into its memory.
@@ -90,7 +90,7 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        """Total seconds, where only the hosts' work overlaps."""
+        """Total seconds; only the hosts' work overlaps the rest."""
         return max(self.compute + self.memory + self.network, self.host)
 
     @property
@@ -127,8 +127,8 @@ def step_cost(
         examples = -(-share // -(-share // fit))  # In parts of equal size.
     flops = batch_size * training_flops(architecture, length, predictions)
     again = batch_size * training_flops({**architecture, "pooler": False}, length) / 3 if rematerialise else 0
-    # Reads are the gradient for its norm, then gradient, weight and moments. Writes are weight and moments, and the
-    # weight's copy in half precision, for which the weight is read again.
+    # The update reads the gradient for its norm, then gradient, weight and moments, and writes weight and moments. For
+    # the weight's copy in half precision it reads the weight again and writes the copy.
     update = (8 * _WEIGHT + (_WEIGHT + copy if copy else 0)) * count / device.bandwidth
     hosts = -(-devices // device.hosted)
     return StepCost(
@@ -147,7 +147,7 @@ def step_cost(
 
 
 def _all_reduce_seconds(size: float, device: Device, devices: int) -> float:
-    """Seconds within the groups, then of each device's part between the groups; without latency."""
+    """Return the seconds of an all-reduce within groups, then of each device's part between them, without latency."""
     group = min(device.group, devices)
     groups = -(-devices // group)
     within = 2 * (group - 1) / group * size / device.link

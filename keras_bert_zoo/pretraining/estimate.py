@@ -57,11 +57,13 @@ def estimate(
     """Estimate the cost of pre-training.
 
     Every device processes its part of each batch, in smaller parts if memory requires it; devices beyond the examples
-    of a batch are idle. A step takes the sum of its matrix products at a measured fraction of the device's peak, the
-    update at its memory bandwidth, and a ring all-reduce of the float32 gradients at the bandwidth of the links, or the
-    hosts' time to make the batch if that is longer. The fraction was measured on fully loaded devices: it is lower with
-    few examples per device, and latencies are ignored, so that the time is a lower bound where `bound` is not
-    `"compute"`. `keras_bert_zoo/training/devices.py` lists the devices' figures and their sources.
+    of a batch are idle. The time of a step is the sum of three: its matrix products at a measured fraction of the
+    device's peak, the update at its memory bandwidth, and a ring all-reduce of the float32 gradients at the bandwidth
+    of the links. If making the batch takes the hosts longer, a step takes that long.
+
+    The fraction was measured on fully loaded devices; it is lower with few examples per device. Latencies are
+    ignored. The time is therefore a lower bound where `bound` is not `"compute"`.
+    `keras_bert_zoo/training/devices.py` lists the devices' figures and their sources.
 
     Args:
         model: A preset's name or directory, or `BertBackbone.architecture`.

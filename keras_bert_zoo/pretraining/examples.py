@@ -89,13 +89,14 @@ def draw_pairs(
     """Make next-sentence pairs from one pass over the documents.
 
     Sentences are collected up to the target length: `sequence_length` minus three special tokens, or with probability
-    `short_rate` a random length of at least 2. The original draws that once per document; here it is drawn for each
-    example, because one draw would decide for a whole book. A is a random number of the collected sentences. B is the
-    rest or, with probability 0.5 and whenever there is only one sentence, sentences from a random place in another
+    `short_rate` a random length of at least 2. The original draws the target once per document; here it is drawn for
+    each example, because one draw would decide for a whole book. A is a random number of the collected sentences. B is
+    the rest or, with probability 0.5 and whenever there is only one sentence, sentences from a random place in another
     document. The unused sentences are then collected again.
 
     The original draws from all documents. Here the other document is one of those in memory, so that NSP is somewhat
-    easier to learn if these are few. Documents of a single origin give true pairs only, and lose single sentences.
+    easier to learn if these are few. If all documents have one origin, they give only true pairs, and a sentence that
+    is collected alone is lost.
     """
     draw = _draws(rng).__next__
     longest = sequence_length - 3

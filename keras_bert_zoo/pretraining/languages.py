@@ -25,7 +25,7 @@ def count_passes(
     open_file: Callable[[Any, str], Any] = open,
     size_of: Callable[[str], int] = file_size,
 ) -> dict[str, float]:
-    """Return the passes over each language's files that give its smoothed share of the examples; they average one.
+    """Return the passes over each language's files that give it its smoothed share of the examples; they average one.
 
     Examples are counted in the first block of each language, some two million characters. The rest of its files is
     assumed to give as many examples per byte.

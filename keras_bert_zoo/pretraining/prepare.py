@@ -170,7 +170,7 @@ def _by_language(paths: Any) -> dict[str, list[str]]:
 
 
 def _as_strings(files: Any) -> list[str]:
-    """Return the paths as strings; none if this is no list of paths."""
+    """Return the paths as strings; an empty list if this is not a list of paths."""
     if isinstance(files, (str, os.PathLike)) or not isinstance(files, Iterable):
         return []
     paths = list(files)

@@ -18,8 +18,7 @@ class Speed(keras.callbacks.Callback):
     """Adds `tokens_per_second`, without padding, and `mfu` to the logs.
 
     `mfu` is the fraction of the devices' peak matrix-product throughput that the model's own products use (Chowdhery et
-    al. 2022, appendix B). The peak is the data sheet's for an accelerator in half precision, and a measured one
-    otherwise.
+    al. 2022, appendix B). For an accelerator in half precision the peak is the data sheet's; otherwise it is measured.
 
     Args:
         model: The model being trained.

@@ -97,8 +97,8 @@ def _tokenise(block: Block, tokenizer: BertTokenizer, sequence_length: int) -> T
     token_ids, lengths = tokenizer.encode_batch(chain.from_iterable(document.sentences for document in documents))
     ends = np.concatenate([[0], np.cumsum(lengths)])
     document_ends = ends[np.cumsum([len(document.sentences) for document in documents])]
-    # A line of control characters has no tokens.
     parting = np.fromiter(_parting(token_ids, ends, tokenizer, sequence_length), "int64")
+    # A line of control characters has no tokens.
     sentence_ends = np.union1d(ends[1:][lengths > 0], parting)
     document_ends = np.searchsorted(sentence_ends, document_ends, side="right")
     filled = np.diff(document_ends, prepend=0) > 0
@@ -114,8 +114,8 @@ def _tokenise(block: Block, tokenizer: BertTokenizer, sequence_length: int) -> T
 def _parting(token_ids: np.ndarray, ends: np.ndarray, tokenizer: BertTokenizer, sequence_length: int) -> Iterator[int]:
     """Yield where to split sentences that fit no example, such as a paragraph on one line, so that no text is lost.
 
-    A part has at most a quarter of an example, so that pairs of parts fit into one. It begins at the start of a word
-    where possible.
+    A part is at most a quarter as long as an example, so that a pair of parts fits into one. It begins at the start of
+    a word where possible.
     """
     most = sequence_length // 4
     for i in np.flatnonzero(np.diff(ends) > sequence_length - 3):

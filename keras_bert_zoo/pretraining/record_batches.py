@@ -29,9 +29,9 @@ def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None,
             `BertMaskedLM` does not accept. They are 0 in records without pairs.
 
     Returns:
-        A `tf.data.Dataset` of fixed shapes. If shuffled it repeats endlessly: pass `steps_per_epoch` to `fit`. In order
-        it is one pass, for evaluation, without the last, incomplete batch. Several workers share the batches, each of
-        which is read exactly once.
+        A `tf.data.Dataset` of fixed shapes. If shuffled, it repeats endlessly: pass `steps_per_epoch` to `fit`.
+        Otherwise it is one pass, for evaluation, without the last, incomplete batch. Several workers share the batches,
+        and each batch is read exactly once.
 
     Raises:
         ValueError: There is no such file, its records have other features, or there are fewer examples than a batch
@@ -46,10 +46,10 @@ def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None,
 
 
 class RecordBatches:
-    """TFRecords for `pretrain`: the properties of `PretrainingBatches`, and the batches from any one on.
+    """TFRecords for `pretrain`, with the properties of `PretrainingBatches`; the batches can start at any update.
 
     The first 1,000 examples tell the mean length, the mean number of predictions, and whether the examples are pairs.
-    They must be those of the tokenizer.
+    They must be examples of the tokenizer.
 
     Args:
         data: One pattern, as in `read_records`.
@@ -60,7 +60,7 @@ class RecordBatches:
         name: Name of the argument in error messages.
     """
 
-    next_token = False  # They are masked already.
+    next_token = False  # The records are masked already.
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class RecordBatches:
         errors, files = import_tensorflow().errors, listed([os.path.basename(path) for path in self._files.files])
         try:
             inputs, targets, weights = next(batch.as_numpy_iterator())
-        except errors.DataLossError:  # A checksum is not its record's.
+        except errors.DataLossError:  # A checksum does not match its record.
             raise ValueError(
                 f"`{name}` must hold whole records. Received: a damaged one among the first {looked_at:,} of {files}"
             ) from None
-        except (errors.OpError, ValueError):  # Its messages have several lines.
+        except (errors.OpError, ValueError):  # TensorFlow's messages have several lines.
             raise ValueError(
                 f"`{name}` must have the features and lengths of the first record in all of them. "
                 f"Received: others among the first {looked_at:,} of {files}"
@@ -116,7 +116,7 @@ class RecordBatches:
 
 
 def _check(name: str, tokenizer: BertTokenizer, inputs: dict[str, Any], targets: dict[str, Any]) -> None:
-    """Refuse values that no example has, and those of another tokenizer, as far as the ids show it, before a run."""
+    """Refuse impossible values and, as far as the ids show it, examples of another tokenizer, before a run."""
     size, length = tokenizer.vocabulary_size, inputs["token_ids"].shape[1]
     for what, values, stop, whose in (
         ("token ids", inputs["token_ids"], size, ", those of `vocab`"),

@@ -89,11 +89,11 @@ class RecordFiles:
         return self._of_length(passes.flat_map(one_pass), tf.data.INFINITE_CARDINALITY)
 
     def batch(self, records: Any, batch_size: int, next_sentence: bool, parts: int = 1) -> Any:
-        """Batch the records, each batch in `parts` parts that have the weights of the whole."""
+        """Batch the records, and split each batch into `parts` parts that have the weights of the whole."""
         tf = self._tf
 
         def narrow(values: Any) -> Any:
-            """Convert int64 so that what int32 cannot hold stays out of every range, and is refused as such."""
+            """Convert to int32; a value that it cannot hold stays out of every range, and so is refused."""
             return tf.cast(tf.clip_by_value(values, tf.int32.min, tf.int32.max), "int32")
 
         def parse(records: Any) -> Any:
@@ -117,8 +117,9 @@ class RecordFiles:
         dataset = records.batch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=workers)
         if parts > 1:
             dataset = dataset.map(divide).unbatch()
-        # By default TensorFlow gives each worker files. With fewer files than workers, or files of unequal length, some
-        # examples come twice and others never. So each worker reads all files and takes its share of the batches.
+        # By default TensorFlow gives each worker its own files. With fewer files than workers, or files of unequal
+        # length, some examples come twice and others never. So each worker reads all files and takes its share of the
+        # batches.
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
         return untuned(dataset.prefetch(2)).with_options(options)
@@ -126,7 +127,7 @@ class RecordFiles:
     def count(self) -> int:
         """Count the records according to their headers, and check that these cannot crash TensorFlow.
 
-        What is damaged within a record is found when it is read, and then TensorFlow says so.
+        TensorFlow reports damage within a record when it reads that record.
         """
         count = 0
         for path in self.files:
@@ -159,7 +160,7 @@ def _bytes(tf: Any, path: str) -> int | None:
 
 
 def _lengths(tf: Any, path: str, size: int) -> Iterator[int]:
-    """Yield the size of each record, checked against the file: TensorFlow's reader would allocate it, and crash.
+    """Yield the size of each record, checked against the file: TensorFlow's reader would allocate any size and crash.
 
     A record is its length (8 bytes), a checksum of that (4), the data, and a checksum of the data (4).
     """
@@ -178,7 +179,7 @@ def _lengths(tf: Any, path: str, size: int) -> Iterator[int]:
 
 
 def _features(tf: Any, path: str, size: int) -> tuple[dict[str, str], dict[str, Any]] | None:
-    """Return the inputs' names in the file and its features, from the first record, or None if it is empty."""
+    """Return the inputs' names in the file and its features, from the first record, or None if there is none."""
     from google.protobuf.message import DecodeError
 
     file = os.path.basename(path)

@@ -97,10 +97,10 @@ def _examples(tf: Any, inputs: Any, targets: Any, weights: Any) -> Iterator[byte
     integers = {theirs[0]: inputs[ours] for ours, theirs in INPUTS.items()}
     integers |= {IDS: targets["mlm"], LABELS: labels[:, None]}
     kept = (weights["mlm"] > 0).astype("float32")
-    example = tf.train.Example()  # One for all rows: making each anew takes twice as long.
+    example = tf.train.Example()  # Reused for all rows: a new one for each takes twice as long.
     feature = example.features.feature
     fields = [*(feature[name].int64_list.value for name in integers), feature[WEIGHTS].float_list.value]
     for row in zip(*(values.tolist() for values in (*integers.values(), kept)), strict=True):
         for field, values in zip(fields, row, strict=True):
             field[:] = values
-        yield example.SerializeToString(deterministic=True)  # Else the order of features is the process' own.
+        yield example.SerializeToString(deterministic=True)  # Otherwise each process has its own order of features.

@@ -12,7 +12,7 @@ _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
 # A paragraph is split after this many characters, because it may be a whole file.
 _GATHERED = 2**16
 _OPENING = "\"'“‘([-–—"
-# A full stop after one of these ends no sentence.
+# A full stop after one of these does not end a sentence.
 _ABBREVIATIONS = frozenset(
     """
     mr mrs ms messrs mm mme mlle dr st ste prof rev hon sr jr capt col gen lieut lt sergt sgt maj gov sen rep esq vs etc

@@ -110,7 +110,7 @@ def join_shards(folders: Sequence[Path], out: Path) -> str:
         total = sum(len(np.load(path, mmap_mode="r")) for path in paths)
         header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (total,)}
         shift = 0
-        with (out / f"{field.name}.npy").open("wb") as joined:  # A full disk would end a process that maps the file.
+        with (out / f"{field.name}.npy").open("wb") as joined:  # A full disk would kill a process that maps the file.
             np.lib.format.write_array_header_1_0(joined, header)
             for path in paths:
                 part = np.load(path)
@@ -144,7 +144,7 @@ def open_shard(folder: Path, fixed_masks: bool) -> Shard:
         if not isinstance(array, np.ndarray):  # An `.npz` archive.
             raise ValueError(f"{path} must hold a NumPy array. Received: {type(array).__name__}")
         sound = array.ndim == 1 and array.dtype.kind in "iu"
-        if sound and field.name in _ENDS:  # Lengths are differences, and may be negative only in a signed type.
+        if sound and field.name in _ENDS:  # Lengths are differences, which can be negative only in a signed type.
             array = array.astype("int64", copy=False)
             sound = not ((array[1:] < array[:-1]).any() or (array[:1] < 0).any())
         if not sound:

@@ -20,13 +20,13 @@ Result = TypeVar("Result")
 def in_order(
     pieces: Iterator[Piece], work: Callable[[Piece], Result], workers: int, light: bool = True
 ) -> Iterator[Result]:
-    """Yield the results of work on pieces, in their order.
+    """Yield the result of the work on each piece, in the order of the pieces.
 
     Args:
         pieces: Items to work on; a few are in memory at a time.
         work: Function of one piece.
         workers: Number of processes. A single worker, or a single piece, runs in this process.
-        light: Whether the work needs modules of this package only, and nothing that its own `__init__` imports.
+        light: Whether the work needs only modules of this package, and nothing that its `__init__` imports.
     """
     first = next(pieces, None)
     if first is None:
@@ -46,7 +46,7 @@ def in_order(
             yield waiting.popleft().result()
 
 
-# Importing these packages takes seconds, above all Keras, and making arrays from text does not need it.
+# Importing these packages takes seconds, most of them for Keras, which making arrays from text does not need.
 _PACKAGES = ("keras_bert_zoo", "keras_bert_zoo.pretraining")
 _START = f"""
 import os, sys, types
@@ -63,7 +63,7 @@ take(work)
 def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterator[ProcessPoolExecutor]:
     """Yield an executor whose processes import what the work needs, but not Keras if light."""
     packages = {name: list(sys.modules[name].__path__) for name in _PACKAGES if light}
-    with _without_script():  # What only the script has cannot travel.
+    with _without_script():  # What is defined only in the script cannot be sent.
         start = _START, {"packages": packages, "work": pickle.dumps(work)}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=exec, initargs=start) as executor:
@@ -83,9 +83,10 @@ _starting = threading.Lock()
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Context for handing a piece over, which may start a process: it must not import the caller's script.
+    """Hide the caller's script while a piece is handed over: a process that this starts must not import it.
 
-    The module is the whole process', so this lasts no longer, and other threads that start processes here wait.
+    `__main__` belongs to the whole process, so it is hidden no longer than that. Other threads that start processes
+    here wait.
     """
     with _starting:
         main = sys.modules["__main__"]
