@@ -7,21 +7,21 @@ from typing import Any
 
 
 def check_positive_int(**arguments: Any) -> None:
-    """Each keyword must hold an integer of at least 1."""
+    """Check that each keyword holds an integer of at least 1."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={reprlib.repr(value)}")
 
 
 def check_count(**arguments: Any) -> None:
-    """Each keyword must hold an integer of at least 0."""
+    """Check that each keyword holds an integer of at least 0."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
             raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={reprlib.repr(value)}")
 
 
 def check_positive(**arguments: Any) -> None:
-    """Each keyword must hold a finite number above 0."""
+    """Check that each keyword holds a finite number above 0."""
     for name, value in arguments.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not (is_number and 0 < value <= sys.float_info.max):
@@ -29,28 +29,28 @@ def check_positive(**arguments: Any) -> None:
 
 
 def check_rate(**arguments: Any) -> None:
-    """Each keyword must hold a number in [0, 1), such as a dropout rate."""
+    """Check that each keyword holds a number in [0, 1), such as a dropout rate."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={reprlib.repr(value)}")
 
 
 def check_seed(**arguments: Any) -> None:
-    """Each keyword must hold an integer that can seed random numbers."""
+    """Check that each keyword holds an integer that can seed random numbers."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
             raise ValueError(f"`{name}` must be an integer in [0, 2**32). Received: {name}={reprlib.repr(value)}")
 
 
 def check_flag(**arguments: Any) -> None:
-    """Each keyword must hold True or False: other values are true or false, too, but seldom as meant."""
+    """Check that each keyword holds True or False. Other values also count as true or false, but seldom as meant."""
     for name, value in arguments.items():
         if not isinstance(value, bool):
             raise ValueError(f"`{name}` must be True or False. Received: {name}={reprlib.repr(value)}")
 
 
 def check_position(length: Any, **arguments: Any) -> None:
-    """Each keyword must hold a position in a text of `length` tokens; the length may be unknown."""
+    """Check that each keyword holds a position in a text of `length` tokens; the length may be unknown."""
     for name, value in arguments.items():
         if value < 0 or (isinstance(length, int) and value >= length):
             raise ValueError(
@@ -59,7 +59,7 @@ def check_position(length: Any, **arguments: Any) -> None:
 
 
 def check_trainable(dtype: str) -> None:
-    """Weights must not be in half precision."""
+    """Check that weights are not in half precision."""
     if dtype in ("bfloat16", "float16"):
         raise ValueError(
             f'`dtype` must be "mixed_{dtype}" to train: weights of three digits lose small updates. '
@@ -68,7 +68,7 @@ def check_trainable(dtype: str) -> None:
 
 
 def check_heads(hidden_dim: int, num_heads: int) -> None:
-    """`num_heads` must divide `hidden_dim`."""
+    """Check that `num_heads` divides `hidden_dim`."""
     if hidden_dim % num_heads:
         raise ValueError(
             f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"

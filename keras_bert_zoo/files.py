@@ -87,13 +87,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a process that was killed left the file or directory, in `replacing` or `directory_beside`."""
+    """Return whether a killed process left this file or directory, from `replacing` or `directory_beside`."""
     return path.name.startswith(".") and ".part" in path.name
 
 
 @contextmanager
 def names_tensors(path: Path) -> Iterator[None]:
-    """Raise safetensors' error in writing, as on a full disk, as an `OSError` that names the file."""
+    """Turn safetensors' errors in writing, as on a full disk, into an `OSError` that names the file."""
     from safetensors import SafetensorError
 
     try:
@@ -110,9 +110,9 @@ def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
 
 @contextmanager
 def directory_beside(target: Path, folder: Path | None = None) -> Iterator[Path]:
-    """Yield a new directory, this process' own, for what is to become `target`; in the end it is removed.
+    """Yield a new directory of this process for what is to become `target`; it is removed at the end.
 
-    An old `target` that was moved into it, as `old`, is brought back if nothing took its place.
+    If an old `target` was moved into it as `old`, and nothing took its place, it is moved back.
 
     Args:
         target: The path to write later.
@@ -127,7 +127,7 @@ def directory_beside(target: Path, folder: Path | None = None) -> Iterator[Path]
 
 
 def clear_leftovers(target: Path) -> None:
-    """Bring back or remove what killed processes left of `directory_beside`."""
+    """Bring back or remove what processes killed in `directory_beside` left."""
     begin = f".{target.name}.part"
     for folder in (target.parent, target):
         for left in folder.glob(f"{glob.escape(begin)}*"):
@@ -137,7 +137,7 @@ def clear_leftovers(target: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Return whether this machine has another process of this number; False where that cannot be known."""
+    """Return whether this machine has another process of this number, or False if that cannot be known."""
     if process in (0, os.getpid()) or os.name != "posix":
         return False
     try:
@@ -150,7 +150,7 @@ def _is_running(process: int) -> bool:
 
 
 def _bring_back(beside: Path, target: Path) -> None:
-    """Undo what has begun to replace `target` and was not finished, and remove `beside`."""
+    """Undo an unfinished replacement of `target`, and remove `beside`."""
     new, old = beside / "new", beside / "old"
     if old.is_dir() and not target.exists():
         old.rename(target)
@@ -217,7 +217,7 @@ def _exchange(target: Path, new: Path, old: Path, owned: tuple[str, ...]) -> Non
     moves += [(new / name, target / name) for name in names]
     with ExitStack() as undo:
         for source, goal in moves:
-            undo.callback(_move_back, goal, source)  # Before the rename, after which Ctrl+C may come at once.
+            undo.callback(_move_back, goal, source)  # Before the rename: Ctrl+C may come right after it.
             source.rename(goal)
         undo.pop_all()
 

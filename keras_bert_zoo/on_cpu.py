@@ -6,7 +6,7 @@ import keras
 
 
 def on_cpu(tensor: Any) -> bool:
-    """Whether `tensor` is on a CPU; on TensorFlow and JAX, whether there is no other device."""
+    """Return whether `tensor` is on a CPU; on TensorFlow and JAX, whether there is no other device."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf

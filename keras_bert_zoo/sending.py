@@ -1,6 +1,6 @@
-"""Copies to a GPU that do not block the host on PyTorch; elsewhere a step is one program, and this does nothing.
+"""Copy to a GPU without blocking the host on PyTorch. Elsewhere a step is one program, and this does nothing.
 
-At each array or number that PyTorch copies, the host waits until the GPU has finished all its work, and then the GPU
+Whenever PyTorch copies an array or a number, the host waits until the GPU has finished all its work, and then the GPU
 waits for the host. A copy from pinned memory is queued with the GPU's other work.
 """
 
@@ -11,7 +11,7 @@ import keras
 
 
 def sends_to_card(tensor: Any) -> bool:
-    """Whether the other operands of this tensor are to be copied to a GPU."""
+    """Return whether the other operands of this tensor are to be copied to a GPU."""
     if keras.backend.backend() != "torch" or not hasattr(tensor, "device"):
         return False
     from keras_bert_zoo.torch_sending import is_card, is_shown
@@ -29,9 +29,10 @@ def sent(data: Any, beside: Any) -> Any:
 
 
 def numbers_sent(beside: Any) -> AbstractContextManager[Any]:
-    """Context in which numbers and lists that Keras converts to tensors, such as a mean's count, are copied so, too.
+    """Return a context that also copies numbers and lists in this way.
 
-    PyTorch then calls Python at each operation, so use it around few operations.
+    These are the ones that Keras converts to tensors, such as a mean's count. PyTorch then calls Python at each
+    operation, so use it around few operations.
     """
     if not sends_to_card(beside):
         return nullcontext()

@@ -18,7 +18,7 @@ def is_card(device: Any) -> bool:
 
 
 def is_shown(tensor: Any) -> bool:
-    """Whether PyTorch is tracing with this tensor. It has no memory then, and numbers belong to the graph."""
+    """Return whether PyTorch is tracing with this tensor. It then has no memory, and numbers belong to the graph."""
     return isinstance(tensor, FakeTensor)
 
 
@@ -33,7 +33,7 @@ def sent_to(device: Any, value: Any) -> Any:
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a pinned copy: the caller may change the original. PyTorch reuses the memory after the transfer."""
+    """Return a pinned copy, as the caller may change the original. PyTorch reuses its memory after the transfer."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
@@ -52,5 +52,5 @@ class NumbersSent(TorchFunctionMode):
 
 
 def numbers_left_alone() -> AbstractContextManager[Any]:
-    """Context that suspends `NumbersSent`, for a part with many operations."""
+    """Return a context that suspends `NumbersSent`, for a part with many operations."""
     return _pop_mode_temporarily() if isinstance(_get_current_function_mode(), NumbersSent) else nullcontext()

@@ -16,8 +16,8 @@ from keras_bert_zoo.cli.memory import keep_memory
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Errors in its arguments or files print one line on stderr and give the exit status 2.
 
-    Ctrl+C also prints one line, which says whether the same command resumes, and gives the exit status 130. So does
-    SIGTERM, by which batch systems stop a process, with 143.
+    Ctrl+C also prints one line, which says whether the same command resumes, and gives the exit status 130. SIGTERM,
+    with which batch systems stop a process, does the same with 143.
     """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # A finished run must not fail on the name of its directory.
@@ -47,7 +47,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Raise SIGTERM as Ctrl+C is raised, so that what is half-written is removed; a handler of the caller stays."""
+    """Make SIGTERM raise as Ctrl+C does, so that what is half-written is removed; a caller's own handler stays."""
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

@@ -1,4 +1,4 @@
-"""Shared by the commands: their help, and a configuration from a file overridden by options."""
+"""What the commands share: their help, and a configuration from a file, overridden by options."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ def add_command(
     run: Callable[[argparse.Namespace], None],
     resumes: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command that calls `run`; `example` ends its help, `resumes` says that running it again resumes it."""
+    """Add a command that calls `run`. `example` ends its help; `resumes` says that running it again resumes it."""
     parser = commands.add_parser(
         name,
         help=summary,

@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 
-# From malloc.h: the size above which a freed array is returned, and how much free memory at the heap's end is kept.
+# From malloc.h: how much free memory at the heap's end is kept, and the size above which a freed array is returned.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _TOLD = ("MALLOC_MMAP_", "MALLOC_TRIM_", "MALLOC_TOP_", "GLIBC_TUNABLES")
 

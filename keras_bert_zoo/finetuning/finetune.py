@@ -173,7 +173,7 @@ class _Seconds(keras.callbacks.Callback):
 
 def _described(run: Run, scores: Scores, settings: dict[str, Any]) -> dict[str, Any]:
     backend = keras.backend.backend()
-    # JSON has no NaN, the correlation with a constant.
+    # JSON has no NaN, which is the correlation with a constant.
     kept = {name: value if isfinite(value) else None for name, value in scores.items()}
     return {
         "task": run.task,

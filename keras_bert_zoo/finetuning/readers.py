@@ -31,7 +31,7 @@ def columns_reader(read: Callable[..., Columns]) -> Reader:
 
 
 def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], None]) -> Reader:
-    """Make a reader of your own tables, whose labels are checked as in `read_columns`, and then converted."""
+    """Make a reader of your own tables; their labels are checked as in `read_columns` and then converted."""
 
     def read_data(
         path: Source,
@@ -47,7 +47,7 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
                 )
 
         own_text: Any = text[0] if len(text) == 1 else tuple(text)
-        # Names stay as written: that all labels of one file look like numbers does not mean that another file's do.
+        # Names stay as written: if all labels of one file look like numbers, those of another file may not.
         columns, _ = read_columns(path, own_text, label, check_known, numbers=convert is not str)
         y = None if columns.y is None else [convert(label) for label in columns.y]
         return _data(columns.x, y)
@@ -82,7 +82,7 @@ def read_questions(path: Source, labels: bool = True) -> Data:
 
 
 def read_answered(path: Source, labels: bool = True) -> Data:
-    """Read the same, but require an answer to each question (SQuAD 1.1)."""
+    """Read questions as `read_questions` does, but require an answer to each (SQuAD 1.1)."""
     data = read_questions(path, labels)
     for name, answers in zip(data.ids or (), data.y or (), strict=labels):
         if not answers:

@@ -141,7 +141,7 @@ RECIPES: dict[str, Recipe] = {
         epochs=2,
     ),
     # Appendix A.3 searches 16 and 32, 5e-5 to 2e-5, 2 to 4 epochs. Windows hold as much of a document as there are
-    # positions (section 5.3), so that an epoch has few of them: take the point with the most training.
+    # positions (section 5.3), so an epoch has few of them. This is therefore the point with the most training.
     "conll": Recipe(
         Tags(),
         read_documents,

@@ -158,7 +158,7 @@ class Run:
         """Load the task's model from a preset that has its head."""
         task = self.recipe.kind.model_class
         found = task.read_preset(self.preset, load_weights=False)
-        if issubclass(task, HasClasses) and not (task.is_own(found) and found.head):  # It would need its classes.
+        if issubclass(task, HasClasses) and not (task.is_own(found) and found.head):  # A fresh head needs its classes.
             missing = task.head_layers[:1]
         else:
             model = task.from_preset(self.preset, dtype=self.dtype)

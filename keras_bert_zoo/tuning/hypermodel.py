@@ -22,7 +22,7 @@ from keras_bert_zoo.tuning.restarts import Restarts
 from keras_bert_zoo.tuning.spaces import PAPER, checked_space, declare
 
 PRESET = "preset"
-MODEL = "model.keras"  # Instead, if a preset cannot hold the whole model.
+MODEL = "model.keras"  # Used instead if a preset cannot hold the whole model.
 CHECKPOINT = "checkpoint.weights.h5"  # Written by Keras Tuner.
 
 
@@ -41,7 +41,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
 
     `epochs=None` is for `Hyperband`, which sets them. A trial that it promotes is trained from the start with more
     epochs, because the learning rate schedule spans all epochs. Hyperband nevertheless opens the checkpoint of a trial
-    it promotes, so with it all trials keep theirs.
+    it promotes, so under Hyperband all trials keep theirs.
 
     Args:
         task: The class, such as `BertTextClassifier`.

@@ -31,7 +31,7 @@ class Restarts:
                 self.done = before["restarts"]
 
     def add(self, seed: int, seconds: float, scores: dict[str, float]) -> None:
-        # JSON has no NaN, the correlation with a constant.
+        # JSON has no NaN, which is the correlation with a constant.
         kept = {name: float(value) if math.isfinite(value) else None for name, value in scores.items()}
         self.done.append({"seed": seed, "seconds": round(seconds, 3), "scores": kept})
         write_json(self._path, {"values": self._values, "restarts": self.done})

@@ -57,7 +57,7 @@ class Resuming(keras_tuner.Tuner):
             self._queue_failures()
 
     def _queue_unlisted(self) -> None:
-        """Queue trials whose files, but not yet their names, were written before an interruption."""
+        """Queue trials whose files were written before an interruption, but not yet their names."""
         oracle = self.oracle
         for trial_id in sorted(set(oracle.trials) - set(oracle.start_order)):
             oracle.start_order.append(trial_id)

@@ -53,7 +53,7 @@ def tune(
             `results.json`, `table.csv`, `table.md`, and `sweep.png` if matplotlib is installed.
         grid: `"paper"` or, for models smaller than BERT base, `"small"`: `tuning.PAPER`, `tuning.SMALL_MODELS`.
         search: `"grid"` for all points, `"random"`, `"bayesian"`, or `"hyperband"` up to the most epochs of the space,
-            which must have as many points as Hyperband's first round (5 for 4 epochs, 12 for 10).
+            which must have at least as many points as Hyperband's first round (5 for 4 epochs, 12 for 10).
         trials: Number of points to try; by default all of a grid, or 10 for another search.
         restarts: Number of trainings of each point, with different seeds.
         verbose: As in `fit`; 0 also silences Keras Tuner.
