@@ -67,8 +67,9 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
         load_report: What `from_preset` loaded, or None.
 
     Returns:
-        A dict of `sequence_output`, `[batch, length, hidden_dim]`, or with `output_positions`, in their order,
-        `[batch, n, hidden_dim]`; and, with a pooler, `pooled_output`, `[batch, hidden_dim]`, from the first of these.
+        A dict of `sequence_output`, `[batch, length, hidden_dim]`, and, with a pooler, `pooled_output`,
+        `[batch, hidden_dim]`, from the first position of `sequence_output`. With `output_positions`, `sequence_output`
+        is `[batch, n, hidden_dim]`, in their order.
 
     Example:
 
@@ -226,7 +227,7 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
         All other weights of the backbone are frozen, including LayerNorms and pooler; a task's head stays trainable.
         The three projections share one kernel, `[hidden_dim, 3 * hidden_dim]`, and get one pair of factors,
         `[hidden_dim, rank]` and `[rank, 3 * hidden_dim]`: as many weights as the paper's pairs for query and value.
-        The product of the factors is added without scaling. Weight decay applies to the factors, too.
+        The product of the factors is added without scaling. Weight decay also applies to the factors.
 
         Call it before the first `fit`, or `compile` again afterwards. `save` keeps the factors, so that training can
         continue; `save_to_preset` merges them into the kernels and writes an ordinary preset.
@@ -258,16 +259,16 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
     def get_config(self) -> dict[str, Any]:
         policy = keras.dtype_policies.get(self.embeddings.dtype_policy)
         adapted = next((layer for layer in self._flatten_layers() if getattr(layer, "lora_enabled", False)), None)
-        if adapted is not None and self._lora_rank is None:  # It could not be restored.
+        if adapted is not None and self._lora_rank is None:  # These factors could not be restored.
             raise ValueError(
                 f"LoRA must be enabled by the backbone's `enable_lora`. Received: {adapted.path} with its own"
             )
-        without = (BertBackbone, keras.layers.InputLayer)  # What has no precision of its own.
+        without = (BertBackbone, keras.layers.InputLayer)  # They have no precision of their own.
         parts = (layer for layer in self._flatten_layers() if not isinstance(layer, without))
         other = next(
             (each for each in parts if each.dtype_policy.name != policy.name and each.quantization_mode is None), None
         )
-        if other is not None:  # Nor could this.
+        if other is not None:  # This precision could not be restored either.
             raise ValueError(
                 "Layers of other precision must be given by a DTypePolicyMap as `dtype`. "
                 f"Received: {other.path} with {other.dtype_policy.name}"
@@ -320,5 +321,5 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
         return backbone
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
-        """Write a preset directory, which transformers can open, too; on failure nothing is written."""
+        """Write a preset directory that transformers can also open; on failure nothing is written."""
         save_preset(path, Checkpoint("BertBackbone", self.architecture, arrays=arrays_of(self)))

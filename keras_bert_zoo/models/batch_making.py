@@ -36,7 +36,7 @@ class MakesBatches(ChecksInputs):
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         """Check targets and convert them to an array with one row per example; `learn` is True in `fit` only."""
-        raise NotImplementedError  # By a task; not called for models fed only ready batches, such as a masked LM.
+        raise NotImplementedError  # Tasks define it; models fed only ready batches, such as a masked LM, never call it.
 
     def check_pairs(self, pairs: bool) -> None:
         """Check that the backbone has the second segment type that pairs need."""
@@ -97,12 +97,12 @@ class MakesBatches(ChecksInputs):
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         """Check a streamed batch, `(inputs, targets, weights)` or fewer, as in-memory arrays are checked.
 
-        Targets in another form than the task's are not changed if the loss is user-defined.
+        Targets in a form other than the task's are not changed if the loss is user-defined.
         """
         arrays, y, weights = self._checked_parts(batch)
         if y is None:  # For prediction.
             return (arrays,)
-        # With weights, rows and tokens of weight 0 may have any target.
+        # If there are weights, rows and tokens of weight 0 may have any target.
         weights = [keras.ops.convert_to_numpy(weight) for weight in weights]
         if not isinstance(y, (list, tuple)):
             y = keras.ops.convert_to_numpy(y)
@@ -133,7 +133,7 @@ class MakesBatches(ChecksInputs):
         return bool(y.ndim == self.label_dimensions and y.dtype.kind in "iuOSU")
 
     def are_foreign(self, y: np.ndarray) -> bool:
-        """Whether targets have another form than the task's own, for a user-defined loss."""
+        """Whether targets have a form other than the task's own, for a user-defined loss."""
         return self.label_dimensions is not None and not self.are_labels(y)
 
     def _batches(

@@ -32,7 +32,7 @@ class HasClasses:
     def number_classes(self, y: Any, learn: bool = False) -> np.ndarray:
         """Convert names or numbers to int32 class numbers; with `learn`, the names become the class names."""
         labels = as_array("y", y)
-        if labels.dtype == object:  # Perhaps of integers.
+        if labels.dtype == object:  # The objects may be integers.
             y = labels.tolist()
             labels = np.asarray(y)
         if not len(labels):
@@ -124,7 +124,7 @@ def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, 
 
 
 def _check_names(class_names: Any) -> None:
-    """Names have the order of the logits, which a set or a dict does not keep."""
+    """Check that names are a list of different strings: a set or a dict does not keep the order of the logits."""
     if not is_list(class_names):
         raise ValueError(f"`class_names` must be a list of strings. Received: class_names={reprlib.repr(class_names)}")
     if not all(isinstance(name, str) for name in class_names) or len(set(class_names)) != len(class_names):

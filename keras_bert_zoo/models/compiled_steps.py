@@ -15,8 +15,8 @@ class CompilesSteps:
 
     The program computes the forward pass, losses, metrics and the gradient of the loss. Run one by one, the hundreds of
     small operations of losses and metrics keep the host busy for longer than an H200 needs for the matrix products. If
-    any class or function is neither Keras' nor ours, only the backbone is compiled: a traced graph would freeze Python
-    values, such as a number of examples or a flag, and omit custom gradients.
+    a step calls any class or function that is neither Keras' nor ours, only the backbone is compiled: a traced graph
+    would freeze Python values, such as a number of examples or a flag, and omit custom gradients.
     """
 
     backbone: Any
@@ -62,7 +62,7 @@ class CompilesSteps:
         return predict(*args) if outputs is None else outputs
 
     def _loss_and_logs(self, data: Any) -> Any:
-        """Compute what Keras' step does (keras/src/backend/torch/trainer.py); there metrics follow the update."""
+        """Compute what Keras' step does (keras/src/backend/torch/trainer.py), which updates weights before metrics."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=True)  # type: ignore[operator]
         loss = self._compute_loss(x, y, y_pred, sample_weight, training=True)  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ class _MeanOfMembers(keras.layers.Layer):
         return []  # The members' own metrics are not updated when the ensemble is evaluated.
 
     def build(self, inputs_shape: Any) -> None:
-        self.built = True  # The members are.
+        self.built = True  # The members are built already.
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         mean = self.members[0](inputs, training=training)
@@ -45,7 +45,7 @@ class _MeanOfMembers(keras.layers.Layer):
 
 
 def _mean_with(count: int, mean: Any, value: Any) -> Any:
-    """Update a mean to `count` values. Unlike a sum it keeps common values exact, such as -1e9 at padding."""
+    """Update a mean with value number `count`. Unlike a sum, this keeps equal values exact, such as -1e9 at padding."""
     return mean + (value - mean) / count
 
 

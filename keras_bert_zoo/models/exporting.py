@@ -118,7 +118,7 @@ class Exports:
 
     def _texts(self, sequence_length: int | None, pairs: bool | None) -> Texts | None:
         preprocessor = getattr(self, "preprocessor", None)
-        # Exactly this class: those of other tasks, and users' own, process text differently.
+        # Accept exactly this class: those of other tasks, and users' own, process text differently.
         if type(preprocessor) is not BertPreprocessor or set(self.input) != set(INPUT_NAMES):
             return None
         if sequence_length is not None:

@@ -39,7 +39,7 @@ class BertExtractor(ChecksInputs, keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
         backbone = self.backbone
-        if not backbone.trainable:  # No dropout in frozen features: functional models pass one flag to all layers.
+        if not backbone.trainable:  # Frozen features have no dropout; functional models pass one flag to all layers.
             training = False
         states, scores = encode(backbone, inputs, training=training, attention_scores=self.attention_scores)
         outputs = outputs_of(backbone, states[-1])

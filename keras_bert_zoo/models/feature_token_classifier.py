@@ -67,7 +67,7 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         if hidden_layers is None:
             hidden_layers = last_layers(states - 1)
         chosen = tuple(hidden_layers) if is_list(hidden_layers) else ()
-        # True is an integer, too.
+        # `True` is also an `int`.
         if not chosen or not all(type(i) is int and -states <= i < states for i in chosen):
             raise ValueError(
                 f"`hidden_layers` must be numbers in [{-states}, {states}). Received: hidden_layers={hidden_layers!r}"

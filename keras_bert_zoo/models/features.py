@@ -23,7 +23,7 @@ from keras_bert_zoo.text.packing import PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
-# Number of batches sorted by length together; features of no more texts are in memory at once.
+# Number of batches sorted by length together; the features of at most so many batches are in memory at once.
 _BATCHES_SORTED_TOGETHER = 8
 
 
@@ -59,8 +59,8 @@ def extract_features(
         task: Any task with a preprocessor; its head is not used. Texts are cut to the preprocessor's length.
         texts: Strings, or pairs `(first, second)`. With `words`, strings with words separated by white space, or lists
             of words.
-        layers: 0 is the embeddings, 1 the first block's output, -1 the last block's. None takes the last four from the
-            last on, or all blocks if there are fewer.
+        layers: 0 is the embeddings, 1 the first block's output, -1 the last block's. None takes the last four,
+            starting with the last, or all blocks if there are fewer.
         words: `"first"` gives the features of each word's first token, `"mean"` the mean of all its tokens; None gives
             those of each token.
         batch_size: Texts per batch.
@@ -188,7 +188,7 @@ def _pack_words(tokenizer: BertTokenizer, rows: list[list[str]], longest: int) -
 
 
 def _token_ends(lengths: np.ndarray, word_ends: np.ndarray) -> np.ndarray:
-    """Convert the ends of texts from words to tokens."""
+    """Convert the ends of texts, counted in words, to ends counted in tokens."""
     return np.concatenate([[0], np.cumsum(lengths)])[word_ends]
 
 

@@ -33,7 +33,7 @@ class FedModel(
     KeepsStates,
     keras.Model,
 ):
-    """Model over a backbone whose `fit`, `evaluate` and `predict` take `x` in one of these forms:
+    """Model over a backbone. Its `fit`, `evaluate` and `predict` take `x` in one of these forms:
 
     - raw text, if there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
     - ready arrays: a dict of `token_ids`, `segment_ids` and `padding_mask`, int `[examples, length]`;
@@ -64,7 +64,7 @@ class FedModel(
         validation_batch_size: int | None = None,
         validation_freq: Any = 1,
     ) -> Any:
-        """As `keras.Model.fit`, on raw text too; see the class.
+        """Like `keras.Model.fit`, but also for raw text; see the class.
 
         Args:
             x: Data.
@@ -76,8 +76,8 @@ class FedModel(
             validation_split: Share of in-memory data to hold out, taken from its end.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or streamed data.
             shuffle: True shuffles anew each epoch, from Keras' random seed; False keeps the order of `x`.
-            class_weight: Dict from classes, by name or number, to weights; excludes `sample_weight`, and multiplies the
-                weights of streamed data.
+            class_weight: Dict from classes, by name or number, to weights. It cannot be combined with `sample_weight`,
+                but multiplies the weights of streamed data.
             sample_weight: One weight per example.
             initial_epoch: Number of epochs already trained.
             steps_per_epoch: Batches per epoch of streamed data; None for in-memory data.
@@ -89,7 +89,8 @@ class FedModel(
             Keras' `History`.
 
         Raises:
-            ValueError: An argument is not as described, found before anything compiles, or in streamed data on arrival.
+            ValueError: An argument is not as described. This is found before anything compiles, or, in streamed data,
+                when a batch arrives.
         """
         with self.undone_where_refused():
             check_rate(validation_split=validation_split)
@@ -100,7 +101,7 @@ class FedModel(
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
             self.check_optimizer()
-            # Keras would continue within one epoch's batches, while the next epoch's are drawn.
+            # Keras would continue in the middle of one epoch's batches, while those of the next epoch are drawn.
             if steps_per_epoch is not None and (self._is_columns(x) or isinstance(x, OwnBatches)):
                 raise ValueError(
                     "`steps_per_epoch` must be None where the batches know their epochs. "
@@ -145,7 +146,7 @@ class FedModel(
             else:
                 validation = None
             self.lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
-        self._initial_epoch = None  # Else Keras goes on with the epoch that an earlier fit's BackupAndRestore resumed.
+        self._initial_epoch = None  # Else Keras starts with the epoch that an earlier fit's BackupAndRestore resumed.
         return super().fit(
             data,
             epochs=epochs,
@@ -172,11 +173,11 @@ class FedModel(
         return_dict: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As `keras.Model.evaluate`, on raw text too; see the class and `fit`.
+        """Like `keras.Model.evaluate`, but also for raw text; see the class and `fit`.
 
-        For in-memory data, `steps` batches contain the first examples.
+        For in-memory data, `steps` means that many batches of the first examples.
         """
-        if not kwargs:  # Keras passes one when `fit` evaluates ready batches.
+        if not kwargs:  # Keras passes an extra argument when `fit` evaluates ready batches.
             if self._is_columns(x):
                 examples = self._examples(x)
                 targets, weight = self._targets(examples, y, sample_weight)
@@ -191,7 +192,7 @@ class FedModel(
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """As `keras.Model.train_on_batch`, on ready arrays; a schedule needs `total_steps`, as there is no `fit`."""
+        """Like `keras.Model.train_on_batch`, for ready arrays; a schedule needs `total_steps`, as there is no `fit`."""
         batch = self._given_batch(x, y, sample_weight)
         if self.schedule_of_fit() is not None:
             raise ValueError(
@@ -204,7 +205,7 @@ class FedModel(
         return super().train_on_batch(*batch, return_dict=return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
-        """As `keras.Model.test_on_batch`, on ready arrays."""
+        """Like `keras.Model.test_on_batch`, for ready arrays."""
         with self.states_back():
             return super().test_on_batch(*self._given_batch(x, y, sample_weight), return_dict=return_dict)
 
@@ -215,7 +216,7 @@ class FedModel(
         return batch
 
     def predict_on_batch(self, x: Any) -> Any:
-        """As `keras.Model.predict_on_batch`, on ready arrays."""
+        """Like `keras.Model.predict_on_batch`, for ready arrays."""
         self.check_inputs(x)
         with self.states_back():
             return super().predict_on_batch(x)
@@ -228,10 +229,10 @@ class FedModel(
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """As `keras.Model.predict`, on raw text too; see the class. Returns logits in the order of `x`.
+        """Like `keras.Model.predict`, but also for raw text; see the class. Returns logits in the order of `x`.
 
-        `batch_size=None` means 32. Unless `steps` is given, batches of short texts grow to the largest multiple of 32
-        that has at most 2,048 tokens, padding included. Where each shape compiles a program, a smaller batch is filled
+        `batch_size=None` means 32; unless `steps` is given, batches of short texts then grow to the largest multiple of
+        32 that has at most 2,048 tokens, padding included. If each shape compiles a program, a smaller batch is filled
         up to the next power of two, at most `batch_size`; what fills it is not returned.
         """
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
@@ -250,7 +251,7 @@ class FedModel(
         return batches.restore_order(self.predict_fed(self._fed(batches), **options))
 
     def predict_fed(self, data: Any, **options: Any) -> Any:
-        """As `keras.Model.predict`, on ready batches."""
+        """Like `keras.Model.predict`, for ready batches."""
         with weights_kept(), self.states_back():
             return super().predict(data, **options)
 

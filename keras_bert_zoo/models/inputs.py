@@ -66,7 +66,7 @@ def as_row(name: str, values: Any, count: int) -> np.ndarray:
 
 def check_range(name: str, array: np.ndarray, stop: int) -> None:
     """Check that every number is in [0, stop)."""
-    if array.size and not (array.min() >= 0 and array.max() < stop):  # NaN is outside, too.
+    if array.size and not (array.min() >= 0 and array.max() < stop):  # NaN is also outside.
         outside = array[~((array >= 0) & (array < stop))][0]
         raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
 
@@ -84,7 +84,7 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
 
 
 def checked_stream_weights(sample_weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return as float32 the weights of a streamed batch whose targets have this shape: of rows, places or numbers."""
+    """Return a streamed batch's weights as float32, for rows, places or numbers of targets of this shape."""
     weights = _as_weights(sample_weight)
     if weights.shape not in {(*shape[:1], 1), *(shape[:n] for n in range(1, len(shape) + 1))}:
         raise ValueError(
@@ -96,7 +96,7 @@ def checked_stream_weights(sample_weight: np.ndarray, shape: tuple[int, ...]) ->
 
 def _as_weights(sample_weight: Any) -> np.ndarray:
     weights = as_array("sample_weight", sample_weight)
-    if weights.dtype == object:  # Perhaps of floats.
+    if weights.dtype == object:  # The objects may be floats.
         weights = np.asarray(weights.tolist())
     # NumPy does not know that bfloat16 is a float.
     return weights.astype("float32") if weights.dtype.name == "bfloat16" else weights

@@ -1,4 +1,4 @@
-"""What JAX holds outside of a model during a pass comes back where the pass fails."""
+"""Recovery of the variables that Keras, on JAX, holds outside of a model during a pass, if the pass fails."""
 
 import threading
 import weakref
@@ -16,10 +16,10 @@ class KeepsStates:
     """Mixin for a `keras.Model`: on JAX, Keras moves the variables out of the model for a pass (Keras 3.15).
 
     It moves them back after the pass, and after an error in `fit` once a step is complete. An error in the first step,
-    such as Ctrl+C while it compiles, or between two steps of one execution would leave a model without weights. So
+    such as Ctrl+C while it compiles, or between two steps of one execution, would leave a model without weights. So
     would another thread's pass. Tasks that evaluate and predict with one backbone on several threads take turns, so a
-    pass must not wait for data that another thread predicts with it. While one is in `fit`, no other thread can use the
-    backbone, nor its own `predict` beside a task's.
+    pass must not wait for data that another thread predicts with that backbone. While a task is in `fit`, no other
+    thread can use its backbone. Nor can another thread call the backbone's own `predict` while a task predicts.
     """
 
     _jax_state: Any
@@ -51,13 +51,13 @@ class KeepsStates:
         return run_or_give_back
 
     def _give_back(self, state: list[Any]) -> bool:
-        """Assign the variables of a step: trainable, others, then the optimizer's and the metrics' if it has them.
+        """Assign a step's variables: trainable, non-trainable, then the optimizer's and the metrics' if it has them.
 
         Returns False if they are gone: a step whose program has begun owns the arrays.
         """
         self._jax_state = None
         names = ["trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"]
-        if len(state) == 3:  # Of an evaluation.
+        if len(state) == 3:  # The state of an evaluation.
             names.remove("optimizer_variables")
         if any(value.is_deleted() for values in state for value in values):
             return False
@@ -68,12 +68,12 @@ class KeepsStates:
 
     @contextmanager
     def states_back(self) -> Iterator[None]:
-        """Context of `evaluate` and `predict`, in which errors between two steps lose no variables."""
+        """Context of `evaluate` and `predict`, in which an error between two steps loses no variables."""
         if keras.backend.backend() != "jax":
             yield
             return
         with _turn_of(getattr(self, "backbone", self)):
-            self.jax_state_sync()  # type: ignore[attr-defined]  # In a callback of `fit`, which holds the weights.
+            self.jax_state_sync()  # type: ignore[attr-defined]  # In a callback, `fit` holds the weights.
             try:
                 yield
             except BaseException:
@@ -83,6 +83,6 @@ class KeepsStates:
 
 
 def _turn_of(owner: Any) -> Any:
-    """Return the lock of those that use a backbone; a callback may take it again."""
+    """Return the lock of all that use a backbone; it is reentrant, so that a callback can take it again."""
     with _asking:
         return _turns.setdefault(owner, threading.RLock())

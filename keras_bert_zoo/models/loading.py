@@ -76,7 +76,7 @@ def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:
         ValueError: The model is quantized.
     """
     quantized = next((layer for layer in model._flatten_layers() if layer.quantization_mode is not None), None)
-    if quantized is not None:  # Floats would give other outputs: inputs are quantized, too.
+    if quantized is not None:  # Floats would give other outputs: inputs are also quantized.
         raise ValueError(
             'A preset holds float weights: save it before quantize(), or use save(".keras"), which keeps both. '
             f"Received: {quantized.path} in {quantized.quantization_mode}"
@@ -93,6 +93,6 @@ def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def _with_lora(layer: keras.Layer, weight: keras.Variable) -> np.ndarray:
-    """Return the sum, like `layer.kernel` or `layer.embeddings`, which Keras rounds to the compute dtype."""
+    """Return the sum as in `layer.kernel` or `layer.embeddings`, but without Keras' rounding to the compute dtype."""
     sum_, a, b = map(keras.ops.convert_to_numpy, (weight, *(getattr(layer, f"lora_{weight.name}_{x}") for x in "ab")))
     return sum_ + (layer.lora_alpha / layer.lora_rank * (a @ b)).astype(sum_.dtype)

@@ -81,7 +81,7 @@ class BertMaskedLM(Task):
         weighted_metrics: Any = "auto",
         **kwargs: Any,
     ) -> None:
-        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.2).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.2).
 
         These are AdamW with a peak learning rate of 1e-4, 1 % warm-up and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy. Positions without a prediction have token 0 and weight 0, and `metrics` become
@@ -142,7 +142,7 @@ class BertMaskedLM(Task):
         return (inputs, targets, *weights)
 
     def check_batches(self, x: Any, name: str = "x") -> None:
-        """Raise a `ValueError` for `PretrainingBatches`, the argument `name`, that do not fit this model."""
+        """Raise a `ValueError` if `PretrainingBatches`, the argument `name`, do not fit this model."""
         architecture, pairs = self.backbone.architecture, "nsp" in self.output
         self.check_pairs(x.pairs)
         if x.next_token is not architecture["causal"]:  # A bidirectional backbone would see its targets.
@@ -176,8 +176,8 @@ class BertMaskedLM(Task):
             batch_size: Texts per batch.
 
         Returns:
-            For each text, for each `[MASK]` in it, a list of `top_k` pairs of token and probability, best first. For a
-            single string, only its own list.
+            For each text, a list that has for each `[MASK]` a list of `top_k` pairs of token and probability, best
+            first. For a single string, only its own list.
         """
         if self.preprocessor is None:
             raise ValueError("`fill_mask` needs a preprocessor. Received: a model with preprocessor=None")

@@ -76,7 +76,7 @@ class BertMultipleChoice(Task):
         super().__init__(backbone, preprocessor, inputs, logits, name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, section 4.4).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, section 4.4).
 
         These are AdamW with a peak learning rate of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy.
@@ -92,7 +92,7 @@ class BertMultipleChoice(Task):
     def fit(
         self, x: Any = None, y: Any = None, batch_size: int | None = None, epochs: int = 3, *args: Any, **kwargs: Any
     ) -> Any:
-        """As `keras.Model.fit`, on contexts and choices too; the paper uses 16 questions per batch and 3 epochs."""
+        """Like `keras.Model.fit`, also for contexts and choices; the paper uses 16 questions per batch and 3 epochs."""
         if batch_size is None and self._is_columns(x):
             batch_size = 16
         return super().fit(x, y, batch_size, epochs, *args, **kwargs)

@@ -11,7 +11,7 @@ from keras_bert_zoo.text.packing import Arrays, PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import split_texts
 from keras_bert_zoo.text.tokenizer import check_is_tokenizer
 
-# Registered here, not at the class: processes that only tokenise do not import Keras, which takes seconds.
+# Register it here, not at the class, so that processes that only tokenise do not spend seconds importing Keras.
 keras.saving.register_keras_serializable(package="keras_bert_zoo")(BertTokenizer)
 
 

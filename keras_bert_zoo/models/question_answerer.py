@@ -54,7 +54,7 @@ class BertQuestionAnswerer(Task):
     count windows.
 
     Padding is never an answer, nor part of the loss. google-research/bert, which pads all windows to one length, and
-    transformers include it, so that their loss of a window depends on its padding.
+    transformers include it, so their loss for a window depends on its padding.
 
     Ready arrays have int targets `[examples, 2]`, the positions of the answer's first and last token, and may be
     streamed.
@@ -101,12 +101,12 @@ class BertQuestionAnswerer(Task):
         logits = ops.transpose(head(backbone(backbone.input)["sequence_output"]), (0, 2, 1))
         tokens = ops.expand_dims(ops.cast(backbone.input["padding_mask"], "bool"), 1)
         self.null_threshold = None if null_threshold is None else float(null_threshold)
-        # So that neither the loss nor a prediction depends on the amount of padding.
+        # Mask padding, so that neither the loss nor a prediction depends on how much there is.
         logits = ops.where(tokens, logits, NOT_THERE)
         super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`, with the SQuAD settings of google-research/bert's README as defaults.
+        """Like `keras.Model.compile`, with the SQuAD settings of google-research/bert's README as defaults.
 
         These are AdamW with a peak learning rate of 3e-5 (5e-5 in its script's default and the console's recipe), 10 %
         warm-up and linear decay to zero over the run of `fit`, the mean of the cross-entropies of start and end, and
@@ -164,7 +164,7 @@ class BertQuestionAnswerer(Task):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """As `keras.Model.predict`, on questions and contexts too; see the class.
+        """Like `keras.Model.predict`, but also for questions and contexts; see the class.
 
         Returns:
             For ready arrays, float32 logits `[examples, 2, length]`. For raw text, a list of float32 logits
@@ -205,7 +205,7 @@ class BertQuestionAnswerer(Task):
             batch_size: Windows per batch.
 
         Returns:
-            An `AnswerSpan` or a list of them; its text is `""` for no answer, see `null_threshold`.
+            An `AnswerSpan` or a list of them; its text is `""` if there is no answer; see `null_threshold`.
         """
         single = isinstance(question, str)
         if not (single and isinstance(context, str)) and not (is_list(question) and is_list(context)):
@@ -238,7 +238,7 @@ class BertQuestionAnswerer(Task):
         return list(self._search(x, batch_size, verbose, n_best=n_best, max_answer_tokens=max_answer_tokens))
 
     def _search(self, x: Any, batch_size: int | None, verbose: Any = 0, **limits: int) -> Iterator[FoundAnswers]:
-        """Return `find_answers` of one question at a time: the n-best lists of many fill the memory."""
+        """Return what `find_answers` lists, one question at a time: the n-best lists of many would fill the memory."""
         if isinstance(x, dict):
             raise ValueError("`x` must be a tuple (questions, contexts). Received: x of type dict")
         windows = self._examples(x)
@@ -247,11 +247,11 @@ class BertQuestionAnswerer(Task):
         return search_answers(windows, logits, self.null_threshold is not None, **limits)
 
     def score(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:
-        """Return the official scores of SQuAD 1.1, or with a null threshold those of 2.0 at this threshold.
+        """Return the official SQuAD 1.1 scores or, if there is a null threshold, the SQuAD 2.0 scores at it.
 
         Args:
             x: Questions and contexts as in the class.
-            answers: For each question the accepted answers.
+            answers: The accepted answers to each question.
             batch_size: Windows per batch.
         """
         right = _texts(x, answers)
@@ -261,11 +261,11 @@ class BertQuestionAnswerer(Task):
         return squad_v2_scores(right, texts, odds, self.null_threshold)
 
     def tune_null_threshold(self, x: Any, answers: Any, batch_size: int | None = None) -> dict[str, float]:
-        """Set the null threshold with the best F1, kept in the model and its presets, and return the scores.
+        """Set the null threshold with the best F1, which the model and its presets keep, and return the scores.
 
         Args:
             x: Questions and contexts of a dev set, as in the class.
-            answers: For each question the accepted answers.
+            answers: The accepted answers to each question.
             batch_size: Windows per batch.
         """
         right = _texts(x, answers)

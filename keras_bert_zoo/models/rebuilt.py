@@ -6,7 +6,7 @@ from keras_bert_zoo.models.backbone import BertBackbone
 
 
 def with_dropout(task: Any, dropout: float, attention_dropout: float) -> Any:
-    """Return a task with the same weights and these rates, compiled by default; its head's rate is `dropout`."""
+    """Return a task with the same weights and these rates, compiled with its defaults; the head's rate is `dropout`."""
     rates = {"dropout": dropout, "attention_dropout": attention_dropout}
     dtype = task.backbone.embeddings.dtype_policy
     backbone = BertBackbone(**{**task.backbone.architecture, "dtype": dtype, **rates})

@@ -22,7 +22,7 @@ class LaysSchedules:
         return getattr(self.optimizer, "inner_optimizer", self.optimizer)
 
     def check_optimizer(self) -> None:
-        """Raise a `ValueError` for weights that it was not built for; Keras' own error prints a whole variable."""
+        """Raise a `ValueError` for weights the optimizer was not built for; Keras' error prints a whole variable."""
         optimizer = self._optimizer_within()
         if optimizer is None or not optimizer.built:
             return
@@ -51,12 +51,12 @@ class LaysSchedules:
                 "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
                 "whose schedule has total_steps. Received: steps_per_epoch=None"
             )
-        # The run restarts the step count. It includes the epochs before `initial_epoch`: an earlier call trained them,
-        # or a callback is about to restore them.
+        # The run restarts the step count, which includes the epochs before `initial_epoch`: an earlier call trained
+        # them, or a callback is about to restore them.
         # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
         if not initial_epoch:
             _forget_corrected(optimizer)
-        # A restored optimizer with loss scaling may have fewer: steps whose gradients overflowed were no updates.
+        # With loss scaling, a restored count may be lower: steps whose gradients overflowed were not updates.
         is_restored = initial_epoch and self.optimizer is not optimizer and int(optimizer._iterations)
         if not is_restored:
             optimizer._iterations.assign(initial_epoch * steps_per_epoch)
@@ -71,7 +71,7 @@ class LaysSchedules:
 
 
 def _forget_corrected(optimizer: Any) -> None:
-    """Reset moments that are bias-corrected by the step count: if it restarts, updates would be too small."""
+    """Reset moments that are bias-corrected by the step count: if that restarts, updates would be too small."""
     is_corrected = isinstance(optimizer, (keras.optimizers.Adam, keras.optimizers.Lamb))
     if optimizer.built and is_corrected and getattr(optimizer, "bias_correction", True):
         for moment in (*optimizer._momentums, *optimizer._velocities, *getattr(optimizer, "_velocity_hats", ())):

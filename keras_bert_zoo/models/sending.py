@@ -10,7 +10,7 @@ from keras_bert_zoo.sending import numbers_sent, sends_to_card, sent
 
 
 class SendsAhead:
-    """Mixin for a `keras.Model` that sends batches, and numbers in losses and metrics, to the GPU by `sending`."""
+    """Mixin for a `keras.Model` that uses `sending` to send batches, and numbers in losses and metrics, to the GPU."""
 
     parameters: Any
     _loss_tracker: Any

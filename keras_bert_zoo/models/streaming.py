@@ -19,7 +19,7 @@ def is_tf_dataset(x: Any) -> bool:
 
 
 def checked_stream(x: Any, task: Any) -> Any:
-    """Apply `task.ready_batch` to each batch of other data that Keras takes; the first one is checked here.
+    """Apply `task.ready_batch` to each batch of data that Keras takes besides `tf.data`; the first is checked here.
 
     For a generator, the result is a new generator that starts with that batch again.
     """
@@ -54,7 +54,7 @@ def _ready(batch: Any, task: Any, devices: int) -> tuple[Any, ...]:
 
 
 def _check_divides(count: int, devices: int) -> None:
-    """Check that the devices share a batch equally: only in-memory data are filled with copies of weight zero."""
+    """Check that a batch divides equally among devices: only in-memory data is filled up with copies of weight zero."""
     if count % devices:
         raise ValueError(
             f"`x` must have batches that {devices} devices divide, such as those of drop_remainder=True. "
@@ -67,14 +67,14 @@ def is_mappable(x: Any) -> bool:
 
 
 def inputs_alone(x: Any) -> Any:
-    """Drop the targets of streamed data to predict: they may be invalid, such as -1 in GLUE's test sets."""
+    """Drop the targets of streamed data for `predict`: they may be invalid, such as -1 in GLUE's test sets."""
     if is_tf_dataset(x):
         return x.map(lambda inputs, *_: (inputs,)) if isinstance(x.element_spec, tuple) else x
     return mapped(x, _inputs_of) if is_mappable(x) else x
 
 
 def refuse_bare_pairs(x: Any, task: Any) -> None:
-    """Refuse two columns of strings to predict if the second is not class names: pairs must be nested tuples."""
+    """Refuse to predict two columns of strings if the second is not class names: pairs must be nested tuples."""
     spec = x.element_spec if is_tf_dataset(x) else None
     if not isinstance(spec, tuple) or [getattr(part, "dtype", None) for part in spec[:2]] != ["string"] * 2:
         return
@@ -226,7 +226,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
             checked_stream_weights(weights, np.shape(first[1]))
     if len(first) == 1 or task.are_foreign(first[1]):
         return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
-    # With weights, rows and tokens of weight 0 may have any target.
+    # If there are weights, rows and tokens of weight 0 may have any target.
     names = INPUT_NAMES if ready and len(first) < 3 else ()
     targets = make_targets(first[1], *(first[0][name] for name in names))
 

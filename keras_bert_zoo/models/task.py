@@ -34,7 +34,7 @@ class Task(Exports, FedModel):
 
     preprocessor_class: ClassVar[Any]
     head_layers: ClassVar[tuple[str, ...]]
-    """Layers whose weights may be missing from a preset, as may the pooler's, which some released models lack."""
+    """Layers whose weights may be missing from a preset. The pooler's may be as well: some released models lack it."""
     needs_pooler: ClassVar[bool] = True
     peak: ClassVar[float] = 3e-5
     """Default peak learning rate of `compile`, from the paper (Devlin et al. 2019, A.3)."""
@@ -57,7 +57,7 @@ class Task(Exports, FedModel):
             check_preprocessor(preprocessor, backbone)
         try:
             inspect.signature(self.compile).bind()
-        except TypeError:  # A subclass' own, which needs arguments.
+        except TypeError:  # A subclass' own `compile`, which needs arguments.
             ours: Any = next(each for each in type(self).__mro__ if _is_ours(each) and "compile" in vars(each))
             ours.compile(self)
         else:
@@ -68,7 +68,7 @@ class Task(Exports, FedModel):
     ) -> None:
         if optimizer == "auto":
             optimizer = AdamW(WarmupPolynomialDecay(self.peak, self.warmup))
-        # Keras scales the loss if the model's own policy is mixed_float16; here the backbone's layers hold it.
+        # Keras scales the loss if the model's own policy is mixed_float16; here the backbone's layers have that policy.
         layers = self.backbone._flatten_layers()  # Each may have a policy of its own.
         half_precision = any(layer.compute_dtype == "float16" != layer.variable_dtype for layer in layers)
         is_scaled = optimizer is None or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -175,7 +175,7 @@ class Task(Exports, FedModel):
         head = cls.head_arguments(checkpoint, arguments)
         if "dropout" in inspect.signature(cls).parameters and checkpoint.head_dropout is not None:
             head.setdefault("dropout", checkpoint.head_dropout)
-        with weights_are_loaded(load_weights):  # Not for a pooler: it may be fresh, and ignores this.
+        with weights_are_loaded(load_weights):  # The pooler ignores this, as it may be fresh.
             backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:
             head["preprocessor"] = cls.build_preprocessor(checkpoint, sequence_length)
@@ -193,7 +193,7 @@ class Task(Exports, FedModel):
         return task
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
-        """Write a preset directory, which transformers can open, too; on failure nothing is written."""
+        """Write a preset directory that transformers can also open; on failure nothing is written."""
         self.check_preset()
         tokenizer = None if self.preprocessor is None else self.preprocessor.tokenizer
         checkpoint = Checkpoint(
@@ -223,11 +223,12 @@ class Task(Exports, FedModel):
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config:
-            # Keras stores what "auto" means on this backend, which another backend would take for a choice.
+            # Keras stores what "auto" means on this backend; another backend would take that for the user's choice.
             config["jit_compile"] = self._given_jit_compile
         if self.optimizer is None:
             return config
-        # In the optimizer's config: `keras.models.clone_model` passes other keys to a plain model's `compile`.
+        # `built` goes into the optimizer's config, as `keras.models.clone_model` passes other keys to a plain model's
+        # `compile`.
         optimizer = keras.saving.serialize_keras_object(self.optimizer)
         return {**config, "optimizer": {**optimizer, "built": self.optimizer.built}}
 
@@ -265,7 +266,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def _check_kind(preprocessor: Any, kind: type) -> None:
-    """Check that it packs what the task takes: another task's preprocessor is not one, a user's own may be."""
+    """Check that `preprocessor` packs what the task takes: another task's does not, a user's own may."""
     ours = next(filter(_is_ours, type(preprocessor).__mro__), None)
     if ours is not kind and (ours is not None or not hasattr(preprocessor, "pack")):
         raise ValueError(

@@ -35,7 +35,7 @@ class BertTextClassifier(HasClasses, Task):
         dropout: Dropout rate of the pooled output.
         pooling: Input of the pooler: `"first"`, the vector of `[CLS]`; `"last"`, the vector of the last token, the only
             one that sees the whole text in a causal backbone; `"bilstm"`, the final states of a fresh BiLSTM over all
-            tokens (Devlin et al. 2019, section 5.1). A preset can store only the first, `save` all.
+            tokens (Devlin et al. 2019, section 5.1). A preset can store only the first; `save` keeps all.
         preprocessor: Turns raw text into arrays; None accepts ready arrays only.
 
     Returns:
@@ -91,7 +91,7 @@ class BertTextClassifier(HasClasses, Task):
         metrics: Any = "auto",
         **kwargs: Any,
     ) -> None:
-        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
 
         These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy. Outputs are logits: losses and metrics given by name are computed from logits. With
@@ -106,7 +106,7 @@ class BertTextClassifier(HasClasses, Task):
         if metrics == "auto":
             metrics = None
             # Weighted, so that the copies that fill up a batch under a distribution do not count.
-            kwargs.setdefault("weighted_metrics", ["accuracy"])  # Of labels or of probabilities.
+            kwargs.setdefault("weighted_metrics", ["accuracy"])  # By name, as targets may be labels or probabilities.
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:

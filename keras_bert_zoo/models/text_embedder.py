@@ -72,7 +72,7 @@ class BertTextEmbedder(Task):
         super().__init__(backbone, preprocessor, backbone.input, pooled, name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`, with Reimers & Gurevych's defaults for distillation (2020, section 3).
+        """Like `keras.Model.compile`, with Reimers & Gurevych's defaults for distillation (2020, section 3).
 
         These are AdamW with a peak learning rate of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         and the mean squared error.

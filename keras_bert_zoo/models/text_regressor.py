@@ -59,7 +59,7 @@ class BertTextRegressor(Task):
         super().__init__(backbone, preprocessor, backbone.input, head(dropped), name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
 
         These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         and the mean squared error.
@@ -69,7 +69,7 @@ class BertTextRegressor(Task):
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        """As `keras.Model.predict`, on raw text too; returns float32 `[examples]`, in the order of `x`."""
+        """Like `keras.Model.predict`, but also for raw text; returns float32 `[examples]`, in the order of `x`."""
         return super().predict(*args, **kwargs)[:, 0]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
@@ -82,7 +82,7 @@ class BertTextRegressor(Task):
             raise ValueError(f"`y` must hold numbers. Received: y.dtype={numbers.dtype}")
         if not np.isfinite(numbers).all():
             raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(numbers)][0]}")
-        # The outputs' shape, so that no loss or metric has to guess which one to expand.
+        # Give targets the outputs' shape, so that no loss or metric has to guess which of the two to expand.
         return numbers.astype("float32")[:, None]
 
     def are_labels(self, y: Any) -> bool:

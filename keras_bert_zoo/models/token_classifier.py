@@ -57,8 +57,8 @@ class BertTokenClassifier(HasClasses, TokenTask):
 
     Ready arrays have `[examples, length]` targets, -100 where a token has no label, and may be streamed. On shuffled
     in-memory data `fit` divides each batch's summed loss by the average number of labelled words per batch, so that
-    each word has the same weight. Streamed or unshuffled batches are divided by their own number. `evaluate` returns
-    the mean over all labelled words, except for streamed data.
+    each word has the same weight. For a streamed or unshuffled batch it divides by the batch's own number.
+    `evaluate` returns the mean over all labelled words, except for streamed data.
 
     Args:
         backbone: The encoder; it needs no pooler.
@@ -113,7 +113,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return backbone(backbone.input)["sequence_output"]
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
 
         These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy. The batches' weights turn Keras' losses and mean metrics into means over words:
@@ -135,7 +135,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """As `keras.Model.predict`, on words too; see the class.
+        """Like `keras.Model.predict`, but also for words; see the class.
 
         Returns:
             For words, a list of float32 logits `[words, num_classes]` for each sentence, or for documents a list of
@@ -208,9 +208,10 @@ class BertTokenClassifier(HasClasses, TokenTask):
         return [[next(sentences) for _ in document] for document in words.sentences]
 
     def evaluate_entities(self, x: Any, y: Any, batch_size: int | None = None) -> dict[str, float]:
-        """Return precision, recall and F1 of whole entities, as conlleval: `keras_bert_zoo.metrics.entity_scores`.
+        """Return precision, recall and F1 of whole entities, as conlleval does.
 
-        `x` and `y` are words and tags as for `fit`. `metrics.ValidationScores` adds the scores to the logs of `fit`.
+        `keras_bert_zoo.metrics.entity_scores` computes them. `x` and `y` are words and tags as for `fit`.
+        `metrics.ValidationScores` adds the scores to the logs of `fit`.
         """
         names = self._tag_names()
         examples = self._word_examples(x)

@@ -23,7 +23,7 @@ class LabelledAccuracy(keras.metrics.Mean):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
         counted = None if sample_weight is None else ops.reshape(ops.convert_to_tensor(sample_weight) > 0, (-1,))
-        # Flat, as Keras averages each row first, including padding.
+        # Flatten: Keras would average each row first, including padding.
         super().update_state(ops.reshape(hits, (-1,)), sample_weight=counted)
 
 

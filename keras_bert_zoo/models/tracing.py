@@ -20,7 +20,7 @@ class TracesOnce:
     _symbolic_build: Any
 
     def make_train_function(self, force: bool = False) -> Any:
-        # There is no optimizer where a user's own `train_step` brings others.
+        # There is no optimizer if a user's own `train_step` brings others.
         if keras.backend.backend() == "tensorflow" and self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)  # type: ignore[misc]
@@ -32,7 +32,7 @@ class TracesOnce:
             return
         if self.run_eagerly:  # Nothing is traced, and losses and metrics may look at values.
             return
-        # `evaluate` calls this, too. It needs no optimizer state, and there may be no optimizer.
+        # `evaluate` also calls this. It needs no optimizer state, and there may be no optimizer.
         optimizer = self.optimizer or SimpleNamespace(built=True)
         built, optimizer.built = optimizer.built, True
         try:

@@ -9,7 +9,7 @@ from keras_bert_zoo.models.streaming import is_mappable, is_tf_dataset, mapped
 
 
 class WeighsClasses:
-    """Mixin for a model over a backbone; a task of classes defines `weigh_classes`."""
+    """Mixin for a model over a backbone; a task with classes defines `weigh_classes`."""
 
     label_dimensions: ClassVar[int | None]
 
@@ -22,7 +22,7 @@ class WeighsClasses:
         return self.weigh_classes(np.arange(getattr(self, "num_classes", 0)), class_weight).astype("float32")
 
     def weigh_batch(self, weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Multiply the weights of a ready batch with those of its classes."""
+        """Multiply the weights of a ready batch by those of its classes."""
         if len(batch) < 2:
             raise ValueError("`class_weight` needs targets. Received: batches of inputs alone")
         inputs, y, *given = batch
@@ -37,7 +37,7 @@ class WeighsClasses:
 
     def weigh_stream(self, data: Any, weights: np.ndarray) -> tuple[Any, dict[int, float] | None]:
         """Return weighted batches and None, or the batches and the `class_weight` for Keras to apply."""
-        # Keras accepts no `class_weight` with generators, nor beside weights, which are multiplied here.
+        # Keras accepts no `class_weight` with generators or beside sample weights; here, they are multiplied.
         if is_mappable(data):
             return mapped(data, partial(self.weigh_batch, weights)), None
         spec: Any = data.element_spec if is_tf_dataset(data) else ()
