@@ -1,4 +1,4 @@
-"""BERT's config fields, shared by google-research/bert and transformers, as `BertBackbone`'s arguments and back."""
+"""Convert the config fields that google-research/bert and transformers share to `BertBackbone`'s arguments and back."""
 
 import logging
 import reprlib
@@ -71,7 +71,7 @@ def write_backbone(backbone: dict[str, Any]) -> dict[str, Any]:
 
 
 NAMED = "named_classes"
-"""Our own field that says that classes are named: the names may look like transformers' defaults."""
+"""Our own field, which marks classes as named, because their names may look like transformers' defaults."""
 
 
 def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def read_classes(path: Path, config: dict[str, Any], are_named: bool = False) ->
         raise ValueError(
             f"{path}: `id2label` must name the classes 0 to {len(names) - 1}. Received: {reprlib.repr(names)}"
         )
-    # transformers writes `LABEL_0` and so on for unnamed classes; before 3.0 two of them, however many classes there
-    # were.
+    # transformers writes `LABEL_0` and so on for unnamed classes. Before 3.0 it wrote two of them, however many classes
+    # there were.
     are_named = are_named or class_names != [f"LABEL_{i}" for i in range(len(names))]
     count = typed(path, config, "num_labels", int, None)
     if count is None or (names and are_named):

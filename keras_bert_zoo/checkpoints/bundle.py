@@ -19,7 +19,7 @@ from keras_bert_zoo.files import SETTINGS_BYTES, check_size
 
 MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 FOOTER = 48
-# types.proto. A tensor of another kind is listed but cannot be read.
+# From types.proto. A tensor of another kind is listed but cannot be read.
 FLOAT32 = 1
 _KINDS = {FLOAT32: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
 # Keys share prefixes: without limits a few bytes could expand to gigabytes of names.
@@ -99,7 +99,7 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     _, position = _varint(footer, _varint(footer, 0)[1])  # The first handle points to filters, which we do not use.
     end = 0
     for _, handle in _block(data, footer[position:]):
-        # Blocks must not overlap, or a small file could have one parsed thousands of times.
+        # Blocks must not overlap: otherwise a small file could make us parse one block thousands of times.
         offset, place = _varint(handle, 0)
         if offset < end:
             raise _BundleError("blocks that overlap")
@@ -131,7 +131,7 @@ def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-    """Return field number -> values: integers, or bytes for fields with a length."""
+    """Return the values of each field number: integers, or bytes for fields with a length."""
     fields: dict[int, list[Any]] = {}
     position = 0
     while position < len(message):
@@ -154,7 +154,7 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def _number(fields: dict[int, list[Any]], number: int) -> int:
-    """Return a field's last value, or 0 without one: protocol buffers omit zeros."""
+    """Return a field's last value, or 0 if it has none: protocol buffers omit zeros."""
     value = fields.get(number, [0])[-1]
     if not isinstance(value, int) or value >= 2**48:
         raise _BundleError("a number that is no size")

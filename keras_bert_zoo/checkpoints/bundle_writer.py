@@ -46,7 +46,7 @@ def _table(entries: dict[bytes, bytes]) -> bytes:
 
 
 def _append(blocks: bytes, entries: dict[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Append a block, whose keys share no prefixes, and return the blocks and its handle."""
+    """Append a block whose keys share no prefixes. Return all blocks and the new one's handle."""
     content, starts = bytearray(), []
     for key, value in entries.items():
         starts.append(len(content))

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 _POLYNOMIAL = 0x82F63B78  # The leading bit is the lowest power.
-# Number of parts of an array that are processed at a time: enough for NumPy's loops, few enough for the cache.
+# An array is processed in this many parts at a time: enough for NumPy's loops, few enough for the cache.
 _LANES = 4096
 
 
@@ -33,7 +33,10 @@ def masked_crc32c(data: np.ndarray) -> int:
 
 
 def _lanes(lanes: np.ndarray, register: int) -> int:
-    """Return the register after all lanes: each runs alone, and a matrix advances a register as zeros would."""
+    """Return the register after all lanes.
+
+    Each lane has its own register. To join two lanes, a matrix advances the first one's register as zeros would.
+    """
     low, high = _tables()
     registers = np.zeros(len(lanes), "u4")
     registers[0] = register
@@ -41,7 +44,7 @@ def _lanes(lanes: np.ndarray, register: int) -> int:
         registers ^= column
         registers = low[registers & 0xFFFF] ^ high[registers >> 16]
     bits = np.left_shift(np.uint32(1), np.arange(32, dtype="u4"))
-    power, past = low[bits & 0xFFFF] ^ high[bits >> 16], bits  # Past one word, and past none.
+    power, past = low[bits & 0xFFFF] ^ high[bits >> 16], bits  # They advance a register by one word, and by none.
     length = lanes.shape[1]
     while length:
         past = _apply(power, past) if length & 1 else past

@@ -26,13 +26,13 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
 
     def add(name: str, node: Any) -> None:  # Soft and external links are not visited.
-        if len(name) > _LONGEST_NAME:  # Of thousands of groups, one in another.
+        if len(name) > _LONGEST_NAME:  # Such as the path of thousands of nested groups.
             raise ValueError(f"{path} must hold names of at most {_LONGEST_NAME} characters. Received: {len(name)}")
         if not isinstance(node, h5py.Dataset):
             return
         if node.external or node.is_virtual:
             raise ValueError(f"{path} must hold its values itself. Received: {name[:80]!r}, kept in another file")
-        # Checked before anything is read: an element may have any size, and there may be none.
+        # Checked before anything is read: an element may have any size, and a dataset may have no elements.
         if node.shape is None or not (node.dtype.kind == "f" or _is_bfloat16(node) or node.dtype.kind in "iub"):
             raise ValueError(f"{path} must hold arrays of numbers. Received: {name[:80]!r} of {str(node.dtype)[:80]}")
         tensors[name] = Tensor(node.shape, lambda: _read(path, name))
@@ -48,7 +48,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
 
 def _is_bfloat16(node: Any) -> bool:
     """Whether values are bfloat16, which HDF5 lacks: Keras stores two raw bytes and an attribute."""
-    kind = node.attrs.get("dtype")  # Of any type.
+    kind = node.attrs.get("dtype")  # May be of any type.
     return isinstance(kind, str) and kind == "bfloat16" and node.dtype.kind == "V" and node.dtype.itemsize == 2
 
 
@@ -57,7 +57,7 @@ def _read(path: Path, name: str) -> np.ndarray:
 
     with h5py.File(path, "r") as file:
         node = file[name]
-        # Keras does not compress, and a few compressed bytes could be gigabytes, whatever the shape and the chunks.
+        # Keras does not compress. A few compressed bytes could expand to gigabytes, whatever the shape and the chunks.
         filters = node.id.get_create_plist().get_nfilters()
         if filters:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Read and write Hugging Face BERT directories, also our own format: `preset.json` holds what theirs cannot."""
+"""Read and write Hugging Face BERT directories. Ours are the same, with a `preset.json` for what theirs cannot hold."""
 
 import reprlib
 import shutil
@@ -99,7 +99,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
 
 
 def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any], names: Collection[str]) -> str:
-    """Return our name of the class of a file with these tensor names; an unknown head counts as none."""
+    """Return our class for a file with these tensor names; an unknown head counts as none."""
     architectures = typed(path, config, "architectures", list, None)
     if architectures:
         if "model_type" not in config and not str(architectures[0]).startswith("Bert"):
@@ -109,7 +109,7 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
         name = next((ours for ours, theirs in classes if theirs == architectures[0]), "BertBackbone")
     elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
-    else:  # Files from before 2020 do not say. A classifier must also have labels: others use the same tensor names.
+    else:  # Files from before 2020 name no class. A classifier must also have labels: others use the same tensor names.
         is_classifier = any(config.get(field) for field in ("id2label", "num_labels", "problem_type"))
         is_classifier = is_classifier and (not names or "classifier.weight" in names)
         name = class_by_head(names) or ("BertTextClassifier" if is_classifier else "BertBackbone")
@@ -117,7 +117,11 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
 
 
 def _by_loss(path: Path, config: dict[str, Any]) -> str:
-    """Return our class for `BertForSequenceClassification`: one label means regression by default; ours has one."""
+    """Return our class for `BertForSequenceClassification`.
+
+    By default, one label means regression. Our regressor has exactly one, so a regression with several labels is read
+    as a backbone.
+    """
     labels = read_classes(path, config)["num_classes"]
     problem = config.get("problem_type") or ("regression" if labels == 1 else "classification")
     if problem != "regression":
@@ -148,7 +152,7 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
     Args:
         directory: An existing directory.
         checkpoint: The checkpoint.
-        card: Whether to write a model card, too.
+        card: Whether to write a model card as well.
         license: License that the card names, by the hub's name.
     """
     from safetensors.numpy import save_file
@@ -194,7 +198,7 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
 
 
 def _write_head(class_name: str, head: dict[str, Any]) -> dict[str, Any]:
-    if class_name == "BertMultipleChoice":  # As many logits as a question has choices.
+    if class_name == "BertMultipleChoice":  # It has as many logits as a question has choices.
         return {"classifier_dropout": head["dropout"]}
     classes, problem = {"num_classes": 1, "class_names": None}, {"problem_type": "regression"}
     if class_name in _WITH_CLASSES:

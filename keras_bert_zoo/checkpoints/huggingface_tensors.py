@@ -49,7 +49,7 @@ _MASKED_LM = [
     Template("mlm_bias/bias", ("cls.predictions.bias",)),
 ]
 _NEXT_SENTENCE = _linear("nsp", "cls.seq_relationship")
-# Each of our classes with the tensors of its head; several have the same names as those of text classifiers.
+# The tensors of the head of each of our classes. Several heads have the same tensor names as the text classifier's.
 HEADS: dict[str, list[Template]] = {
     "BertBackbone": [],
     "BertTextEmbedder": [],
@@ -94,11 +94,11 @@ def class_by_head(names: Collection[str]) -> str | None:
 
 
 def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyArrays, tuple[str, ...]]:
-    """Return their tensors as our arrays, and the names that have no place.
+    """Return their tensors as our arrays, and the names of those that have no place.
 
     Args:
         tensors: Tensors by name.
-        class_name: Our name of the file's class.
+        class_name: Our name for the file's class.
     """
     tensors = {_modern(name): tensor for name, tensor in tensors.items()}
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in tensors) else ""
@@ -116,7 +116,7 @@ def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyAr
 
 
 def _copies(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return name of a copy -> the copy and the tensor to which it should be tied."""
+    """Return each copy, by its name, with the tensor to which it should be tied."""
     originals = {copy: tensors.get(name, tensors.get(prefix + name)) for copy, name in _TIED.items()}
     return {
         copy: (tensors[copy], original)
@@ -126,7 +126,7 @@ def _copies(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, tuple[Tenso
 
 
 def _once_tied(tensor: Tensor, copies: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
-    """Check the copies when `tensor` is read, which only a masked LM does; other tasks need no tied tensors."""
+    """Check the copies when `tensor` is read. Only a masked LM reads it: other tasks need no tied tensors."""
 
     def read() -> np.ndarray:
         for copy, (theirs, original) in copies.items():

@@ -10,11 +10,11 @@ from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
 
 VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
-# Of transformers before 4.34; since then the config holds added tokens, and since 5 tokenizer.json does.
+# From transformers before 4.34. Since then the config holds the added tokens, and since 5 tokenizer.json does.
 _ADDED, _SPECIAL_MAP = "added_tokens.json", "special_tokens_map.json"
 FILES = (VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON, _ADDED, _SPECIAL_MAP)
 
-# Fields of tokenizer_config.json and special_tokens_map.json: BERT's special tokens, and more that are never split.
+# Fields of tokenizer_config.json and special_tokens_map.json: BERT's special tokens, and others that are never split.
 _NAMED = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
 
@@ -23,7 +23,7 @@ _AS_JSON_SAYS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # Fields of tokenizer_config.json that would change the ids, with the only values we support.
 _REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
     "tokenizer_class": ("BertTokenizer", "BertTokenizerFast", *_AS_JSON_SAYS, None),
-    "word_tokenizer_type": (None,),  # Of Japanese tokenizers.
+    "word_tokenizer_type": (None,),  # Set by Japanese tokenizers.
     "subword_tokenizer_type": (None,),
     "do_basic_tokenize": (True, None),
     "never_split": ([], None),
@@ -52,14 +52,14 @@ _SPECIAL = {"single_word": (False,), "lstrip": (False,), "rstrip": (False,)}
 def read_tokenizer(
     directory: Path, lowercase: bool = True, class_name: Any = None
 ) -> tuple[list[str] | None, dict[str, Any], int | None]:
-    """Return the vocabulary, `BertTokenizer`'s other arguments and the longest input, or None where no file says.
+    """Return the vocabulary, `BertTokenizer`'s other arguments and the longest input, or None for what no file states.
 
-    `vocab.txt` and `tokenizer_config.json` take precedence. `tokenizer.json`, which must have the same vocabulary,
-    counts if one of them is missing, and alone gives the options if the class refers to it, as in transformers.
+    `vocab.txt` and `tokenizer_config.json` take precedence. `tokenizer.json` must have the same vocabulary, and is used
+    if one of them is missing. If the class refers to it, it alone gives the options, as in transformers.
 
     Args:
         directory: Where the files are.
-        lowercase: The value if no file says.
+        lowercase: The value if no file states it.
         class_name: The tokenizer's class if `tokenizer_config.json` does not name it.
     """
     path = directory / TOKENIZER_CONFIG
@@ -98,7 +98,7 @@ def read_tokenizer(
 
 
 def read_tokens(directory: Path) -> list[str] | None:
-    """Return the tokens of `vocab.txt`, or None without one."""
+    """Return the tokens of `vocab.txt`, or None if there is none."""
     path = directory / VOCABULARY
     if not path.is_file():
         return None
@@ -114,7 +114,7 @@ def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, A
 
 
 def _options_of_json(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """Return `BertTokenizer`'s other arguments if all of the file means BERT's tokenisation."""
+    """Return `BertTokenizer`'s other arguments; raise a `ValueError` if the file does not mean BERT's tokenisation."""
     model, normalizer, pre_tokenizer, template = (
         typed(path, document, name, dict, {}) for name in ("model", "normalizer", "pre_tokenizer", "post_processor")
     )
@@ -158,7 +158,7 @@ def _check_added(path: Path, added: list[Any], vocabulary: list[str]) -> None:
 
 
 def _check_inputs(path: Path, config: dict[str, Any]) -> None:
-    """Require the segments among what transformers passes to the model; without them all are 0."""
+    """Require segments among the inputs that transformers passes to the model; without them, all segments are 0."""
     names = config.get("model_input_names")
     if isinstance(names, list) and "input_ids" in names and "token_type_ids" not in names:
         raise ValueError(f"{path}: `model_input_names` must have 'token_type_ids'. Received: {reprlib.repr(names)}")
@@ -176,7 +176,7 @@ def _check_special(path: Path, config: dict[str, Any]) -> None:
 
 
 def _content(token: Any) -> Any:
-    """Return the text of a token, which may be an object with more about it."""
+    """Return the text of a token, which may be an object with other fields."""
     return token.get("content") if isinstance(token, dict) else token
 
 

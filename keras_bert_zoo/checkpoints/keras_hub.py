@@ -25,7 +25,7 @@ WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 SETTINGS = (CONFIG, TASK, PREPROCESSOR, TOKENIZER, VOCABULARY)
 FILES = (WEIGHTS, TASK_WEIGHTS)
 
-# It was called keras-nlp before 2024.
+# keras-hub was called keras-nlp before 2024.
 _REGISTERED = re.compile(r"keras_(?:hub|nlp)>(\w+)")
 _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length")
 # Our arguments that their BertBackbone does not have.
@@ -90,7 +90,8 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     """Read a directory that keras-hub's `save_to_preset` wrote for BERT.
 
     Raises:
-        ValueError: The model is not BERT, a (named) field is not supported, or a file is missing or unreadable.
+        ValueError: The model is not BERT, a field, which the message names, is not supported, or a file is missing or
+            unreadable.
     """
     path = directory / CONFIG
     document = read_json(path)
@@ -103,7 +104,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     if load_weights:
         tensors = _read_tensors(directory / WEIGHTS)
         heads = _HEADS.get(class_name, [])
-        if heads:  # Both files name a layer `dense`.
+        if heads:  # Both files have a layer named `dense`.
             tensors |= {f"head/{name}": tensor for name, tensor in _read_tensors(directory / TASK_WEIGHTS).items()}
         arrays, unknown = join_tensors(tensors, [*_BACKBONE, *heads])
         check_layers(path, "num_layers", backbone["num_layers"], arrays)
@@ -157,7 +158,7 @@ def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
         pooling = typed(path, config, "pooling_mode", str, "mean")
         return class_name, {"pooling": pooling, "normalize": typed(path, config, "normalize", bool, True)}
     if class_name == "BertMaskedLM":
-        # Theirs has the exact GELU and an epsilon of 1e-5 in the head only, which no BERT config can express.
+        # Only in the head, theirs has the exact GELU and an epsilon of 1e-5, which no BERT config can express.
         _logger.warning("%s: the head is computed as BERT's; probabilities differ from keras-hub's by some 1e-3", path)
         return class_name, {}
     activation = config.get("activation")
@@ -195,7 +196,7 @@ def _read_length(path: Path, longest: int) -> int | None:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return tensors by their paths below `layers/`, as matrices, without those of an optimizer."""
+    """Return the tensors below `layers/` by path, as matrices. Those of an optimizer are left out."""
     tensors = {}
     for name, tensor in read_hdf5(path).items():
         if name.startswith("layers/"):

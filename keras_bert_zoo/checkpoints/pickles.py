@@ -1,8 +1,8 @@
 """Read only those parts of a pickle that a PyTorch state dict needs.
 
 A pickle is a program for a stack machine. Python's own machine imports and calls what the program names. This one knows
-only the instructions below and calls only functions in a table of its own. So a pickle that holds more than tensors is
-rejected, with a message that names what, and nothing in it is executed.
+only the instructions below and calls only functions in a table of its own. So nothing in a pickle is executed, and one
+that holds more than tensors is rejected. The message names what it holds.
 """
 
 import io
@@ -10,7 +10,8 @@ import pickletools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# Thirty times the size of BERT large's. Every pickle is read as a whole, and each of its bytes can make an object.
+# Thirty times the size of BERT large's pickle. Every pickle is read as a whole, and each of its bytes can make an
+# object.
 MOST_BYTES = 2 * 2**20
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -21,14 +22,14 @@ _MARK = object()
 
 
 class Global:
-    """A name that a pickle may use, and the function that a call of it runs."""
+    """A name that a pickle may use, and the function that runs when the pickle calls it."""
 
     def __init__(self, name: str, call: Callable[..., Any] | None = None) -> None:
         self.name, self.call = name, call
 
 
 class PickleError(ValueError):
-    """A pickle without tensors only; the message says what it holds."""
+    """A pickle that does not hold only tensors; the message says what it holds."""
 
 
 def checked_pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

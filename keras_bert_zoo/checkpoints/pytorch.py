@@ -92,7 +92,7 @@ def _check_view(view: _View) -> None:
     numbers = (view.offset, *view.shape, *view.strides)
     if len(view.shape) != len(view.strides) or len(numbers) > 9 or not all(map(_is_size, numbers)):
         raise PickleError("a tensor whose offset, shape and strides are not natural numbers")
-    # More elements than values means overlapping strides, by which a few bytes could be a giant tensor.
+    # More elements than values means that strides overlap, so that a few bytes could become a giant tensor.
     if view.offset + _span(view) > view.storage.size or math.prod(view.shape) > _span(view):
         raise PickleError(
             f"a tensor of shape {view.shape}, strides {view.strides} and offset {view.offset} in a storage of "

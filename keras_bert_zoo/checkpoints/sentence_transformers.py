@@ -1,7 +1,7 @@
 """Files that sentence-transformers adds to a Hugging Face directory: `modules.json` and a configuration per module.
 
-Its versions use different names for the same modules and fields. Both forms are read. The older is written, which all
-versions can open.
+Its versions use different names for the same modules and fields. Both forms are read. The older one, which all versions
+can open, is written.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ _logger = logging.getLogger("keras_bert_zoo")
 
 
 def read_modules(directory: Path) -> tuple[Module, ...]:
-    """Return the modules that `modules.json` lists, in order, with their configurations; none without the file.
+    """Return the modules that `modules.json` lists, in order, with their configurations; none if there is no file.
 
     They are not validated here, as only an embedder uses them.
     """
@@ -67,7 +67,7 @@ def read_modules(directory: Path) -> tuple[Module, ...]:
             raise ValueError(f"{path}: `path` must be a plain folder name. Received: {place[:80]!r}")
         settings = directory / place / ("config.json" if number else TRANSFORMER)
         modules.append(Module(kind, place, read_json(settings) if settings.is_file() else {}))
-    if modules:  # Also without the file: its own configuration may hold other things of these names.
+    if modules:  # Even without the file: the module's own configuration may use these names for other things.
         modules[0].config.update(_read_prompts(directory / PROMPTS))
     return tuple(modules)
 
@@ -99,7 +99,7 @@ def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
     length = typed(place, config, "max_seq_length", int, checkpoint.sequence_length)
     tokenizer = dict(checkpoint.tokenizer)
     if typed(place, config, "do_lower_case", bool, False) and not tokenizer["lowercase"]:
-        # Theirs lower-cases before the tokenizer, which then strips accents only if it did before.
+        # Theirs lower-cases before the tokenizer, which strips accents only if it would have done so anyway.
         tokenizer |= {"lowercase": True, "strip_accents": bool(tokenizer["strip_accents"])}
     return dataclasses.replace(
         checkpoint,

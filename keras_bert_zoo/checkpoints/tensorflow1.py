@@ -1,8 +1,8 @@
 """Read and write checkpoints of google-research/bert: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
 
 Its own code keeps unknown fields of `bert_config.json` (modeling.py, `BertConfig.from_dict`) and takes the rest from
-the command line. So that file also holds class names and our settings. A `tokenizer_config.json` holds what `vocab.txt`
-does not say about the tokenizer.
+the command line. Therefore that file also holds class names and our settings. A `tokenizer_config.json` holds what
+`vocab.txt` does not say about the tokenizer.
 """
 
 import logging
@@ -49,7 +49,7 @@ _MASKED_LM = [
     Template("mlm_bias/bias", ("cls/predictions/output_bias",)),
 ]
 _NEXT_SENTENCE = _linear("nsp", "cls/seq_relationship/")
-# Each of our classes with a head of its scripts; a checkpoint is of the first class whose weights it has.
+# Our classes, with the heads of its scripts. A checkpoint is of the first class whose weights it has.
 _HEADS = {
     "BertTextClassifier": _CLASSIFIER,
     "BertQuestionAnswerer": _SPANS,

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import LazyArrays, Tensor
 
-# By name: to NumPy, half-precision tensors of ml_dtypes are of the kind "V".
+# Compared by name: in NumPy, the half-precision tensors of ml_dtypes have the kind "V".
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -19,7 +19,7 @@ class Template(NamedTuple):
 
     Attributes:
         ours: The path of our variable; `{i}` is the layer's number, also in `theirs`.
-        theirs: Names of tensors; several are concatenated to one array of ours.
+        theirs: Names of tensors; several are concatenated into one array of ours.
         transposed: Whether theirs is `[out, in]`.
     """
 
@@ -44,7 +44,7 @@ def linear(ours: str, theirs: str, kernel: str, bias: str) -> list[Template]:
 
 
 def join_tensors(tensors: Mapping[str, Tensor], templates: Iterable[Template]) -> tuple[LazyArrays, tuple[str, ...]]:
-    """Return their tensors as our float32 arrays, and the names that have no place."""
+    """Return their tensors as our float32 arrays, and the names of those that have no place."""
     left = set(tensors)
     layers = sorted({int(m[1]) for name in left if (m := re.search(r"\bencoder[./]layer[._](\d{1,4})[./]", name))})
     arrays: dict[str, Tensor] = {}

@@ -46,7 +46,7 @@ def download(address: str, load_weights: bool) -> Path:
         raise ValueError(
             f"The hub must have the revision. Received: {address!r}, and it has none of this name"
         ) from error
-    # An interrupted download raises the HTTP library's HTTPError, which in some versions is no OSError.
+    # An interrupted download raises the HTTP library's HTTPError, which in some versions is not an OSError.
     except (errors.HTTPError, OSError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403, 404):  # A private repository looks like a missing one.
@@ -87,7 +87,7 @@ def upload(address: str, directory: Path, private: bool) -> str:
     if not any((directory / name).is_file() for name in _FILES):
         files += huggingface.PYTORCH_FILES
     try:
-        if is_written_by_hand(directory / CARD):  # First, as a rejected card would leave an empty repository.
+        if is_written_by_hand(directory / CARD):  # Checked first: a rejected card would leave an empty repository.
             ModelCard.load(directory / CARD).validate()
         api.create_repo(repository, private=private, exist_ok=True)
         info = api.model_info(repository)
@@ -110,7 +110,7 @@ def upload(address: str, directory: Path, private: bool) -> str:
                 f"The token must be one that may write to {address}. Received: HTTP {status} from {constants.ENDPOINT}"
             ) from error
         raise ValueError(f"{address} could not be written at {constants.ENDPOINT} ({type(error).__name__})") from error
-    # The card's front matter is no YAML, or the hub rejects it, in a message of several lines.
+    # The card's front matter is not YAML, or the hub rejects it with a message of several lines.
     except (ValueError, YAMLError) as error:
         raise ValueError(f"{address} could not be written: {' '.join(str(error).split())}") from error
     return f"{constants.ENDPOINT}/{repository}"

@@ -26,7 +26,7 @@ def _shipped() -> Path:
 
 
 def _named() -> dict[str, Path]:
-    """Preset name or alias -> its folder."""
+    """Return the folder of each preset name and alias."""
     found = {}
     for path in sorted(_shipped().glob("*/preset.json")):
         for name in (path.parent.name, *read_json(path).get("aliases", [])):
@@ -60,7 +60,7 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
 
 
 def check_tokenizer(checkpoint: Checkpoint) -> None:
-    """Check that a model can be built with the tokenizer, where none is built before writing or uploading."""
+    """Check that a model can be built with the tokenizer, for callers that build none before writing or uploading."""
     if checkpoint.vocabulary is None:
         return
     BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
@@ -89,14 +89,17 @@ def _load(address: str, load_weights: bool) -> Checkpoint:
     description = read_json(folder / "preset.json")
     if load_weights:
         checkpoint = _read_directory(hub.download(description["source"], load_weights), load_weights)
-        # The options of pre-training: some directories on the hub do not state the case, and that of bert_base_chinese,
-        # whose vocabulary has no capital letters, says that it is cased.
+        # Use the options of pre-training: some directories on the hub do not state the case. That of bert_base_chinese
+        # says that it is cased, but its vocabulary has no capital letters.
         return dataclasses.replace(checkpoint, tokenizer=description["tokenizer"])
     return _described(description)
 
 
 def names_directory(address: str) -> bool:
-    """Whether `address` means a directory; one with a preset's name that holds no preset, such as a run's, is not."""
+    """Whether `address` means a directory.
+
+    A directory that has a preset's name but holds no preset, such as a run's, does not count.
+    """
     return os.path.isdir(address) and (_reader(Path(address)) is not None or address not in _named())
 
 

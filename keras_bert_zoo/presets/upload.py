@@ -23,8 +23,8 @@ def upload_preset(uri: str, preset: str | os.PathLike[str], private: bool = Fals
         The repository's URL.
 
     Raises:
-        ValueError: `preset` is no such directory or cannot be read, there is no token or it may not write, or the hub
-            cannot be reached.
+        ValueError: `preset` is not such a directory or cannot be read, there is no token or it may not write, or the
+            hub cannot be reached.
 
     Example:
 

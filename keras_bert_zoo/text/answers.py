@@ -78,8 +78,8 @@ def search_answers(
 
     Args:
         windows: The questions.
-        logits: For each window `[2, tokens or more]`, of start and end.
-        with_null: Whether no answer is a candidate (SQuAD 2.0).
+        logits: For each window the start and end logits, `[2, tokens or more]`.
+        with_null: Whether "no answer" is a candidate (SQuAD 2.0).
         n_best: Number of starts and ends per window, and of spans per question.
         max_answer_tokens: Maximum span length in tokens.
 

@@ -42,11 +42,11 @@ class OwnBatches(keras.utils.PyDataset):
 
 
 class PartedBatches(OwnBatches):
-    """Batches of which each of several workers makes its own rows."""
+    """Batches for several workers, each of which makes its own rows."""
 
     batch_size: int
     to_tf: Callable[..., Any]
-    """Returns the same batches, or with `part` and `parts` that part of each."""
+    """Returns the same batches; with `part` and `parts`, only that part of each."""
 
 
 class LengthSortedBatches(OwnBatches):
@@ -65,7 +65,7 @@ class LengthSortedBatches(OwnBatches):
         training: If True, unshuffled batches keep the order of the rows; otherwise they are sorted, longest first.
         multiple_of: Fill each batch up to a multiple of this with copies of its first examples, which get weight 0. The
             real examples' weights are scaled up to compensate: in training so that the mean loss of the batch is
-            unchanged, in evaluation so that Keras' mean over batches, weighted by their rows, is.
+            unchanged, and in evaluation so that Keras' mean over batches, weighted by their rows, is unchanged.
         few_sizes: First fill a batch of fewer than `batch_size` examples up to the next power of two, at most
             `batch_size`: if shapes are compiled, each number of examples needs a program.
     """
@@ -127,7 +127,7 @@ class LengthSortedBatches(OwnBatches):
         return np.array([self._filled_size(size) for size in sizes.tolist()], "int64") - sizes
 
     def _filled_size(self, size: int) -> int:
-        """Return the number of rows, including copies, of a batch of so many examples."""
+        """Return the number of rows, including copies, of a batch of `size` examples."""
         if self.few_sizes and size < self.batch_size:
             size = min(2 ** (size - 1).bit_length(), self.batch_size)
         return math.ceil(size / self.multiple_of) * self.multiple_of

@@ -1,8 +1,8 @@
 """Character classes of BERT's tokenizer, as in the `tokenizers` library.
 
-They are the library's tables, not Python's: it froze most of them at Unicode 8, and released models are used with it.
-`tests/characters_test.py` reads them from the library again, over all of Unicode, and lists the differences from
-google-research/bert.
+They are the library's tables, not Python's. The library froze most of them at Unicode 8, and released models are used
+with it. `tests/characters_test.py` reads them from the library again, over all of Unicode, and lists the differences
+from google-research/bert.
 
 Each class is a list of hexadecimal code points and inclusive ranges.
 """
@@ -11,7 +11,7 @@ import re
 from functools import cache
 
 LONGEST_WORD = 100
-"""The library's limit: a longer word, in characters, is `[UNK]`."""
+"""The library's limit, in characters: a longer word is `[UNK]`."""
 
 DROPPED = """
     0-8 B-C E-1F 7F-9F AD 600-605 61C 6DD 70F 180E 200B-200F 202A-202E 2060-2064 2066-206F E000-F8FF FEFF FFF9-FFFB
@@ -22,12 +22,12 @@ DROPPED = """
 SPACES = """
     9-A D 20 A0 1680 2000-200A 2028-2029 202F 205F 3000
 """
-"""Become a space before anything else; other white space is dropped as control characters."""
+"""Characters that become a space before anything else; other white space is dropped as control characters."""
 
 CHINESE = """
     3400-4DBF 4E00-9FFF F900-FAFF 20000-2A6DF 2A700-2B81F 2B920-2CEAF 2F800-2FA1F
 """
-"""Become words of their own. U+2B820 to U+2B91F are missing because of an old bug in the library."""
+"""Characters that become words of their own. U+2B820 to U+2B91F are missing because of an old bug in the library."""
 
 MARKS = """
     300-36F 483-487 591-5BD 5BF 5C1-5C2 5C4-5C5 5C7 610-61A 64B-65F 670 6D6-6DC 6DF-6E4 6E7-6E8 6EA-6ED 711 730-74A
@@ -68,15 +68,15 @@ PUNCTUATION = """
     110BE-110C1 11140-11143 11174-11175 111C5-111C9 111CD 111DB 111DD-111DF 11238-1123D 112A9 114C6 115C1-115D7
     11641-11643 1173C-1173E 12470-12474 16A6E-16A6F 16AF5 16B37-16B3B 16B44 1BC9F 1DA87-1DA8B
 """
-"""Become words of their own."""
+"""Characters that become words of their own."""
 
 NEWER = """
     1C89 2C2F A7C0 A7CB-A7CC A7CE A7D0 A7D2 A7D4 A7D6 A7D8 A7DA A7DC 10570-1057A 1057C-1058A 1058C-10592 10594-10595
     105C9 105E4 10D50-10D65 11383 11385 1138E 11391 113C5 113C7-113C8 11938 16121-16128 16D68-16D6A 16EA0-16EB8
 """
-"""Got case or a decomposition after Unicode 12, which only one of `tokenizers` and TensorFlow knows. These are the only
-characters on which the two engines differ, if text is lower-cased or stripped of accents. No released vocabulary
-contains one."""
+"""Characters that got case or a decomposition after Unicode 12, which only one of `tokenizers` and TensorFlow knows.
+These are the only characters on which the two engines differ, if text is lower-cased or stripped of accents. No
+released vocabulary contains one."""
 
 
 def members(ranges: str) -> str:

@@ -34,7 +34,7 @@ class PackedChoices:
         return np.maximum.reduceat(self.pairs.lengths, self._starts) if len(self.counts) else self.counts
 
     def take(self, indices: np.ndarray, length: int) -> Arrays:
-        """Return int32 `[len(indices), choices, length]`, with the largest number of choices of any question.
+        """Return int32 `[len(indices), choices, length]`; `choices` is the largest number that any question has.
 
         The number is the same for all batches, as each number needs a program if shapes are compiled. Missing choices
         are all 0.

@@ -56,8 +56,9 @@ class ContextWindows(PackedTexts):
     def answer_tokens(self, question: int, text: str, start: int) -> tuple[int, int] | None:
         """Return the first and the last token of an answer.
 
-        If its position cuts a token, the first position of the same text, ignoring case, that does not is used, if any:
-        some of SQuAD's answers have the position that a search for the text found, such as that of "7" in "1817".
+        If its position cuts a token, the first position of the same text, ignoring case, that cuts none is used, if
+        there is one. Some of SQuAD's answers have the position that a search for the text found, such as that of "7" in
+        "1817".
         """
         offsets, context = self.context_offsets(question), self.contexts[question]
         others = (match.start() for match in re.finditer(re.escape(text), context, re.IGNORECASE))
@@ -159,8 +160,8 @@ def pack_contexts(
 def most_context(starts: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
     """Return, for each window and each token in it, whether no other window gives the token more context.
 
-    Context is the smaller number of tokens to the left and to the right. Ties go to the longer window, then to the
-    first (google-research/bert, run_squad.py).
+    Context is the number of tokens to the left or to the right, whichever is smaller. Ties go to the longer window,
+    then to the first (google-research/bert, run_squad.py).
 
     Args:
         starts: int64 `[windows]`, the first token of each.

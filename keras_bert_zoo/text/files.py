@@ -24,10 +24,11 @@ def read_lines(
 
     Args:
         paths: One path, or several, read in this order.
-        empty: Whether to yield empty lines, too.
+        empty: Whether to yield empty lines as well.
         open_file: Opens a path in mode `"rb"`, if it is not a local file.
         whole: Whether to reject lines of more than 1 MiB; otherwise they are yielded in parts.
-        skip: Called with the number of each line that is not UTF-8, which is skipped, and the reason; None raises.
+        skip: Called with the number of each line that is not UTF-8, and the reason; the line is skipped. If None, such
+            a line raises a `ValueError`.
 
     Raises:
         ValueError: A file is missing or not UTF-8; the message has its name and the line.
@@ -62,11 +63,11 @@ def read_lines(
                         skip(number, error.reason)
                         broken = True
                     line = line.rstrip("\r\n") if not broken else ""
-                    # The end alone of a line read in parts is not a line.
+                    # The line end alone, after a line read in parts, is not a line.
                     if not broken and (line.strip() or (empty and not goes_on)):
                         yield line
                     number += ends
-                    broken = broken and not ends  # The rest of the line is skipped, too.
+                    broken = broken and not ends  # The rest of the line is also skipped.
                     within = not ends
                 decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:

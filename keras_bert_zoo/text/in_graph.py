@@ -67,7 +67,7 @@ class InGraphTokenizer(tf.Module):
         )
 
     def encode_batch(self, texts: Any) -> Any:
-        """As `BertTokenizer.encode_batch`: string `[batch]` to ragged int32 `[batch, (tokens)]`."""
+        """Encode as `BertTokenizer.encode_batch` does: string `[batch]` to ragged int32 `[batch, (tokens)]`."""
         texts = tf.convert_to_tensor(texts)
         plain = tf.strings.regex_full_match(texts, _PLAIN)
         return tf.cond(tf.reduce_all(plain), lambda: self._plain.tokenize(texts), lambda: self._mixed(texts, plain))
@@ -81,7 +81,7 @@ class InGraphTokenizer(tf.Module):
     def words(self, texts: Any) -> Any:
         """Split string `[batch]` into ragged words; special tokens and words that are too long become codes."""
         replace = tf.strings.regex_replace
-        # Bytes that are not UTF-8 become U+FFFD, which is dropped, and so do the special tokens' code characters.
+        # Bytes that are not UTF-8 become U+FFFD, which is dropped. So do the special tokens' code characters.
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         codes = "".join(self._codes.values())
         texts = replace(texts, f"[{codes}]", "\ufffd")

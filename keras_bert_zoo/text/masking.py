@@ -18,8 +18,8 @@ class Masking:
     """How tokens are masked.
 
     Attributes:
-        max_predictions: Maximum predictions per example. Published recipes use 20 at length 128 and 76 or 80 at 512,
-            for which `for_length` uses 77.
+        max_predictions: Maximum predictions per example. Published recipes use 20 at length 128, and 76 or 80 at length
+            512, where `for_length` uses 77.
         rate: Share of tokens to predict, out of all tokens including special ones.
         mask: Share of these that become `[MASK]`.
         random: Share of these that become a random token; the rest are unchanged.
@@ -154,7 +154,7 @@ def next_tokens(token_ids: np.ndarray, lengths: np.ndarray) -> MaskedTokens:
 
 
 def _laid(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
-    """Place the concatenated values where `filled` is True, int32, with 0 elsewhere."""
+    """Return int32 with the concatenated values where `filled` is True, and 0 elsewhere."""
     laid = np.zeros(filled.shape, dtype="int32")
     laid[filled] = values
     return laid
@@ -164,7 +164,8 @@ def _choose_tokens(maskable: np.ndarray, wanted: np.ndarray, most: int, rng: np.
     """Choose `wanted` random maskable tokens per row, or all if there are fewer.
 
     This is Floyd's sampling without replacement (Bentley and Floyd 1987, A sample of brilliance), one draw for all rows
-    at a time. Each row takes the same number of draws, whatever the other rows, so that a worker can draw for its own.
+    at a time. Each row takes the same number of draws, whatever the other rows are, so that a worker can draw for its
+    own rows.
     """
     counts = maskable.sum(axis=1)
     wanted = np.minimum(wanted, counts)

@@ -1,4 +1,4 @@
-"""What is a text, a list of them, a pair or a token, with the same errors everywhere."""
+"""Checks of what is a text, a list of texts, a pair or a token, with the same errors everywhere."""
 
 import reprlib
 from collections.abc import Iterable, Sequence

@@ -11,10 +11,10 @@ import numpy as np
 def tf_dataset(take: Callable[[int], Any], signature: Any, count: int) -> Any:
     """Return a `tf.data.Dataset` of `take(0)` to `take(count - 1)`, in order.
 
-    It avoids TensorFlow's `from_generator`, whose first batch permanently sets glibc, for the whole process, to return
-    each large array to the system, which clears it again for the next. That causes 6,500 page faults per batch of
-    32 x 16 at MiniLM's size in bfloat16, and prediction takes half as long again (TensorFlow 2.21,
-    `core/kernels/data/generator_dataset_op.cc`).
+    It avoids TensorFlow's `from_generator`. The first batch of that function permanently sets glibc, for the whole
+    process, to return each large array to the system, which clears the memory again for the next array. That causes
+    6,500 page faults per batch of 32 x 16 at MiniLM's size in bfloat16, and prediction takes half as long again
+    (TensorFlow 2.21, `core/kernels/data/generator_dataset_op.cc`).
     """
     import tensorflow as tf
 
@@ -39,8 +39,8 @@ def tf_dataset(take: Callable[[int], Any], signature: Any, count: int) -> Any:
 def untuned(dataset: Any) -> Any:
     """Return the dataset with TensorFlow's autotuning disabled.
 
-    The tuning thread sleeps for 10 ms, then twice as long each time, up to a minute, and deleting the iterator waits
-    until it wakes. At the end of `fit`, `evaluate` or `predict` this takes, at worst, as long as the whole call did
+    The tuning thread sleeps for 10 ms, then twice as long each time, up to a minute. Deleting the iterator waits until
+    it wakes. At the end of `fit`, `evaluate` or `predict` this wait takes, at worst, as long as the whole call did
     (TensorFlow 2.21; `kOptimizationPeriodMinMs` and its neighbour in core/framework/model.h).
     """
     import tensorflow as tf

@@ -18,10 +18,10 @@ class TokenBatches(LengthSortedBatches):
     `[examples, longest]` with one weight per token.
 
     Weights turn the mean over all tokens of a batch, including padding, into the mean over its labelled tokens. In
-    shuffled batches they turn it into the sum over these, divided by the average number for as many rows: as batches
-    are sorted by length, one of short sentences has few labelled tokens, and each would otherwise weigh more than in
-    one of long sentences. In evaluation, Keras' mean over the batches, weighted by their rows, is the mean over all
-    labelled tokens.
+    shuffled batches they turn it into the sum over the labelled tokens, divided by their average number in as many
+    rows. The reason is that batches are sorted by length: a batch of short sentences has few labelled tokens, and each
+    would otherwise weigh more than one in a batch of long sentences. In evaluation, Keras' mean over the batches,
+    weighted by their rows, is the mean over all labelled tokens.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

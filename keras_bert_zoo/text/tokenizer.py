@@ -20,7 +20,7 @@ from keras_bert_zoo.text.texts import check_iterable, check_strings, check_token
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# All that the engine refuses in a string.
+# The only thing that the engine refuses in a string.
 _NOT_UNICODE = "A text must be valid Unicode. Received: one with half a surrogate pair"
 
 # Texts whose tokens are joined at a time, so that the indices of all tokens never exist at once.
@@ -192,8 +192,8 @@ class BertTokenizer:
     def encode_batch(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts without special tokens: int32 `[tokens]`, concatenated, and int64 `[texts]`, tokens of each.
 
-        White space separates words, and ASCII punctuation their parts, in any context: each distinct part is tokenised
-        only once.
+        In any context, white space separates words, and ASCII punctuation separates their parts. So each distinct part
+        is tokenised only once.
         """
         check_iterable(texts)
         words = _numbers()
@@ -240,7 +240,7 @@ class BertTokenizer:
         return token_ids, lengths, np.fromiter(bounds, "int64").reshape(-1, 2)
 
     def in_graph(self) -> Any:
-        """Return an `InGraphTokenizer`, the same in TensorFlow operations, for `tf.data` and exported graphs.
+        """Return an `InGraphTokenizer`, this tokenizer in TensorFlow operations, for `tf.data` and exported graphs.
 
         Raises:
             ValueError: tensorflow-text is not installed.
@@ -287,7 +287,7 @@ class BertTokenizer:
 
 
 def _numbers() -> defaultdict[str, int]:
-    """Return a dict that numbers words as they are looked up, so that of each only one has to be kept."""
+    """Return a dict that numbers words as they are looked up, so that only one copy of each has to be kept."""
     return defaultdict(count().__next__)
 
 

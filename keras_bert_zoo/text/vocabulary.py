@@ -14,9 +14,9 @@ from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
 # As in tensorflow-text's learner and `tokenizers`' trainer, so that text in many scripts leaves room for words.
 _MOST_CHARACTERS = 1000
-# Words of several languages are counted in units of 1/1000: integers add up the same in any order.
+# Words of several languages are counted in units of 1/1000: integers add up to the same sum in any order.
 _FRACTION = 1000
-# A limit of memory, as text without spaces hardly recurs.
+# This limits memory, as text without spaces hardly recurs.
 _BYTES_COUNTED_TOGETHER = 2**26
 
 
@@ -27,9 +27,9 @@ def learn_vocabulary(
 
     Words start as characters. The most frequent pair of adjacent pieces is repeatedly merged into a new piece (Sennrich
     et al. 2016, section 3.2, with WordPiece's `##`); ties are resolved alphabetically. The 1,000 most frequent
-    characters are kept, and of Chinese ones, which are words by themselves, the `(vocabulary_size - 2000) // 2` most
-    frequent, too. Words with other characters are ignored, as are those of more than 100 characters, which the
-    tokenizer does not split.
+    characters are kept. So are the `(vocabulary_size - 2000) // 2` most frequent Chinese characters, which are words by
+    themselves. Words with other characters are ignored, as are those of more than 100 characters, which the tokenizer
+    does not split.
 
     Args:
         texts: The texts, read one by one; `read_lines` reads them from files. For several languages, a dict from
@@ -96,7 +96,7 @@ def learn_vocabulary(
 
 
 def _count_words(texts: Iterable[str], lowercase: bool, name: str = "texts") -> Counter[str]:
-    """Count each word, split as by the tokenizer."""
+    """Count the words, split as the tokenizer splits them."""
     from tokenizers import normalizers, pre_tokenizers
 
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -111,9 +111,9 @@ def _count_words(texts: Iterable[str], lowercase: bool, name: str = "texts") -> 
 
 
 def _count_strings(texts: Iterable[str], name: str) -> Iterator[Counter[str]]:
-    """Count what stands between spaces, of some texts at a time: most of it recurs, and the tokenizer is slow.
+    """Count the strings between spaces, some texts at a time: most strings recur, and the tokenizer is slow.
 
-    Other white space is left to the tokenizer, which drops some of it as control characters, within a word.
+    Other white space is left to the tokenizer, which drops some of it within a word, as control characters.
     """
     strings: Counter[str] = Counter()
     read = 0
@@ -161,7 +161,7 @@ def _characters(word: str) -> list[str]:
 
 @cache
 def _continuing(character: str) -> str:
-    """Return the same string each time: there are far more characters in words than kinds of them."""
+    """Return the same string each time: words have far more characters than there are distinct ones."""
     return f"##{character}"
 
 

@@ -15,7 +15,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class WordWindows:
-    """Examples in windows of tokens; an example that fits is one window, longer ones overlap by half.
+    """Examples in windows of tokens. An example that fits is one window; the windows of longer ones overlap by half.
 
     Attributes:
         words: The words.
@@ -49,7 +49,7 @@ class WordWindows:
     def lay(self, labels: np.ndarray) -> np.ndarray:
         """Place one label per word in `[windows, longest]`: at its first token, with `IGNORED` elsewhere.
 
-        The integers are the smallest that hold them, as most places are `IGNORED`.
+        The array has the smallest integer type that holds them, as most places are `IGNORED`.
         """
         kind = np.min_scalar_type(min(IGNORED, -1 - int(np.max(labels, initial=0))))
         rows = np.full((len(self.lengths), self.lengths.max(initial=0)), IGNORED, kind)
@@ -96,13 +96,13 @@ def pack_words(tokenizer: BertTokenizer, words: Words, sequence_length: int) -> 
 
 
 def _windows(bounds: np.ndarray, budget: int) -> list[tuple[int, int]]:
-    """Return each window's first word, and the one after its last; `bounds` is where words start, and the end."""
+    """Return each window's first word, and the one after its last; `bounds` holds where words start, and the end."""
     count = len(bounds) - 1
     windows: list[tuple[int, int]] = []
     first = 0
     while True:
         last = int(np.searchsorted(bounds, bounds[first] + budget, side="right")) - 1
-        if last == count:  # As full as the others.
+        if last == count:  # The last window is as full as the others.
             return [*windows, (int(np.searchsorted(bounds, bounds[-1] - budget)), count)]
         windows.append((first, last))
         first = min(last, max(first + 1, int(np.searchsorted(bounds, bounds[first] + budget // 2))))

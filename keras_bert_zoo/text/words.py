@@ -15,7 +15,7 @@ _EXPECTED = (
     "`x` must be a list of sentences, each a list of words, a list of documents, each a list of sentences, or texts"
 )
 _PUNCTUATION, _OTHERS = f"[{members(PUNCTUATION)}]", f"[^{members(PUNCTUATION + CHINESE + SPACES)}]"
-# Words with what is inside them, and everything that is a word of its own.
+# Words with the punctuation inside them, and every character that is a word of its own.
 _PARTS = re.compile(f"{_OTHERS}+(?:{_PUNCTUATION}+{_OTHERS}+)*|[{members(PUNCTUATION + CHINESE)}]").finditer
 _CUT_AT_APOSTROPHES = re.compile("(?s:.)[^'’]*").finditer
 
@@ -94,7 +94,7 @@ def split_text(text: str) -> list[Span]:
 
 
 def flat_tags(words: Words, y: Any) -> list[Any]:
-    """Return the tags of all words, one after another, from `y` in the form of the words.
+    """Return the tags of all words, one after another, from `y`, which has the form of the words.
 
     Raises:
         ValueError: `y` does not have the form of the words.
