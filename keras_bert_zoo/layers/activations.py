@@ -25,7 +25,7 @@ def _gelu_erf(x: Any) -> Any:
 
 
 def _gelu_erf_in_training(x: Any) -> Any:
-    # Without a gradient TensorFlow fuses its own GELU with the matmul before it.
+    # Only in training: without a gradient, TensorFlow fuses its own GELU with the matmul before it.
     if keras.backend.backend() != "tensorflow" or not on_cpu(x) or _spelling.get():
         return _gelu_erf(x)
     from keras_bert_zoo.layers.tensorflow_gradient import takes_gradients, with_gradient
@@ -34,19 +34,20 @@ def _gelu_erf_in_training(x: Any) -> Any:
 
 
 def _of_erf(x: Any) -> Any:
-    """The exact GELU by erf. TensorFlow and JAX use erfc, on a CPU several times the work.
+    """Return the exact GELU, computed with erf.
 
-    In half precision TensorFlow's erfc also has only half the digits.
+    TensorFlow and JAX use erfc, which is several times the work on a CPU. In half precision TensorFlow's erfc also has
+    only half the digits.
     """
     wide, _, below = _parts(x)
     return keras.ops.cast(wide * below, x.dtype)
 
 
 def _gradient_of_erf(x: Any, outer: Any) -> list[Any]:
-    """Return the gradient for x, Phi(x) + x phi(x) times that of the output, `outer`.
+    """Return the gradient for x: Phi(x) + x phi(x), times the gradient of the output, `outer`.
 
-    TensorFlow's own passes over memory seven times, this one five times: the graph optimizer merges Phi(x) with the
-    output's.
+    TensorFlow's own gradient passes over memory seven times, this one five times: the graph optimizer merges its Phi(x)
+    with that of the output.
     """
     _, scaled, below = _parts(x)
     slope = below + scaled * keras.ops.exp(-keras.ops.square(scaled)) * (1 / math.sqrt(math.pi))
@@ -61,12 +62,12 @@ def _parts(x: Any) -> tuple[Any, Any, Any]:
 
 
 def gelu_of_products(x: Any) -> Any:
-    """The exact GELU in operations that ONNX and LiteRT have; the backends' own use erfc."""
+    """Return the exact GELU, in operations that ONNX and LiteRT have; the backends' own GELUs use erfc."""
     return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
 
 
 def gelu_of_erfc(x: Any) -> Any:
-    """The exact GELU by erfc: TensorFlow 2.21 does not know the erf operation that JAX 0.10 exports."""
+    """Return the exact GELU by erfc: TensorFlow 2.21 does not know the erf operation that JAX 0.10 exports."""
     return keras.ops.cast(keras.ops.gelu(_wide(x), approximate=False), x.dtype)
 
 

@@ -25,7 +25,7 @@ class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention.
 
     The backend's fused attention runs where it is faster, if it has its own dropout or no dropout acts on the
-    probabilities (always at inference), and if neither `output_positions` nor `return_attention_scores` is used.
+    probabilities (none does at inference), and if neither `output_positions` nor `return_attention_scores` is used.
 
     Args:
         hidden_dim: Width of input and output.
@@ -137,7 +137,7 @@ class SelfAttention(keras.layers.Layer):
         return adds_bias(keras.KerasTensor(shape, self.compute_dtype), self.causal)
 
     def _at_one(self, hidden: Any, mask: Any, position: int, training: bool | None) -> tuple[Any, Any]:
-        """Attend at one position of each text, which needs no keys and values of the tokens.
+        """Attend at one position of each text, without computing the tokens' keys and values.
 
         q (h Wk)^T is (q Wk^T) h^T and p (h Wv) is (p h) Wv, so the kernels multiply one row per text, not one per
         token. The key bias adds the same to all scores of a row, which does not change the softmax.
@@ -165,13 +165,13 @@ class SelfAttention(keras.layers.Layer):
         dtype = wide if dtype is None else dtype
         scores = ops.cast(scores, dtype) * (1.0 / math.sqrt(self.head_dim))
         if self.causal:
-            # With a start, as jax2onnx 0.17 does not accept a stop alone.
+            # The start is explicit, as jax2onnx 0.17 does not accept a stop alone.
             steps = ops.arange(0, ops.shape(scores)[-1], dtype="int32")
             own = output_positions if output_positions is not None else steps[None]
             causal = (ops.reshape(own, (-1, 1, 1, 1)) if isinstance(own, int) else own[:, None, :, None]) >= steps
             mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
-            # A sum's gradient costs nothing, and no constant has to be copied to the device.
+            # Added, not selected: a sum's gradient costs nothing, and no constant has to be copied to the device.
             scores = scores + (ops.cast(mask, dtype) - 1.0) * 1e30
         return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), self.compute_dtype)
 
@@ -202,10 +202,10 @@ class SelfAttention(keras.layers.Layer):
 
 
 def _dtype_of_sums(scores: Any) -> str | None:
-    """Return the dtype of scale and mask: bfloat16 where TensorFlow fuses them with the matmul, else None.
+    """Return the dtype for scale and mask: bfloat16 where TensorFlow fuses them with the matmul, else None.
 
-    With oneDNN its graph rewriter does so outside training, if no cast is between them. The float32 sums are then
-    rounded only once, after both. A TensorFlow without oneDNN rounds once more.
+    With oneDNN, TensorFlow's graph rewriter does so outside training, if there is no cast in between. The float32 sums
+    are then rounded only once, after scale and mask. A TensorFlow without oneDNN rounds once more.
     """
     if keras.backend.backend() == "tensorflow" and makes_outputs_alone() and on_cpu(scores):
         import tensorflow as tf

@@ -14,14 +14,14 @@ from keras_bert_zoo.on_cpu import on_cpu
 def _may_keep(inputs: Any) -> bool:
     """Whether the weights prepared for a product with `inputs` can be reused in another call."""
     if keras.backend.backend() != "torch" or is_compiled():
-        return False  # They are part of a compiled program.
+        return False  # The prepared weights are part of a compiled program.
     import torch
 
-    return not (inputs.is_meta or torch.is_grad_enabled())  # Not without values or with a gradient.
+    return not (inputs.is_meta or torch.is_grad_enabled())  # Not if they have no values or need a gradient.
 
 
 def _cast(dense: Any) -> tuple[Any, Any]:
-    """Return kernel and bias, which may be None, in the compute dtype."""
+    """Return the kernel and the bias, if any, in the compute dtype."""
     bias = None if dense.bias is None else ops.cast(dense.bias, dense.compute_dtype)
     return ops.cast(dense.kernel, dense.compute_dtype), bias
 
@@ -37,7 +37,7 @@ def _pack(dense: Any) -> tuple[Any, Any]:
 def add_bias(product: Any, bias: Any) -> Any:
     """Return `product + bias`, with the bias gradient summed in float32.
 
-    JAX and TensorFlow's CPU would sum it over all tokens in half precision: a bfloat16 sum of ones stops at 256.
+    JAX, and TensorFlow on a CPU, would sum it over all tokens in half precision: a bfloat16 sum of ones stops at 256.
     """
     wide = ops.cast(bias, keras.backend.result_type(product.dtype, "float32"))
     return product + ops.cast(ops.broadcast_to(wide, ops.shape(product)), product.dtype)
@@ -82,11 +82,11 @@ class Dense(keras.layers.Dense):
         return is_half and self.bias is not None and (backend == "jax" or (backend == "tensorflow" and on_cpu(inputs)))
 
     def _casts_for_outputs(self) -> bool:
-        """Whether TensorFlow need not cast the weights at each batch; Keras casts LoRA's factors one by one."""
+        """Whether TensorFlow can cast the weights once per pass; not with LoRA: Keras casts its factors singly."""
         return makes_outputs_alone() and self.variable_dtype != self.compute_dtype and not self.lora_enabled
 
     def cast_weights(self, inputs: Any) -> tuple[Any, Any]:
-        """Return kernel and bias, which may be None, in the compute dtype; `weights_kept` may cache them."""
+        """Return the kernel and the bias, if any, in the compute dtype; `weights_kept` may cache them."""
         if keras.backend.backend() == "tensorflow" and self._casts_for_outputs():
             from keras_bert_zoo.layers.tensorflow_copies import copied
 
@@ -119,7 +119,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             if inputs.dtype == table.dtype and backend == "tensorflow":
                 import tensorflow as tf
 
-                # No transposed table: TensorFlow would transpose its gradient, which is as large as the table.
+                # With a transposed table TensorFlow would transpose the gradient, which is as large as the table.
                 return from_rows(tf.matmul(to_rows(inputs), table, transpose_b=True), inputs)
         return super().call(inputs, reverse=reverse)
 

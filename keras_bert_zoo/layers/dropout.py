@@ -10,23 +10,28 @@ from keras_bert_zoo.layers.parts import plain_part
 from keras_bert_zoo.on_cpu import on_cpu
 
 _DRAWS = 2**16
-_LIMITS = 4096  # Many, so that few values share one, and a row of them for each call costs little.
+_LIMITS = 4096  # So many that few values share one, and a row of them for each call still costs little.
 
 
 @plain_part
 class Dropout(keras.layers.Dropout):
     """Keras' Dropout with cheaper random numbers.
 
-    On JAX, and in PyTorch's compiled programs on a GPU, they are a hash of the position, and the rate is exact to
-    2^-32. With TensorFlow and PyTorch on a CPU they are a random byte per value. Keras samples 32 bits or more, and
-    PyTorch on AMD processors one value at a time, which takes a fifth of BERT's step in bfloat16. The rate is then a
-    multiple of 2^-16 (6,554 of them for 0.1), and kept values are divided by exactly the share that is kept, rounded
-    to the dtype. 6,554 is 25.6 times 256: of 4,096 limits, drawn anew in each call, six tenths are 26 and the others
-    25, and each value's byte is compared with the limit that it shares with each 4,096th one. Each value's rate is
-    exact; two that share a limit are dropped together slightly more often than others, with a probability that is
-    higher by at most 2^-18 (4e-6; 0.01 is that of any two at this rate).
+    On JAX, and in PyTorch's compiled programs on a GPU, the numbers are a hash of the position, and the rate is exact
+    to 2^-32.
 
-    Under a strategy of TensorFlow each replica drops other values. With Keras' layer all drop the same.
+    With TensorFlow and PyTorch on a CPU the numbers are one random byte per value. Keras samples 32 bits or more, and
+    PyTorch on AMD processors samples one value at a time, which takes a fifth of BERT's step in bfloat16. With bytes
+    the rate is a multiple of 2^-16 (6,554 of them for 0.1), and kept values are divided by exactly the share that is
+    kept, rounded to the dtype.
+
+    Each byte is compared with a limit. For 0.1 it should be 6,554 / 256 = 25.6, so of the 4,096 limits, drawn anew in
+    each call, six tenths are 26 and the others 25. Every 4,096th value shares the same limit. Each value's rate is
+    exact, but two values that share a limit are dropped together slightly more often than others: the probability is
+    higher by at most 2^-18 (4e-6, where that of any two values is 0.01 at this rate).
+
+    Under a TensorFlow strategy each replica drops different values. With Keras' own layer all replicas
+    drop the same ones.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:
@@ -54,10 +59,10 @@ class Dropout(keras.layers.Dropout):
 
     @property
     def draws_cheaply(self) -> bool:
-        """Whether sampling is not left to Keras.
+        """Whether this layer samples by itself and does not leave that to Keras.
 
-        There is something to drop, at a rate of at most 255/256, as a limit has a byte, and no seed or noise shape is
-        given.
+        It does if there is something to drop, at a rate of at most 255/256 (a limit is one byte), and if neither a seed
+        nor a noise shape is given.
         """
         return 0 < self._dropped <= 255 * 256 and self.seed is None and self.noise_shape is None
 
@@ -65,16 +70,17 @@ class Dropout(keras.layers.Dropout):
 def _in_jax(inputs: Any, rate: float, key: Any) -> Any:
     import jax
 
-    words = jax.random.bits(key, (2,), "uint32")  # Keras' keys are a counter, not random.
+    words = jax.random.bits(key, (2,), "uint32")  # Keras' keys count up and are not random.
     return drop_out(inputs, rate, jax.lax.iota("uint32", inputs.size).reshape(inputs.shape), *words)
 
 
 def drop_out(values: Any, rate: float, places: Any, first: Any, second: Any) -> Any:
-    """Zero a share `rate` of JAX `values` and scale up the rest; also for a kernel's tile.
+    """Zero a share `rate` of JAX `values` and scale up the rest; also works on a kernel's tile.
 
-    Each value's random number is a hash of its place: the last steps of murmur3, with one word of the key before and
-    one between them. JAX's own generator of 20 rounds takes five times as long on a CPU, and 7 ms more of 81 in a step
-    of BERT base on an H200 (64 texts of 512 tokens). Places have 32 bits: beyond 2**32 values the numbers repeat.
+    Each value's random number is a hash of its place: the last steps of murmur3, with one word of the key added before
+    and one between them. JAX's own generator has 20 rounds. It takes five times as long on a CPU, and 7 ms more of 81
+    in a step of BERT base on an H200 (64 texts of 512 tokens). Places have 32 bits: beyond 2**32 values the numbers
+    repeat.
 
     Args:
         values: The values.
@@ -94,7 +100,7 @@ def drop_out(values: Any, rate: float, places: Any, first: Any, second: Any) -> 
 
 
 def _of_replica(seed: Any) -> Any:
-    """Return a seed that differs among replicas, each of which counts its own copy of the generator's."""
+    """Return a seed that differs among replicas, each of which counts up its own copy of the generator's seed."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()
@@ -107,7 +113,7 @@ def _of_replica(seed: Any) -> Any:
 def _stateless(inputs: Any, rate: float, seed: Any) -> Any:
     import tensorflow as tf
 
-    return tf.nn.experimental.stateless_dropout(inputs, rate, tf.cast(seed, "int32"))  # As XLA wants it.
+    return tf.nn.experimental.stateless_dropout(inputs, rate, tf.cast(seed, "int32"))  # XLA wants int32.
 
 
 def _in_tensorflow(inputs: Any, dropped: int, seed: Any) -> Any:
@@ -135,10 +141,10 @@ def _in_torch(inputs: Any, dropped: int) -> Any:
 
 
 def _in_program(inputs: Any, rate: float) -> Any:
-    """Drop by a hash of two random words for each value, its row's and its column's, as in `torch_attention`.
+    """Drop each value by a hash of two random words, its row's and its column's, as in `torch_attention`.
 
-    A compiled program would compute ten rounds of Philox, and a sum with dropout and LayerNorm would take three times
-    as long as its memory accesses: 150 us for 32,768 tokens of width 768 on an H200.
+    Otherwise a compiled program would compute ten rounds of Philox, and a sum with dropout and LayerNorm would take
+    three times as long as its memory accesses: 150 us for 32,768 tokens of width 768 on an H200.
     """
     import torch
 

@@ -68,7 +68,7 @@ class BertEmbeddings(keras.layers.Layer):
             initializer = Normal(stddev=initializer_range)
             return kind(rows, hidden_dim, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
 
-        # Reversible, as the masked LM multiplies by it.
+        # Reversible, as the masked LM multiplies by this table.
         self.token_embedding = table(TokenEmbedding, vocabulary_size, "token_embedding")
         self.segment_embedding = table(keras.layers.Embedding, num_segments, "segment_embedding")
         self.position_embedding = table(keras.layers.Embedding, max_sequence_length, "position_embedding")
@@ -84,14 +84,14 @@ class BertEmbeddings(keras.layers.Layer):
 
     def call(self, token_ids: Any, segment_ids: Any, training: bool | None = None) -> Any:
         length = ops.shape(token_ids)[1]
-        # On PyTorch Keras infers shapes from meta tensors, with a length of its own.
+        # On PyTorch, Keras infers shapes from meta tensors, whose length it chooses itself.
         if isinstance(length, int) and length > self.max_sequence_length and not getattr(token_ids, "is_meta", False):
             raise ValueError(
                 f"`token_ids` must have at most {self.max_sequence_length} tokens a row (max_sequence_length). "
                 f"Received: {length}"
             )
         x = ops.add(self.token_embedding(token_ids), self.segment_embedding(segment_ids))
-        # With a start, as jax2onnx 0.17 does not accept a stop alone.
+        # The start is explicit, as jax2onnx 0.17 does not accept a stop alone.
         x = ops.add(x, self.position_embedding(ops.arange(0, length, dtype="int32")))
         return call_part(self, self.dropout_layer, call_part(self, self.layer_norm, x), training=training)
 

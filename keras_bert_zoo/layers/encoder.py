@@ -38,8 +38,8 @@ class EncoderLayer(RecomputedLayer):
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
-        output_positions: Positions of the outputs, as in `SelfAttention`. At other positions nothing but its queries,
-            keys and values is computed.
+        output_positions: Positions of the outputs, as in `SelfAttention`. At other positions only its queries, keys and
+            values are computed.
         return_attention_scores: If True, also return the attention probabilities.
 
     Returns:

@@ -14,7 +14,7 @@ _HAS_TRITON = find_spec("triton") is not None
 def fused_attention(
     qkv: Any, mask: Any, causal: bool, dropout: float = 0.0, seeds: Any = None, bias: Any = None
 ) -> Any:
-    """softmax(q k^T / sqrt(d)) v, by the backend's fastest way that does not return the probabilities.
+    """Return softmax(q k^T / sqrt(d)) v, in the backend's fastest way that does not return the probabilities.
 
     Args:
         qkv: `[batch, length, 3, heads, head_dim]`.
@@ -80,7 +80,7 @@ def _trains_slowly(qkv: Any) -> bool:
     """Whether training is faster without a kernel: PyTorch's CPU gradient does not use its bfloat16 matmuls."""
     if keras.backend.backend() != "torch" or keras.backend.standardize_dtype(qkv.dtype) != "bfloat16":
         return False
-    return on_cpu(qkv) and qkv.shape[1] <= 256  # Measured: 3 times at 128, equal at 512.
+    return on_cpu(qkv) and qkv.shape[1] <= 256  # Measured: 3 times as fast at 128 tokens, equal at 512.
 
 
 def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout: float) -> Any:
@@ -88,10 +88,10 @@ def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout
 
     bias = None
     if mask is not None:
-        if causal:  # PyTorch accepts either, not both.
+        if causal:  # PyTorch accepts `attn_mask` or `is_causal`, not both.
             length = query.shape[1]
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
-        # Not -inf, which would make a row of padding NaN, and no constant that must be copied to the device.
+        # -inf would make a row of padding NaN. Arithmetic needs no constant that must be copied to the device.
         bias = (mask.to(query.dtype) - 1) * (torch.finfo(query.dtype).max / 2)
     if _predicts_slowly(query) and not (causal and bias is None):
         return _of_products(query, key, value, bias)
@@ -105,7 +105,7 @@ def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout
 def _predicts_slowly(query: Any) -> bool:
     """Whether `_of_products` is faster than the kernel at this length and dtype, in eager mode only.
 
-    A graph is for all lengths and uses the kernel.
+    A graph serves all lengths, so it uses the kernel.
     """
     import torch
 
@@ -119,7 +119,8 @@ def _predicts_slowly(query: Any) -> bool:
 def _of_products(query: Any, key: Any, value: Any, bias: Any) -> Any:
     """Attend with the probabilities in memory: on a CPU the kernel uses no bfloat16 matmul and takes twice as long.
 
-    Softmax also does if its rows are not a multiple of 32 values in bfloat16, or have fewer than 16 in float32.
+    Softmax also takes twice as long if its rows are not a multiple of 32 values in bfloat16, or have fewer than 16
+    values in float32.
     """
     import torch
 
@@ -144,7 +145,7 @@ def _in_jax(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> Any:
     if on_cpu(query):
         if query.dtype == "float16":  # XLA has no float16 matmul with float32 sums there.
             query, key, value = (tensor.astype("float32") for tensor in (query, key, value))
-    elif length % 2 == 0:  # With a mask cuDNN has no gradient for odd lengths, and fails too late to fall back.
+    elif length % 2 == 0:  # With a mask, cuDNN has no gradient for odd lengths, and fails too late to fall back.
         # Its flash attention needs a mask of query-key pairs.
         pairs = None if mask is None else jax.numpy.broadcast_to(mask, (batch, 1, length, length))
         try:

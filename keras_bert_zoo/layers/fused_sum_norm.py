@@ -10,7 +10,7 @@ from keras_bert_zoo.on_cpu import on_cpu
 
 
 def fuses_sum_norm(owner: Any, parts: tuple[Any, ...], dropout: Any, hidden: Any, training: bool | None) -> bool:
-    """Whether there are kernels for `owner.call`, and its parts do nothing that they omit."""
+    """Whether there are kernels for `owner.call`, and its parts do nothing that the kernels omit."""
     if keras.backend.backend() != "jax" or not training or on_cpu(hidden):
         return False
     from keras_bert_zoo.layers import jax_sum_norm

@@ -15,7 +15,8 @@ from keras_bert_zoo.layers.rows import from_rows, to_rows
 class MaskedLMHead(keras.layers.Layer):
     """Transform the masked tokens' vectors for the output embedding (google-research/bert, run_pretraining.py).
 
-    Dense, activation and LayerNorm. The product with the token embedding and `VocabularyBias` come after it.
+    This applies Dense, activation and LayerNorm. The product with the token embedding and `VocabularyBias` come after
+    it.
 
     Args:
         hidden_dim: Width of the encoder.
@@ -77,7 +78,7 @@ class MaskedLMHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class VocabularyBias(keras.layers.Layer):
-    """Add a bias per vocabulary token to the logits, in float32: the tied embedding matrix has none."""
+    """Add a bias per vocabulary token to the logits, in float32: the tied embedding matrix has no bias."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"dtype": "float32", **kwargs})

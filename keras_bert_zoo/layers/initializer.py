@@ -12,9 +12,9 @@ _are_loaded = ContextVar("are_loaded", default=False)
 
 @contextmanager
 def weights_are_loaded(loaded: bool) -> Iterator[None]:
-    """Context in which, if `loaded`, `Normal` samples nothing, as a checkpoint overwrites the weights.
+    """Context in which `Normal` samples nothing if `loaded`, as a checkpoint then overwrites the weights.
 
-    Sampling BERT base takes as long as reading it, on PyTorch twice as long.
+    Sampling BERT base takes as long as reading it, and twice as long on PyTorch.
     """
     token = _are_loaded.set(loaded)
     try:
@@ -31,6 +31,6 @@ class Normal(keras.initializers.TruncatedNormal):
         if _are_loaded.get():
             return keras.ops.zeros(shape, dtype)
         values = super().__call__(shape, dtype)
-        if keras.backend.backend() == "torch":  # Keras draws four times there, and keeps what lies outside even then.
+        if keras.backend.backend() == "torch":  # There Keras draws four times and keeps what is still outside.
             values = keras.ops.clip(values, self.mean - 2 * self.stddev, self.mean + 2 * self.stddev)
         return values

@@ -1,7 +1,7 @@
 """Attention with dropout of the probabilities, as a Pallas kernel and one for its gradient; imported on JAX only.
 
-The counterpart of `torch_attention`, which explains more. cuDNN's kernel, as JAX calls it, has no dropout, and with the
-probabilities in memory attention takes two fifths of a step of BERT base at 512 tokens. Only first derivatives in
+This is the counterpart of `torch_attention`, which explains more. cuDNN's kernel, as JAX calls it, has no dropout. With
+the probabilities in memory, attention takes two fifths of a step of BERT base at 512 tokens. Only first derivatives in
 reverse mode are supported.
 """
 
@@ -30,12 +30,12 @@ def takes(qkv: jax.Array) -> bool:
 def attention(
     qkv: jax.Array, mask: Any, dropout: float, key: Any, bias: Any = None, interpret: bool = False
 ) -> jax.Array:
-    """softmax(q k^T / sqrt(dim)) v with dropout of the probabilities; the kept ones are divided by their share.
+    """Return softmax(q k^T / sqrt(dim)) v with dropout of the probabilities; kept ones are divided by their share.
 
     Args:
         qkv: `[batch, length, 3, heads, dim]`.
-        mask: bool `[batch, length]`, True at the keys to attend to, or None. In a text without any, all probabilities
-            are the same.
+        mask: bool `[batch, length]`, True at the keys to attend to, or None. In a text without such keys, all
+            probabilities are the same.
         dropout: Dropout rate, exact to 2^-32.
         key: Random key.
         bias: `[3, heads, dim]`, added to `qkv`, or None. The key bias is left out: it adds the same to all scores of a
@@ -121,7 +121,7 @@ def _numbers(dim: int, dropout: float) -> dict[str, Any]:
 
 
 def _is_kept(of_rows: Any, of_columns: Any, dropped: int) -> Any:
-    """Hash the words of a tile's rows and columns; the middle of lowbias32, whose rest is for the lower bits."""
+    """Hash the words of a tile's rows and columns by the middle of lowbias32; its other steps serve the lower bits."""
     hashes = (of_rows[:, None] ^ of_columns[None, :]) * jnp.uint32(0x7FEB352D)
     return (hashes ^ (hashes >> jnp.uint32(15))) * jnp.uint32(0x846CA68B) >= jnp.uint32(dropped)
 
@@ -184,10 +184,10 @@ def _backward(
     dropped: int, scale: float, growth: float, is_single: bool, block_m: int, block_n: int,
     meet: Callable[[], None],
 ) -> None:  # fmt: skip
-    """Process one head of one text, in a loop over blocks of keys and within it over blocks of queries.
+    """Process one head of one text, in a loop over blocks of keys with an inner loop over blocks of queries.
 
     With several blocks of keys (not `is_single`), `sums` accumulates the queries' gradients. A query's delta is the sum
-    of its outputs times their gradients. Its probabilities times theirs have the same sum, dropped or not.
+    of its outputs times their gradients. The sum of its probabilities times theirs is the same, dropped or not.
     """
     heads, length = of_queries.shape[1:]
     dim = qkv.shape[-1]

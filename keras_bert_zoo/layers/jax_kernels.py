@@ -1,4 +1,4 @@
-"""Helpers of our Pallas kernels; imported on JAX only."""
+"""Helpers for our Pallas kernels; imported on JAX only."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,8 @@
 """LayerNorm of a residual sum with dropout, as a Pallas kernel and one for its gradient; imported on JAX only.
 
-XLA makes three passes over the rows, and seven for the gradient: more than 8 of the 45 ms that the kernels of a step of
-BERT base take on an H200 (256 texts of 128 tokens). Here each array is read and written once. Only first derivatives in
-reverse mode are supported.
+XLA makes three passes over the rows, and seven for the gradient. They take more than 8 of the 45 ms of kernel time in a
+step of BERT base on an H200 (256 texts of 128 tokens). Here each array is read and written once. Only first derivatives
+in reverse mode are supported.
 """
 
 from functools import partial
@@ -37,17 +37,17 @@ def sum_norm(
     key: Any = None,
     interpret: bool = False,
 ) -> jax.Array:
-    """LayerNorm(hidden + dropout(change + bias)), with sums in float32.
+    """Return LayerNorm(hidden + dropout(change + bias)), with sums in float32.
 
     Args:
         hidden: `[batch, length, width]`.
         change: The same shape and dtype.
-        bias: float32 `[width]`. In a model it holds, like the other weights, values of the `compute_dtype`.
+        bias: float32 `[width]`. In a model it and the other weights hold values of the `compute_dtype`.
         gamma: float32 `[width]`.
         beta: float32 `[width]`.
         epsilon: Added to the variance.
         dropout: Dropout rate, exact to 2^-32.
-        key: Random key, with which a `Dropout` that `draws_cheaply` drops the same values.
+        key: Random key; a `Dropout` that `draws_cheaply` drops the same values with it.
         interpret: If True, interpret the kernels without a GPU.
 
     Returns:
@@ -129,7 +129,7 @@ def _forward(
         return triton.load(ref.at[at, all_columns], mask=is_inside, other=0).astype("float32")
 
     total = load(hidden) + _dropped(load(change) + weights(bias), at.start, width, words, dropout)
-    total = total.astype(sums.dtype)  # As the gradient reads it.
+    total = total.astype(sums.dtype)  # Rounded, as the gradient reads it.
     triton.store(sums.at[at, all_columns], total, mask=is_inside)
     total = total.astype("float32")
     mean = total.sum(1) / width

@@ -13,7 +13,7 @@ from keras_bert_zoo.layers.parts import plain_part
 class AdaptableDense(Dense):
     """A Dense that saves LoRA's two factors separately from the kernel.
 
-    Keras 3.15 saves their product in the kernel and reads both back as zeros, at which both gradients are zero:
+    Keras 3.15 saves their product in the kernel and reads both factors back as zeros. Both gradients are then zero, so
     training could not continue.
     """
 

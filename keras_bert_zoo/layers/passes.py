@@ -14,10 +14,10 @@ _step = ContextVar("step", default="")
 
 @contextmanager
 def step_of_this_process(kind: str, compiled: bool) -> Iterator[None]:
-    """Context that traces a step, "training" or "outputs", which this process runs and which is not saved.
+    """Context for tracing a step ("training" or "outputs") that this process runs and does not save.
 
-    It may use operations that another machine's TensorFlow does not know, and for "outputs" those without a gradient.
-    If XLA compiles the step (`compiled`), it may not, as XLA knows none of them.
+    The step may use operations that another machine's TensorFlow does not know, and for "outputs" also operations
+    without a gradient. If XLA compiles the step (`compiled`), it may use none of these, as XLA does not know them.
     """
     token = _step.set("compiled" if compiled else kind)
     try:
@@ -49,16 +49,16 @@ _readers: Any = weakref.WeakSet()
 
 
 def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
-    """Return `read()`, which the steps that PyTorch compiles call once per run, and others each time.
+    """Return `read()`; steps that PyTorch compiles call it once per run, and other steps each time.
 
-    Keras walks through all layers for each list of layers or weights, a dozen times a step. With AdamW's lookups for
-    each weight that was a fifth of the host's time for a step of BERT base, while an H200 waited.
+    Keras walks through all layers for each list of layers or weights, a dozen times a step. Together with AdamW's
+    lookups for each weight, that took a fifth of the host's time for a step of BERT base, while an H200 waited.
     """
     if not torch_compiles():
         return read()
     found = owner.__dict__.get("_read_once")
     if found is None:
-        found = owner.__dict__["_read_once"] = {}  # With the owner, to which its lists of layers lead back.
+        found = owner.__dict__["_read_once"] = {}  # Stored on the owner, as its lists of layers lead back to it.
         _readers.add(owner)
     if name not in found:
         found[name] = read()
@@ -100,7 +100,7 @@ def weights_kept() -> Iterator[None]:
     """Context in which no weight changes from the first batch on, so a Dense casts its weights only once.
 
     That saves a tenth of the time of predicting short texts in bfloat16, on PyTorch and TensorFlow. The copies are
-    deleted when no such pass is left.
+    deleted when no such pass is running any more.
     """
     global _passes
     token = _kept.set({})

@@ -12,9 +12,10 @@ def at_positions(values: Any, positions: Any) -> Any:
     if isinstance(positions, int):
         check_position(output_positions=positions, length=values.shape[-2])
         return values[..., positions : positions + 1, :]
-    # A matmul with ones and zeros, whose gradient is a matmul, too: no scatter-add, whose order no backend guarantees,
-    # and shapes that suit a TPU. It is exact where matmuls are, and else rounds as the others do. Not `one_hot`, which
-    # PyTorch would export for one length only. With a start, as jax2onnx 0.17 does not accept a stop alone.
+    # Select by a matmul with ones and zeros. Its gradient is also a matmul, not a scatter-add, whose order no backend
+    # guarantees, and its shapes suit a TPU. It is exact where matmuls are, and otherwise rounds as other matmuls do.
+    # `one_hot` is not used, as PyTorch would export it for one length only. The start is explicit, as jax2onnx 0.17
+    # does not accept a stop alone.
     steps = ops.arange(0, ops.shape(values)[-2], dtype="int32")
     chosen = ops.cast(ops.expand_dims(positions, -1) == steps, values.dtype)
     return ops.matmul(chosen if len(values.shape) == 3 else chosen[:, None], values)

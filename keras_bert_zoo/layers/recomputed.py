@@ -30,7 +30,7 @@ class RecomputedLayer(keras.layers.Layer):
         if not is_recomputed(self):  # Keras checks later; the code below takes time at each batch on PyTorch.
             return layer_call
         variables = self.variables
-        weights = {id(weight) for weight in self.weights}  # None is written, frozen or not: autocast reads it rounded.
+        weights = {id(weight) for weight in self.weights}  # Never written, frozen or not: autocast reads them rounded.
         drawn = [variable for variable in variables if id(variable) not in weights]
         named = {name: value for name, value in kwargs.items() if ops.is_tensor(value)}
 

@@ -7,9 +7,10 @@ from keras import ops
 
 
 def to_rows(hidden: Any) -> Any:
-    """Reshape `[batch, length, dim]` to `[batch * length, dim]` on TensorFlow, which fuses bias and GELU only there.
+    """Reshape `[batch, length, dim]` to `[batch * length, dim]` on TensorFlow.
 
-    Elsewhere return `hidden`: on PyTorch a reshape takes time at each batch, and jax2onnx 0.17 cannot reverse it.
+    TensorFlow fuses bias and GELU only for such rows. Elsewhere return `hidden`: on PyTorch a reshape takes time at
+    each batch, and jax2onnx 0.17 cannot reverse it.
     """
     if keras.backend.backend() != "tensorflow":
         return hidden
@@ -24,5 +25,5 @@ def from_rows(rows: Any, hidden: Any) -> Any:
 
 
 def reshape(tensor: Any, shape: tuple[Any, ...]) -> Any:
-    """`ops.reshape` within a layer; on PyTorch the tensor's method, without Keras' search through the arguments."""
+    """Reshape within a layer; on PyTorch by the tensor's method, which avoids Keras' search through the arguments."""
     return tensor.reshape(shape) if keras.backend.backend() == "torch" else ops.reshape(tensor, shape)

@@ -22,7 +22,8 @@ class _Copies:
     """Variables that hold `read(layer)` for programs; empty while no pass is running."""
 
     def __init__(self, layer: Any, read: Read) -> None:
-        # Of any shape, so that they can be emptied. A program that read them then would fail, not compute nonsense.
+        # The variables have any shape, so that they can be emptied. A program that read an empty one would fail, not
+        # compute nonsense.
         anything, values = tf.TensorShape(None), read(layer)
         self._read = read
         self.dtype = layer.compute_dtype
@@ -60,7 +61,7 @@ _lock = threading.Lock()
 
 
 def _clear() -> None:
-    # All, as a pass may read the copies of a later one that traced the program.
+    # Clear all, as a pass may read the copies of a later pass that traced the program.
     for copies in _copies.values():
         copies.clear()
 
@@ -70,7 +71,7 @@ when_no_pass_is_left(_clear)
 
 def copied(layer: Any, read: Read) -> Any:
     """Return `read(layer)`, a tuple of tensors or None; a traced step of `predict` reads it from copies."""
-    # For one device only; and nothing would refresh the copies of a program that is traced outside a pass.
+    # Copies are for one device only, and nothing would refresh those of a program that is traced outside a pass.
     is_drawn = makes_outputs_alone() and are_weights_kept() and tf.inside_function()
     if not is_drawn or tf.distribute.has_strategy():
         return read(layer)
@@ -83,7 +84,8 @@ def copied(layer: Any, read: Read) -> Any:
 def with_weights_of_now(model: Any, program: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `program`, a step of `model`, so that its copies are refreshed at the first batch of a pass.
 
-    Not before: Keras' `SwapEMAWeights` changes the weights as a pass begins. A call outside a pass is one itself.
+    They cannot be refreshed earlier: Keras' `SwapEMAWeights` changes the weights as a pass begins. A call outside a
+    pass is a pass of its own.
     """
 
     def run(*arguments: Any) -> Any:

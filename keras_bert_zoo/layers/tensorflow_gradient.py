@@ -7,7 +7,7 @@ import tensorflow as tf
 
 try:
     from tensorflow.python.eager.record import record_operation, should_record_backprop, stop_recording
-except ImportError:  # These are private, and training works without them, too.
+except ImportError:  # These are private, and training also works without them.
     record_operation = None
 
 
@@ -17,7 +17,7 @@ def takes_gradients() -> bool:
 
 
 def with_gradient(compute: Callable[..., Any], gradient: Callable[[Any], Any], inputs: Sequence[Any]) -> Any:
-    """Return `compute(*inputs)`, one tensor; `gradient` computes those of all inputs from its own.
+    """Return `compute(*inputs)`, one tensor; `gradient` computes the gradients of all inputs from that of the output.
 
     `tf.custom_gradient` would keep each graph forever.
     """

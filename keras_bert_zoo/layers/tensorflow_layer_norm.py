@@ -11,7 +11,7 @@ _OPERATION = "_MklLayerNorm"  # It has no Python function: only TensorFlow's gra
 
 
 def is_available(inputs: Any, trained: bool) -> bool:
-    """Whether a function of tokens, as rows or in batches, is traced by a TensorFlow that has what it needs."""
+    """Whether a function of tokens, as rows or in batches, is being traced by a TensorFlow that has what this needs."""
     has_gradient = takes_gradients() if trained else tf.inside_function()
     return has_gradient and inputs.shape.rank in (2, 3) and inputs.dtype != tf.float64 and _is_known()
 
@@ -40,8 +40,9 @@ def trained_layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> An
 def _gradient(inputs: Any, gamma: Any, epsilon: float, outer: Any) -> Any:
     """Return the gradients of inputs, gamma and beta; the first is (g - mean(g) - n mean(g n)) / s.
 
-    g is the outputs' gradient times gamma, n the normalised inputs and s their standard deviation. Sums over a row or a
-    column are matmuls, and n is recomputed. It takes half the time of TensorFlow's gradient of Keras' operations.
+    g is the outputs' gradient times gamma, n the normalised inputs and s the inputs' standard deviation. Sums over a
+    row or a column are matmuls, and n is recomputed. This takes half the time of TensorFlow's gradient of Keras'
+    operations.
     """
     x, outer, scale = (tf.cast(tensor, tf.float32) for tensor in (inputs, outer, gamma))
     ones = tf.ones_like(scale)
@@ -59,10 +60,10 @@ try:
 
     @tf.RegisterGradient(_OPERATION)
     def _gradient_within_a_function(operation: Any, outer: Any) -> Any:
-        """Gradient where a function is differentiated from outside, which no tape has seen."""
+        """Return the gradient where a function that no tape has seen is differentiated from outside."""
         inputs, gamma, _ = operation.inputs
         return _gradient(inputs, gamma, operation.get_attr("epsilon"), outer)
-except KeyError:  # A TensorFlow that has one itself.
+except KeyError:  # This TensorFlow has one itself.
     pass
 
 

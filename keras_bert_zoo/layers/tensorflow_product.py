@@ -9,7 +9,7 @@ from keras_bert_zoo.on_cpu import on_cpu
 
 
 def is_for(inputs: Any, dtype: str) -> bool:
-    """Whether `product` is the better one: for rows, on a CPU, in a function that is traced."""
+    """Whether `product` is the better choice: for rows, on a CPU, in a function that is being traced."""
     return (
         takes_gradients()
         and isinstance(inputs, tf.Tensor)
@@ -23,8 +23,8 @@ def product(inputs: Any, kernel: Any, bias: Any) -> Any:
     """Return `inputs @ kernel + bias`, of `[rows, m]`, `[m, n]` and `[n]`.
 
     The gradient for the inputs multiplies by the transposed kernel, for which TensorFlow's matmul of two matrices takes
-    up to 1.3 times as long as its batch matmul. The sum over rows is a matmul, too: half precision is summed
-    in float32.
+    up to 1.3 times as long as its batch matmul. The sum over rows is also a matmul, so half precision is summed in
+    float32.
     """
 
     def gradient(outer: Any) -> Any:

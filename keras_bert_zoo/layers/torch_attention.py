@@ -3,7 +3,7 @@
 No probability reaches GPU memory (Dao et al. 2022, "FlashAttention"). A hash of two random words, its query's and its
 key's, decides whether it is dropped. cuDNN's and PyTorch's kernels compute ten rounds of Philox and take up to three
 times as long with dropout as without. Query, key and value are read from the output of one matmul, and their gradients
-written in the same layout. Only first derivatives are supported, as in PyTorch's kernels.
+are written in the same layout. Only first derivatives are supported, as in PyTorch's kernels.
 """
 
 import math
@@ -16,7 +16,7 @@ import triton.language as tl
 # The fastest on an H200 for heads of width 64, at 128 and 512 tokens.
 _FORWARD = {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 3}
 _BACKWARD = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 3}
-_LN_2: tl.constexpr = tl.constexpr(math.log(2))  # Powers are of 2, as the GPU's are.
+_LN_2: tl.constexpr = tl.constexpr(math.log(2))  # Powers have base 2, as the GPU's do.
 
 
 def takes(qkv: torch.Tensor) -> bool:
@@ -28,12 +28,12 @@ def takes(qkv: torch.Tensor) -> bool:
 
 
 def attention(qkv: torch.Tensor, mask: Any, dropout: float) -> torch.Tensor:
-    """softmax(q k^T / sqrt(dim)) v with dropout of the probabilities; the kept ones are divided by their share.
+    """Return softmax(q k^T / sqrt(dim)) v with dropout of the probabilities; kept ones are divided by their share.
 
     Args:
         qkv: `[batch, length, 3, heads, dim]`.
-        mask: bool `[batch, length]`, True at the keys to attend to, or None. In a text without any, all probabilities
-            are the same.
+        mask: bool `[batch, length]`, True at the keys to attend to, or None. In a text without such keys, all
+            probabilities are the same.
         dropout: Dropout rate, exact to 2^-32.
 
     Returns:
@@ -43,7 +43,7 @@ def attention(qkv: torch.Tensor, mask: Any, dropout: float) -> torch.Tensor:
 
 
 def marked(mask: torch.Tensor) -> torch.Tensor:
-    """Encode a mask for the kernels: 1 at the keys to attend to, and 2 at all keys of a text without any."""
+    """Encode a mask for the kernels: 1 at the keys to attend to, and 2 at all keys of a text without such keys."""
     return torch.where(mask.any(-1, keepdim=True), mask.to(torch.uint8), 2)
 
 
@@ -59,7 +59,7 @@ def _attention(
     grid = (batch * heads * triton.cdiv(length, _FORWARD["block_m"]),)
     numbers = length, heads, *_numbers(dim, dropout)
     kind = {"is_masked": marks is not None, "dim": dim, **_FORWARD}
-    with torch.cuda.device_of(qkv):  # Triton uses the current one.
+    with torch.cuda.device_of(qkv):  # Triton uses the current device.
         _forward[grid](qkv, marks, words, outputs, log_sums, batch * heads, *numbers, **kind)
     return outputs, log_sums, words
 
@@ -105,7 +105,7 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     qkv, marks, ctx.dropout = inputs
     outputs, log_sums, words = output
     ctx.save_for_backward(qkv, marks, words, outputs, log_sums)
-    ctx.set_materialize_grads(False)  # The other two outputs need none.
+    ctx.set_materialize_grads(False)  # The other two outputs need no gradients.
 
 
 def _backpropagate(ctx: Any, gradient: Any, *of_others: Any) -> Any:
@@ -122,7 +122,7 @@ def _numbers(dim: int, dropout: float) -> tuple[int, float, float]:
 
 @triton.jit
 def _is_kept(of_rows, of_columns, dropped):
-    """Hash the words of a tile's rows and columns; the middle of lowbias32, whose rest is for the lower bits."""
+    """Hash the words of a tile's rows and columns by the middle of lowbias32; its other steps serve the lower bits."""
     hashes = (of_rows[:, None] ^ of_columns[None, :]).to(tl.uint32) * 0x7FEB352D
     return (hashes ^ (hashes >> 15)) * 0x846CA68B >= dropped
 
@@ -183,10 +183,10 @@ def _backward(
     sequences, length, heads, dropped, scale, growth,
     is_masked: tl.constexpr, is_single: tl.constexpr, dim: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
-    """Process one head of one text, in a loop over blocks of keys and within it over blocks of queries.
+    """Process one head of one text, in a loop over blocks of keys with an inner loop over blocks of queries.
 
     With several blocks of keys (not `is_single`), `sums` accumulates the queries' gradients. A query's delta is the sum
-    of its outputs times their gradients. Its probabilities times theirs have the same sum, dropped or not.
+    of its outputs times their gradients. The sum of its probabilities times theirs is the same, dropped or not.
     """
     sequence = tl.program_id(0)
     text, head = sequence // heads, sequence % heads

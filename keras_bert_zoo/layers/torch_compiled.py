@@ -38,10 +38,10 @@ def outputs_of_program(
 ) -> Any:
     """Return `compute(*data)`, compiled with the variables of `model`, unless that would leave something out.
 
-    With `jit_compile`, Keras compiles its Python step, which `torch.compile` splits into many small programs and gives
-    up on at our optimizers. Here the computation is traced as one graph of tensors. Its inputs include the variables,
-    and its outputs the new values of those that it assigns to. The graph is compiled for the first shapes and once more
-    for all others, except a batch size or length of one.
+    With `jit_compile`, Keras compiles its Python step. `torch.compile` splits that step into many small programs and
+    gives up at our optimizers. Here the computation is traced as one graph of tensors. Its inputs include the
+    variables, and its outputs the new values of those that it assigns to. The graph is compiled for the first shapes
+    and once more for all others, except a batch size or length of one.
 
     Args:
         model: A built Keras model.
@@ -50,7 +50,7 @@ def outputs_of_program(
         data: Structures of tensors `[batch, ...]` and hashable constants. The program is for all sizes of the first
             structure; sizes in the others vary only with the batch or with one of these. `compute` must not ask for
             their values.
-        metrics: Returns the variables beside the model's.
+        metrics: Returns the variables other than the model's.
 
     Raises:
         NotDrawnError: There is no such program.
@@ -91,7 +91,7 @@ def outputs_of_program(
 
 
 def forget_programs(*models: Any) -> None:
-    """Delete the programs, so that changes to layers (as of a dropout rate) count after `compile`, as elsewhere."""
+    """Delete the programs, so that changes to layers (such as a dropout rate) count after `compile`, as elsewhere."""
     for model in models:
         _programs.pop(model, None)
 
@@ -112,7 +112,7 @@ def _look(tensor: Any) -> tuple[Any, ...]:
 
 
 def _sizes(data: tuple[Any, ...], tensors: list[Any]) -> tuple[tuple[int, ...], ...]:
-    """Return for each size of each tensor a negative name, -1 for the batch, or the size itself if it is constant.
+    """Return, for each size of each tensor, a negative name (-1 for the batch), or the size itself if it is constant.
 
     Equal sizes share a name. A batch in which other sizes are equal needs another graph.
     """
@@ -142,8 +142,8 @@ def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, siz
 def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) -> tuple[Any, list[int]]:
     """Return the graph for all shapes of `tensors` with the same names, and the indices of the variables it changes.
 
-    When tracing, PyTorch takes equal sizes for the same one, and 0 and 1 for constants. So it gets stand-ins with
-    distinct sizes. They are smaller where possible, as a model limits the length of texts.
+    When tracing, PyTorch treats equal sizes as the same one, and 0 and 1 as constants. So it gets stand-ins with
+    distinct sizes. These are smaller where possible, as a model limits the length of texts.
     """
     taken = {0, 1, *(size for variable in variables for size in variable.shape)}
     taken.update(name for names in sizes for name in names)
@@ -182,7 +182,7 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
         for size, name in zip(node.meta["val"].shape, names, strict=True):
             if name < 0 and not (isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None):
                 raise ValueError("it would be for batches of one size, which PyTorch takes for a constant")
-    # Calls of oneDNN by modules imported meanwhile are traced, too, and would split the graph.
+    # oneDNN calls by modules that are imported meanwhile are also traced, and would split the graph.
     program.graph.eliminate_dead_code()
     program.recompile()
     return program, changed
@@ -191,7 +191,8 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
 class _NumbersDrawn(TorchFunctionMode):
     """Mode in which tensors made of numbers and sizes are created in the graph, where they are used.
 
-    PyTorch would create them at once, on the host and from the stand-ins' sizes, as for Keras' count of loss values.
+    PyTorch would create them immediately, on the host and from the stand-ins' sizes, as it would Keras' count of loss
+    values.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -16,8 +16,8 @@ _PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldn
 def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
     """Return `inputs @ kernel + bias` of one dtype: `[..., m]`, `[m, n]` (as it is or from `pack`) and `[n]`.
 
-    Float32 on a CPU with AVX-512 uses oneDNN, by the operation that PyTorch's compiler emits there: BLAS, which PyTorch
-    uses in eager mode, took 2.2 times as long on an AMD processor. Otherwise PyTorch chooses.
+    In float32 on a CPU with AVX-512 this uses oneDNN, through the operation that PyTorch's compiler emits there. BLAS,
+    which PyTorch uses in eager mode, took 2.2 times as long on an AMD processor. Otherwise PyTorch chooses.
     """
     if kernel.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(inputs, kernel, bias, "none", [], "")
@@ -61,7 +61,7 @@ def _onednn(inputs: Any, kernel: Any, bias: Any) -> Any:
 
 
 class _Product(torch.autograd.Function):
-    """oneDNN's matmul, whose gradients are matmuls that have gradients, too."""
+    """oneDNN's matmul, whose gradients are matmuls that themselves have gradients."""
 
     @staticmethod
     def forward(inputs: Any, kernel: Any, bias: Any) -> Any:

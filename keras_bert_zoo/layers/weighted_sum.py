@@ -28,4 +28,4 @@ class WeightedSum(keras.layers.Layer):
         return features_shape[0]
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config()  # Keras' own way takes no dtype policy.
+        return super().get_config()  # Keras' automatic config, without this method, takes no dtype policy.

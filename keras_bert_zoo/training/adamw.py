@@ -10,14 +10,14 @@ from keras import ops
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
 # On PyTorch `keras.optimizers.AdamW(...)` creates a subclass that updates all variables in one call. Deriving from that
-# class keeps this; elsewhere it is `keras.optimizers.AdamW` itself. Without `__init__` no variable is created, which
-# would start the backend before its devices can be configured.
+# class keeps this; elsewhere it is `keras.optimizers.AdamW` itself. `__init__` is not called: it would create a
+# variable, which would start the backend before its devices can be configured.
 _KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
 
 @dataclass
 class _Grouped:
-    """Not a list, which Keras would search for variables."""
+    """A class of its own, as Keras would search a list for variables."""
 
     variables: Any
     first: Any
@@ -30,7 +30,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
 
     It differs from `keras.optimizers.AdamW` in three ways: moments are not bias-corrected, weight decay excludes biases
     and LayerNorm, and gradients are clipped to a global norm of 1. On several replicas that is the norm of the summed
-    gradient. `gradient_accumulation_steps`, which Keras describes, works there, too. A schedule counts updates.
+    gradient. `gradient_accumulation_steps`, which Keras describes, also works there. A schedule counts updates.
 
     Args:
         learning_rate: A float or a schedule.
@@ -38,8 +38,8 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
-        global_clipnorm: Largest global norm of the gradients; None to leave them, or to give Keras' `clipnorm` or
-            `clipvalue`.
+        global_clipnorm: Largest global norm of the gradients; None to leave them unclipped, or to use Keras' `clipnorm`
+            or `clipvalue`.
         bias_correction: If True, correct the moments as Kingma and Ba 2015 do at the end of section 2, and as Keras
             does. PyTorch's AdamW, which transformers uses, adds epsilon after the correction, not before it.
     """
@@ -79,12 +79,12 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
             rate = rate * self._correction() if self.bias_correction else rate
             self._update_in_torch(grads, trainable_variables, rate)
             return
-        # Keras corrects. Dividing first leaves m / (sqrt(v) + epsilon), on every backend and under every strategy.
+        # Keras corrects. Dividing beforehand leaves m / (sqrt(v) + epsilon), on every backend and under every strategy.
         rate = rate if self.bias_correction else rate / self._correction()
         super()._backend_update_step(grads, trainable_variables, rate)
 
     def _correction(self) -> Any:
-        """Factor that bias correction applies to the learning rate."""
+        """Return the factor that bias correction applies to the learning rate."""
         first, second = self._corrections()
         return ops.sqrt(second) / first
 
@@ -96,7 +96,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
         # On TensorFlow decay is part of the step.
         by_kernel = self._updates_in("torch") and not self.bias_correction
         by_keras = not (by_kernel or self._updates_in("tensorflow"))
-        if by_keras and any(map(self._use_weight_decay, variables)):  # PyTorch's own accepts no empty list.
+        if by_keras and any(map(self._use_weight_decay, variables)):  # The PyTorch version accepts no empty list.
             super()._apply_weight_decay(variables)
 
     def _update_in_torch(self, grads: Any, variables: Any, rate: Any) -> None:
@@ -131,11 +131,12 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
                 )
 
     def _groups(self, variables: Any) -> Any:
-        """Return, with and without decay, indices in the list, values and moments, all of which change in place.
+        """Return two groups, with and without decay: indices in the list, values and moments.
 
-        They are cached for a list of variables: a lookup takes 10 us for each of two hundred.
+        Values and moments change in place, so the groups are cached for a list of variables: a lookup takes 10 us for
+        each of two hundred.
         """
-        first = variables[0].value if variables else None  # Another tensor within `stateless_apply`.
+        first = variables[0].value if variables else None  # This is another tensor within `stateless_apply`.
         before = self._grouped
         if before is None or before.first is not first or [*map(id, variables)] != [*map(id, before.variables)]:
             groups: list[Any] = []
@@ -183,13 +184,13 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
 
 
 def _kept(decay: Any, step: Any) -> Any:
-    """Return what TensorFlow multiplies a weight by in this step: 1 - decay, on average over the steps.
+    """Return the factor by which TensorFlow multiplies a weight in this step: 1 - decay, on average over the steps.
 
-    One product makes two passes over memory; Keras makes five, to subtract a product. But below 1 float32 has steps of
-    6e-8, so that rounding could change a decay of some 3e-7 by a tenth, for all weights alike. So decay comes in grains
-    of 2^-22, which a weight can lose with little rounding, one more or less each step: multiples of the golden ratio
-    decide, which are spread evenly. Subtraction would round each weight's decay, by up to a fifth for 3e-7, and to
-    nothing below 3e-8.
+    One product makes two passes over memory; Keras, which subtracts a product, makes five. But below 1 float32 has
+    steps of 6e-8, so that rounding could change a decay of some 3e-7 by a tenth, for all weights alike. So decay comes
+    in grains of 2^-22, which a weight can lose with little rounding. Each step takes one grain more or less, as decided
+    by multiples of the golden ratio, which are spread evenly. Subtraction would round each weight's decay: by up to a
+    fifth for 3e-7, and to nothing below 3e-8.
     """
     import tensorflow as tf
 

@@ -10,10 +10,10 @@ from keras import ops
 class TokenCrossentropy(keras.losses.Loss):
     """Sparse categorical cross-entropy of logits `[batch, predictions, classes]` and integers `[batch, predictions]`.
 
-    Without the second dimension, there is one prediction per example. It is Keras' loss on predictions flattened to one
-    row: with several rows Keras moves the classes to the second axis on PyTorch. Over a whole vocabulary this copy, and
-    a softmax over a strided axis, take most of the time. No one-hot targets are made: PyTorch and TensorFlow have one
-    fused operation for the loss and its gradient; for JAX see `jax_crossentropy`.
+    Without the second dimension, there is one prediction per example. This is Keras' loss on predictions flattened to
+    one row. With several rows, Keras moves the classes to the second axis on PyTorch. Over a whole vocabulary, this
+    copy and a softmax over a strided axis take most of the time. No one-hot targets are made: PyTorch and TensorFlow
+    have one fused operation for the loss and its gradient; for JAX see `jax_crossentropy`.
     """
 
     def __init__(self, name: str = "token_crossentropy", **kwargs: Any) -> None:

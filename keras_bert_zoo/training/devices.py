@@ -1,4 +1,4 @@
-"""Vendors' data of their devices, and what was measured on them."""
+"""Vendors' data on their devices, and what was measured on them."""
 
 import re
 from dataclasses import dataclass
@@ -36,18 +36,20 @@ class Device:
     precision: int = 2
 
 
-# NVIDIA's data sheets: SXM boards, NVLink's bytes in one direction, half of what is printed. Eight GPUs per machine as
-# in the DGX, whose user guides list the adapters: A100 8 x 200 Gb/s, H100 and H200 8 x 400, DGX-1 4 x 100. L4 and T4
-# are on PCIe, with 100 Gb/s for eight as in AWS' g6.48xlarge and g4dn.metal. Google's pages on Cloud TPU v3 to v6e:
-# memory, hosts, a pod's all-reduce bandwidth divided by its chips. For v5p, which states none, the interconnect's
-# bandwidth, and its largest job of 6,144 chips.
+# The GPUs' numbers are from NVIDIA's data sheets, for SXM boards. NVLink's bytes are in one direction, half of what is
+# printed. A machine has eight GPUs as in the DGX, whose user guides list the adapters: A100 8 x 200 Gb/s, H100 and H200
+# 8 x 400, DGX-1 4 x 100. L4 and T4 are on PCIe, with 100 Gb/s for eight as in AWS' g6.48xlarge and g4dn.metal.
+# The TPUs' numbers are from Google's pages on Cloud TPU v3 to v6e: memory, hosts, and a pod's all-reduce bandwidth
+# divided by its chips. For v5p, which states none, they are the interconnect's bandwidth and its largest job of 6,144
+# chips.
 #
-# Measurements: BERT-large at length 128 in NVIDIA's DeepLearningExamples, 580 sequences/s on an A100 (PyTorch) and 206
-# on a V100 (TensorFlow 2 with XLA); 844 on an H100 in MLPerf at up to 512, where half is padding that is skipped (Krell
-# et al. 2021). 81.4 hours for the paper's schedule at a batch size of 512 on 16 chips of TPU v3 (You et al. 2019, table
-# 1). Our BERT base at length 128: on an H200 4,898 sequences/s with JAX (benchmarks/results/gpu_pretraining.json); on
-# two cores with AVX-512, whose matmuls reach 1.95e11 FLOP/s, 2.35 with PyTorch in float32 (benchmarks/results/
-# pretraining_step.json). The cores' bandwidths, of memory and a network of 10 Gb/s, are guesses.
+# The measurements are the following. BERT-large at length 128 in NVIDIA's DeepLearningExamples reaches 580 sequences/s
+# on an A100 (PyTorch) and 206 on a V100 (TensorFlow 2 with XLA). In MLPerf it reaches 844 on an H100 at lengths of up
+# to 512, where half is padding that is skipped (Krell et al. 2021). The paper's schedule takes 81.4 hours at a batch
+# size of 512 on 16 chips of TPU v3 (You et al. 2019, table 1). Our BERT base at length 128 reaches 4,898 sequences/s on
+# an H200 with JAX (benchmarks/results/gpu_pretraining.json). On two cores with AVX-512, whose matmuls reach 1.95e11
+# FLOP/s, it reaches 2.35 with PyTorch in float32 (benchmarks/results/pretraining_step.json). The cores' bandwidths, of
+# memory and of a network of 10 Gb/s, are guesses.
 DEVICES = {
     "h200": Device(989e12, 141e9, 4.8e12, 450e9, 8, 50e9, 8, 0.35, "H200", fused=True),
     "h100": Device(989e12, 80e9, 3.35e12, 450e9, 8, 50e9, 8, 0.42, "H100", fused=True),
@@ -55,7 +57,7 @@ DEVICES = {
     "v100": Device(125e12, 32e9, 0.9e12, 150e9, 8, 6.25e9, 8, 0.40, "V100", fused=True),
     "l4": Device(121e12, 24e9, 0.3e12, 32e9, 8, 1.56e9, 8, driver="L4", fused=True),
     "t4": Device(65e12, 16e9, 0.32e12, 16e9, 8, 1.56e9, 8, driver="T4", fused=True),
-    # The driver shows a v3 chip as two devices, whose name must not lead to the peak of both.
+    # A v3 chip has no `driver` here: the driver shows it as two devices, whose name must not lead to the peak of both.
     "tpu_v3": Device(123e12, 34.4e9, 0.9e12, 332e9, 1024, 3.1e9, 4, 0.306),
     "tpu_v4": Device(275e12, 34.4e9, 1.2e12, 269e9, 4096, 3.1e9, 4, driver="TPU v4"),
     "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5 lite"),
@@ -64,7 +66,7 @@ DEVICES = {
     "cpu": Device(1.95e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.89, precision=4),
 }
 
-# NVIDIA's data sheets of boards with fewer cores or less power whose names contain those of others.
+# From NVIDIA's data sheets: boards with fewer cores or less power, whose names contain those of others.
 _OTHER_BOARDS = {"H200 NVL": 835e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "V100-PCIE": 112e12}
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import keras
 
-# The dimension of a weight that is divided among model-parallel devices (Shoeybi et al. 2019, section 3): the columns
-# of a sub-layer's first matmul and the rows of its second, so that devices communicate once per sub-layer, and the
-# vocabulary. Other weights are replicated. The columns of `qkv` are divided as stored, across query, key and value.
-# This divides its memory and its matmul, and the heads are distributed after it. Where a classifier's last block splits
-# it, XLA moves what belongs together.
+# The dimension of each weight that is divided among model-parallel devices (Shoeybi et al. 2019, section 3). It is the
+# columns of a sub-layer's first matmul and the rows of its second, so that devices communicate once per sub-layer. For
+# the token embedding and the MLM bias it is the vocabulary. Other weights are replicated. The columns of `qkv` are
+# divided as stored, across query, key and value. This divides the memory and the matmul of `qkv`, and the heads are
+# distributed after the matmul. Where a classifier's last block splits `qkv`, XLA moves what belongs together.
 LAYOUT: dict[str, tuple[str | None, ...]] = {
     r".*token_embedding/embeddings": ("model", None),
     r".*mlm_bias/bias": ("model",),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def crossentropy(labels: jax.Array, logits: jax.Array) -> jax.Array:
-    """-log softmax(logits)[label], in float32 at least, and 0 for a label that is not a class.
+    """Return -log softmax(logits)[label], in float32 at least, and 0 for a label that is not a class.
 
     By default JAX reuses the exponentials of the sum for the gradient, and XLA writes them to memory in float32:
     0.6 GB per step for 5,120 predictions over 30,592 tokens.

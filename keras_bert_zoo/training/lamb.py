@@ -29,8 +29,8 @@ class Lamb(BertOptimizer, keras.optimizers.Lamb):
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
-        global_clipnorm: Largest global norm of the gradients; None to leave them, or to give Keras' `clipnorm` or
-            `clipvalue`.
+        global_clipnorm: Largest global norm of the gradients; None to leave them unclipped, or to use Keras' `clipnorm`
+            or `clipvalue`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Lamb(BertOptimizer, keras.optimizers.Lamb):
         self.assign_sub(variable, ops.cast(ops.cast(learning_rate, "float32") * update, variable.dtype))
 
     def _update_in_torch(self, grads: Any, variables: Any, learning_rate: Any) -> None:
-        """Apply each operation to all variables: one by one there would be thirty for each of two hundred."""
+        """Apply each operation to all variables at once: one by one, each of two hundred would need thirty."""
         import torch
 
         from keras_bert_zoo.torch_sending import numbers_left_alone

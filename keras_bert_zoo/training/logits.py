@@ -1,4 +1,4 @@
-"""Conversion of losses and metrics to those of logits, which all classification outputs are."""
+"""Conversion of losses and metrics to those of logits, as all classification outputs are logits."""
 
 import inspect
 from functools import partial
@@ -16,7 +16,7 @@ _LOSSES = {
         "SparseCategoricalCrossentropy",
     )
 }
-# No argument makes these losses of logits.
+# No argument turns these into losses of logits.
 _LOSSES_OF_PROBABILITIES = {"kldivergence", "categoricalgeneralizedcrossentropy", "dice", "tversky"}
 _COUNTS = {
     each.__name__.lower(): partial(each, thresholds=0.0)
@@ -57,7 +57,8 @@ _ALIASES = {"bce": "binarycrossentropy", "kld": "kldivergence"}
 def loss_of_logits(loss: Any) -> Any:
     """Return a Keras loss, given by name, function or class, as one of logits; reject one of probabilities.
 
-    With logits the latter would train, but towards something else. A user's own losses are returned unchanged.
+    A loss of probabilities would train on logits, but towards something else. A user's own losses are returned
+    unchanged.
     """
     name = _keras_name(loss)
     if name in _LOSSES and not _is_object(loss):
@@ -72,10 +73,10 @@ def loss_of_logits(loss: Any) -> Any:
 
 
 def metric_of_logits(metric: Any, activation: str) -> Any:
-    """Do the same for a metric; `activation`, `"softmax"` or `"sigmoid"`, would convert logits to probabilities."""
+    """Do the same for a metric; `activation` (`"softmax"` or `"sigmoid"`) would convert logits to probabilities."""
     name = _keras_name(metric)
     if isinstance(metric, str) and name in ("accuracy", "acc") and activation == "sigmoid":
-        return _METRICS["binaryaccuracy"](name=metric)  # By this name Keras looks for the most probable class.
+        return _METRICS["binaryaccuracy"](name=metric)  # For this name Keras looks for the most probable class.
     if name in _METRICS_OF_PROBABILITIES:
         raise ValueError(f"`metrics` must be of logits. Received: {_shown(metric)}, which is of probabilities")
     is_of_most = _is_object(metric) and name in _COUNTS and metric.get_config().get("top_k") is not None

@@ -8,7 +8,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """`keras.optimizers.LossScaleOptimizer`, for `tf.distribute` strategies, too.
+    """`keras.optimizers.LossScaleOptimizer` that also works under `tf.distribute` strategies.
 
     Keras checks only the first replica's gradient for overflow (loss_scale_optimizer.py, `_tf_apply`); an overflow on
     another makes every weight NaN. Here an overflow on any replica skips the step on all.

@@ -13,7 +13,7 @@ from keras_bert_zoo.sending import numbers_sent
 
 
 class BertOptimizer(keras.optimizers.Optimizer):
-    """A base class to list before one of Keras' optimizers, from which it differs.
+    """A base class to list before one of Keras' optimizers. It changes the following.
 
     - Weight decay excludes biases and LayerNorm.
     - Clipping acts on the gradient of the whole batch, on one replica or several; on PyTorch it changes the gradients
@@ -33,12 +33,12 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.exclude_from_weight_decay()
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Like Keras' method, which forgets earlier exclusions, but biases and LayerNorm stay excluded."""
-        # Keras searches `variable.name` for these: biases of Dense, and LayerNorm's two.
+        """Like Keras' method, forget earlier exclusions and set new ones, but keep biases and LayerNorm excluded."""
+        # Keras searches `variable.name` for these words: Dense's biases, and LayerNorm's two weights.
         super().exclude_from_weight_decay(var_list, ["bias", "beta", "gamma", *(var_names or ())])
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # A TensorFlow variable's name includes those of its layers, which may contain these words, too.
+        # A TensorFlow variable's name includes those of its layers, which may also contain these words.
         return super()._use_weight_decay(self._keras_variable(variable))
 
     def _keras_variable(self, variable: Any) -> Any:
@@ -46,14 +46,14 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return self._trainable_variables[self._get_variable_index(variable)]
 
     def _corrections(self) -> tuple[Any, Any]:
-        """Return by what bias correction divides the two moments after the current number of updates."""
+        """Return the numbers by which bias correction divides the two moments after the current number of updates."""
         step = ops.cast(self.iterations + 1, "float32")
         first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
         return first, second
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         if self.loss_scale_factor is not None and keras.backend.backend() == "tensorflow":
-            # Keras divides them, which a table's slices do not allow.
+            # Keras divides the gradients, which a table's slices do not allow.
             grads = [grad if grad is None else _dense([grad])[0] for grad in grads]
         with numbers_sent(beside=self._iterations.value):  # Such as the count's increment.
             super().apply(grads, trainable_variables)
@@ -78,11 +78,11 @@ class BertOptimizer(keras.optimizers.Optimizer):
             # Keras clips on each replica and then sums, which on R replicas clips at R times the norm.
             if tf.distribute.has_strategy() and (replica := tf.distribute.get_replica_context()):
                 grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, _dense(grads))
-            # The number of distinct rows is a dynamic shape, which XLA does not have; Keras uses it wherever there is
+            # The number of distinct rows is a dynamic shape, which XLA does not have; Keras uses XLA wherever there is
             # more than a CPU. Keras' own functions leave slices as they are.
             by_rows = self.global_clipnorm and on_cpu(grads)
             grads = [_summed_rows(grad) for grad in grads] if by_rows else _dense(grads)
-            if self.global_clipnorm:  # Only reads for the norm, where Keras writes the squares.
+            if self.global_clipnorm:  # This only reads for the norm; Keras writes the squares.
                 return _dense(_clipped(grads, self.global_clipnorm))
         if keras.backend.backend() == "torch" and self.global_clipnorm:
             import torch
@@ -115,8 +115,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
             return
         sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
         held = self._iterations % steps
-        # Each replica sums its own gradients, and they are combined once per update: a file saved in between holds the
-        # first replica's sums. The first gradient overwrites what an update or an interrupted run has left.
+        # Each replica sums its own gradients, and the sums are combined once per update: a file saved in between holds
+        # the first replica's sums. The first gradient overwrites what an update or an interrupted run has left.
         for sum_, grad in zip(sums, grads, strict=True):
             grad = ops.cast(ops.convert_to_tensor(grad), sum_.dtype)
             self.assign(sum_, ops.where(held == 0, grad, sum_ + grad))
@@ -164,7 +164,7 @@ def _dense(grads: list[Any]) -> list[Any]:
 
 
 def _summed_rows(grad: Any) -> Any:
-    """Sum the rows of a table's gradient, which TensorFlow gives per token, by index; return others unchanged.
+    """Sum by index the rows of a table's gradient, which TensorFlow gives per token; return others unchanged.
 
     A norm over unsummed rows would be wrong, and one over the whole table would read zeros.
     """

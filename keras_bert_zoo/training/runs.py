@@ -59,9 +59,9 @@ def check_directory(config: Path, run: dict[str, Any]) -> None:
 
 @contextmanager
 def held(config: Path, run: dict[str, Any]) -> Iterator[None]:
-    """Make a run's directory and keep other processes' starts out of it; a new one that stays empty is removed.
+    """Make a run's directory and keep other processes from starting in it; remove it if it is new and stays empty.
 
-    Windows and some network file systems cannot lock it: there, two starts are not noticed.
+    Windows and some network file systems cannot lock it: there, a second start is not noticed.
 
     Args:
         config, run: As in `check_directory`.
@@ -75,7 +75,7 @@ def held(config: Path, run: dict[str, Any]) -> Iterator[None]:
             if lock is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            new = False  # The other one's.
+            new = False  # It belongs to the other process.
             raise ValueError(
                 f"`out` must be the directory of one process at a time. Received: out={str(folder)!r}, in use"
             ) from None
@@ -92,7 +92,7 @@ def held(config: Path, run: dict[str, Any]) -> Iterator[None]:
 
 
 def whole_rows(log: Path) -> list[str]:
-    """Return the lines of a log, without a last one that was not completed."""
+    """Return the lines of a log, except an incomplete last one."""
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     return [line for line in lines if line.endswith("\n")]
 
@@ -106,20 +106,20 @@ def keep_rows(log: Path, count: int) -> None:
 
 
 def check_backend(began: str, what: str) -> None:
-    """Refuse to resume on another backend than the one it began on: each has its own random numbers."""
+    """Refuse to resume on a backend other than the one it began on: each has its own random numbers."""
     backend = keras.backend.backend()
     if began != backend:
         raise ValueError(f"KERAS_BACKEND must be {began}, on which {what} began. Received: {backend}")
 
 
 class State:
-    """All that a run needs to continue, in one file.
+    """Everything that a run needs in order to continue, in one file.
 
     Args:
         model: The compiled model.
         path: The file.
-        data: Identifies the run's data, to notice other data in its place.
-        epoch_steps: Updates per epoch, if errors are to name the step; None if each batch is one.
+        data: Identifies the run's data, so that other data in its place are noticed.
+        epoch_steps: Updates per epoch, if errors are to name the step; None if each batch is an update.
         preset: Identifies what the run starts from.
     """
 
@@ -133,7 +133,7 @@ class State:
         self._preset = preset
 
     def _variables(self) -> dict[str, Any]:
-        # The model's include dropout's seed generators.
+        # The model's variables include dropout's seed generators.
         variables = [*self._model.variables, *self._model.optimizer.variables]
         # By number: names of seed generators depend on how many the process has created.
         return {str(number): variable for number, variable in enumerate(variables)}
@@ -151,10 +151,10 @@ class State:
             arrays["torch"] = torch.get_rng_state().numpy()
             if torch.cuda.is_available():
                 arrays["torch.cuda"] = torch.cuda.get_rng_state().numpy()  # Of the one device that Keras uses.
-        if not is_chief():  # All workers have the same variables, but reading one may need them all.
+        if not is_chief():  # All workers have the same variables, but reading one may need all workers.
             return
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-        for left in self.path.parent.glob(".tmp??????"):  # Of safetensors, in a process that was killed.
+        for left in self.path.parent.glob(".tmp??????"):  # Left by safetensors in a process that was killed.
             left.unlink(missing_ok=True)
         with replacing(self.path) as beside, names_tensors(self.path):
             about = {
@@ -194,7 +194,7 @@ class State:
             )
 
     def restore_generator(self) -> None:
-        """Restore PyTorch's global generator, which dropout uses, and also `fit` before the first step."""
+        """Restore PyTorch's global generator, which dropout uses, as does `fit` before the first step."""
         if keras.backend.backend() == "torch" and self.path.is_file():
             import torch
             from safetensors import safe_open
@@ -214,8 +214,8 @@ class SaveState(keras.callbacks.Callback):
 
     Args:
         state: The state.
-        stream: Whether the data are opened once per run, not once per epoch. PyTorch's loader then uses the generator,
-            which an uninterrupted run has done before the state was saved.
+        stream: Whether the data are opened once per run, not once per epoch. PyTorch's loader then uses the generator;
+            in an uninterrupted run it did so before the state was saved.
     """
 
     def __init__(self, state: State, stream: bool = False) -> None:
@@ -249,7 +249,8 @@ class StopAtNaN(keras.callbacks.Callback):
         state: The state that the run can return to.
     """
 
-    # Else Keras waits for each step's loss before it starts the next one. So an error ends `fit` a little later.
+    # Otherwise Keras would wait for each step's loss before it starts the next step. As a result, an error ends `fit` a
+    # little later.
     async_safe = True
 
     def __init__(self, state: State) -> None:
@@ -265,7 +266,7 @@ class StopAtNaN(keras.callbacks.Callback):
         loss = (logs or {}).get("loss")
         if loss is not None and not np.isfinite(loss):
             epoch_steps = self._state.epoch_steps or self.params["steps"]
-            parts = self.params["steps"] // epoch_steps  # Where an update takes several batches.
+            parts = self.params["steps"] // epoch_steps  # More than 1 where an update takes several batches.
             step = self._epoch * epoch_steps + (batches_done(self, batch) - 1) // parts + 1
             self._first = min(step, self._first or step)
             raise ValueError(

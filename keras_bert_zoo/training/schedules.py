@@ -38,7 +38,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         super().__init__()
         for name, value in {"learning_rate": learning_rate, "warmup": warmup, "power": power}.items():
-            if not isinstance(value, Real):  # NumPy's are, too.
+            if not isinstance(value, Real):  # NumPy's numbers are also `Real`.
                 raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
         if not (learning_rate > 0 and math.isfinite(learning_rate)):
             raise ValueError(f"`learning_rate` must be positive and finite. Received: learning_rate={learning_rate!r}")

@@ -1,4 +1,4 @@
-"""FLOPs of a training step, and FLOP/s that the device can do."""
+"""FLOPs of a training step, and the FLOP/s that the device can do."""
 
 import time
 from typing import Any
@@ -33,8 +33,8 @@ def training_flops(architecture: dict[str, Any], sequence_length: float, predict
 def peak_flops(dtype: str) -> float:
     """Return the FLOP/s of this process' device for matmuls in `dtype`.
 
-    They are the data sheet's for an accelerator in half precision, and elsewhere measured: the fastest of some matmuls,
-    which take little more than two seconds together.
+    For an accelerator in half precision they are the data sheet's. Otherwise they are measured: those of the fastest of
+    some matmuls, which together take little more than two seconds.
     """
     name = _device_name()
     printed = peak_of(name) if dtype in ("float16", "bfloat16") else None
@@ -42,7 +42,7 @@ def peak_flops(dtype: str) -> float:
         return printed
     size = 8192 if name else 1024
     matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), dtype)
-    spent = [_seconds(matrix), _seconds(matrix)]  # The first one starts the library, too.
+    spent = [_seconds(matrix), _seconds(matrix)]  # The first one also starts the library.
     while len(spent) < 10 and sum(spent) < 2:  # A CPU without instructions for bfloat16 takes seconds for one.
         spent.append(_seconds(matrix))
     return 2 * size**3 / min(spent)
@@ -51,7 +51,7 @@ def peak_flops(dtype: str) -> float:
 def _seconds(matrix: Any) -> float:
     start = time.perf_counter()
     product = keras.ops.matmul(matrix, matrix)
-    np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(product[0, 0], "float32")))  # Waits for it.
+    np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(product[0, 0], "float32")))  # Waits for the product.
     return time.perf_counter() - start
 
 
