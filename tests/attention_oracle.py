@@ -4,20 +4,20 @@ import numpy as np
 
 
 def hashed(of_rows, of_columns):
-    """Words `[..., rows]` and `[columns]` as `[..., rows, columns]`."""
+    """Hash each row's word with each column's: `[..., rows]` and `[columns]` give `[..., rows, columns]`."""
     hashes = (of_rows[..., None] ^ of_columns) * np.uint32(0x7FEB352D)
     return (hashes ^ (hashes >> np.uint32(15))) * np.uint32(0x846CA68B)
 
 
 def is_kept(of_queries, of_keys, rate):
-    """Which probabilities are not dropped, by words `[batch, heads, length]` and `[length]`."""
+    """Return which probabilities are not dropped, by words `[batch, heads, length]` and `[length]`."""
     return hashed(of_queries, of_keys) >= np.uint32(round(rate * 2**32))
 
 
 def attention(qkv, mask, kept, rate, gradient):
-    """The outputs `[batch, length, heads, dim]`, and the gradient of `qkv`, where `gradient` is that of the outputs.
+    """Return the outputs `[batch, length, heads, dim]` and the gradient of `qkv`; `gradient` is that of the outputs.
 
-    Where a text has padding alone all its probabilities are alike, and nothing depends on its queries and keys.
+    If a text is all padding, its probabilities are all alike, and nothing depends on its queries and keys.
     """
     query, key, value = np.moveaxis(qkv.astype("float64"), 3, 1).transpose(3, 0, 1, 2, 4)
     gradient = np.moveaxis(gradient.astype("float64"), 2, 1)
@@ -39,7 +39,10 @@ def attention(qkv, mask, kept, rate, gradient):
 
 
 def assert_attention(qkv, mask, kept, rate, gradient, outputs, gradients, rtol):
-    """Relative norms, as half precision rounds each value; texts of padding alone count by outputs and values."""
+    """Compare relative norms, as half precision rounds each value.
+
+    Texts that are all padding count only by their outputs and the gradients of their values.
+    """
     expected, expected_gradients, is_text = attention(qkv, mask, kept, rate, gradient)
     pairs = [(outputs, expected), (gradients[is_text], expected_gradients[is_text])]
     for found, wanted in [*pairs, (gradients[:, :, 2], expected_gradients[:, :, 2])]:
@@ -48,7 +51,7 @@ def assert_attention(qkv, mask, kept, rate, gradient, outputs, gradients, rtol):
 
 
 def case(batch, length, heads, dim, is_masked, seed=0):
-    """`qkv`, a mask with holes of which one text sees nothing and one begins with padding, and a gradient."""
+    """Return `qkv`, a mask with holes, and a gradient; one text sees nothing, and one begins with padding."""
     rng = np.random.default_rng(seed)
     qkv, gradient = rng.normal(size=(batch, length, 3, heads, dim)), rng.normal(size=(batch, length, heads, dim))
     if not is_masked:
@@ -58,7 +61,7 @@ def case(batch, length, heads, dim, is_masked, seed=0):
     return qkv, mask, gradient
 
 
-# Shorter than a block, several of queries for one of keys, several of both.
+# Lengths shorter than a block, of several query blocks to one key block, and of several blocks of both.
 CASES = [
     (2, 20, 2, 16, True, 0.1),
     (1, 128, 2, 64, False, 0.1),

@@ -21,13 +21,13 @@ def test_parameters(preset, parameters):
 
 
 def test_fresh_weights_spread_as_told():
-    """Of a normal that is cut at two standard deviations sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)) = 0.88 of one is left."""
+    """A normal that is cut at two standard deviations keeps sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)) = 0.88 of one."""
     backbone = kbz.BertBackbone(**{**TINY, "hidden_dim": 128}, initializer_range=0.1)
     heads = [kbz.BertPretrainer, kbz.BertTextRegressor, kbz.BertQuestionAnswerer, kbz.BertMultipleChoice]
     heads += [partial(task, num_classes=3) for task in (kbz.BertTextClassifier, kbz.BertTokenClassifier)]
     for model in (head(backbone) for head in heads):
         for weight in model.weights:
-            if weight.ndim > 1:  # Of 128 values or more.
+            if weight.ndim > 1:  # These have 128 values or more.
                 assert numpy(weight).std() == pytest.approx(0.088, rel=0.3), (model.name, weight.path)
 
 
@@ -82,7 +82,7 @@ def test_attention_scores_at_positions_are_those_of_all(backbone):
     np.testing.assert_allclose(numpy(score), numpy(scores)[:, :, 4:5], atol=1e-6)
 
 
-PLACES = np.array([[0, 8, 3, 0], [0, 1, 1, 0], [0, 2, 1, 1]], "int32")  # The pooler's first.
+PLACES = np.array([[0, 8, 3, 0], [0, 1, 1, 0], [0, 2, 1, 1]], "int32")  # The pooler reads the first one.
 
 
 @pytest.mark.parametrize("positions", [PLACES, 0], ids=["many", "one"])
@@ -114,7 +114,7 @@ def test_gradients_at_positions_are_those_of_all(dtype, tolerance, causal, posit
 
 
 def test_symbolic_calls_at_positions_are_apart_from_each_other(backbone):
-    """And from the backbone's own graph."""
+    """They are also apart from the backbone's own graph."""
     first, second = random_inputs(), random_inputs(seed=1)
     symbols = [{name: keras.Input((9,), batch_size=3, dtype="int32") for name in first} for _ in range(2)]
     pooled = [backbone(inputs, output_positions=0)["pooled_output"] for inputs in symbols]

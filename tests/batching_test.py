@@ -68,13 +68,13 @@ def some_texts(count, seed=0):
 
 
 def numbers_in(batches):
-    """The examples of each batch: `some_texts` gives each token the number of its example."""
+    """Return the examples of each batch: `some_texts` gives each token the number of its example."""
     return [inputs["token_ids"][:, 0].tolist() for inputs, *_ in batches]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere Keras takes the batches themselves.")
 def test_tensorflow_is_given_the_same_batches():
-    """An epoch after the other, and by no generator, from which on it would give all memory back to the system."""
+    """Epochs follow one another without a generator; one would give all memory back to the system from then on."""
     import tensorflow as tf
 
     def batches():
@@ -87,7 +87,7 @@ def test_tensorflow_is_given_the_same_batches():
         assert mine.epoch == epoch
         iterator = dataset.as_numpy_iterator()
         given = [next(iterator) for _ in range(len(dataset))]
-        assert mine.epoch == epoch + 1  # Already: what `fit` says as it begins the next one is not overwritten.
+        assert mine.epoch == epoch + 1  # Already, so as not to overwrite what `fit` sets when it begins the next one.
         for (inputs, targets), (own_inputs, own_targets) in zip(given, same, strict=True):
             np.testing.assert_array_equal(targets, own_targets)
             for name, array in own_inputs.items():
@@ -169,7 +169,7 @@ def shapes_of(lengths, **options):
 
 
 def test_short_examples_have_larger_batches():
-    """As many times two as come to ten tokens, or where shapes are compiled to as many of the padded length."""
+    """They grow by twos to at most ten tokens; where shapes are compiled, the padded length counts."""
     lengths = [1, 2, 2, 2, 3, 3, 4, 5, 2, 1, 1, 1, 1]
     assert shapes_of(lengths, most_tokens=10) == [(2, 5), (2, 3), (4, 2), (4, 1), (1, 1)]
     assert shapes_of(lengths, most_tokens=10, static_lengths=(2, 5)) == [(2, 5), (2, 5), (4, 2), (4, 2), (1, 2)]
@@ -199,7 +199,7 @@ def test_predictions_come_back_in_order(size, most, few, fed):
 
 
 def test_few_sizes_of_the_last_batch():
-    """Powers of two, or the batch size, which a full batch has, too."""
+    """They are powers of two, or the batch size, which full batches have anyway."""
     sizes = {}
     for count in range(1, 26):
         batches = LengthSortedBatches(some_texts(count), batch_size=12, few_sizes=True)
@@ -224,7 +224,7 @@ def test_batches_are_filled_for_replicas_with_weightless_copies(count, size, par
         np.testing.assert_array_equal(inputs["token_ids"][:, 0], targets)
         weight = weights[0] if weights else np.ones(len(targets))
         real, fed, total = real + (weight > 0).sum(), fed + len(targets), total + weight.sum()
-    assert (real, total) == (count, pytest.approx(fed))  # By which Keras divides.
+    assert (real, total) == (count, pytest.approx(fed))  # Keras divides by this.
 
 
 def test_pack_needs_no_second_text(tokenizer):
@@ -236,7 +236,7 @@ def test_pack_needs_no_second_text(tokenizer):
 
 
 def test_the_last_batch_has_one_shape_in_each_epoch():
-    """Else a program would be compiled for it anew."""
+    """Otherwise a program would be compiled for it anew."""
     texts, shapes = some_texts(13), set()
     batches = LengthSortedBatches(texts, batch_size=8, shuffle_seed=0, static_lengths=static_lengths(64))
     for batches.epoch in range(20):
@@ -245,7 +245,7 @@ def test_the_last_batch_has_one_shape_in_each_epoch():
 
 
 def test_texts_are_sorted_some_at_a_time():
-    """Of a hundred that are sorted together, a quarter of all, neighbours are some four tokens apart; of all, one."""
+    """Sorted by the hundred, a quarter of all, neighbours are some four tokens apart; sorted all together, one."""
     lengths = np.arange(1, 401)
     numbers = np.repeat(np.arange(400), lengths).astype("int32")
     batches = LengthSortedBatches(PackedTexts(numbers, lengths, lengths, 0), batch_size=2, shuffle_seed=0)

@@ -1,4 +1,4 @@
-"""`prepare` as a Beam pipeline, on Beam's local runner: the bytes that it writes without."""
+"""`prepare` as a Beam pipeline, on Beam's local runner, writes the same bytes as without."""
 
 import json
 import time
@@ -19,7 +19,7 @@ WORDS = "a good film it was fine so warm the plot is dull bad cast very slow not
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Two languages, documents of very different lengths, cut small; one file is broken and one is empty."""
+    """Two languages with documents of very different lengths, cut small; one file is broken and one is empty."""
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PART_CHARACTERS", 200)
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 700)
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PARTNER_SENTENCES", 3)
@@ -64,7 +64,7 @@ def test_the_bytes_are_those_of_one_machine(files, tmp_path, tokenizer, staged):
 
 
 def test_the_first_shard_that_cannot_be_fetched_is_named(tmp_path, monkeypatch):
-    """Shards are fetched at once, and the second of these fails last."""
+    """Shards are fetched at the same time, and the second of these fails last."""
     from keras_bert_zoo.pretraining import beam
 
     names = [f"shard-0000{number}" for number in range(3)]

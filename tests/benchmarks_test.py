@@ -15,7 +15,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def script(monkeypatch):
-    """Imports a script as it is when it runs: from its own folder."""
+    """A function that imports a script from its own folder, as when the script runs."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     names = {path.stem for path in BENCHMARKS.glob("*.py")}
     before = set(sys.modules)
@@ -163,7 +163,7 @@ NAMES = {
 
 
 def test_the_scores_on_the_pages_are_those_of_the_results(script):
-    """The benchmarks' table has rows that `finetune_scores.py --table` prints, and our preset's card its numbers."""
+    """The benchmarks' table has rows that `finetune_scores.py --table` prints; our preset's card has its numbers."""
     scores = script("finetune_scores")
     printed = [row(line) for line in scores.table(scores.read_results(scores.RESULTS))]
     page = (BENCHMARKS / "scores.md").read_text("utf-8").split("| task, score | seeds |")[1].split("\n\n")[0]
@@ -174,7 +174,7 @@ def test_the_scores_on_the_pages_are_those_of_the_results(script):
         assert name.startswith(("the same", NAMES[task])), name
     records = scores.read_results(BENCHMARKS / "results" / "preset_scores.jsonl")
     pooled = [{**record, "contender": record["contender"].removesuffix(", bfloat16")} for record in records]
-    gains = "\n".join([*scores.gains(records), *scores.gains(pooled)])  # SST-2's seeds are of both precisions.
+    gains = "\n".join([*scores.gains(records), *scores.gains(pooled)])  # SST-2 has seeds in both precisions.
     card = (BENCHMARKS.parent / "presets" / "bert_mini_novels" / "README.md").read_text("utf-8")
     found = re.findall(r"-?[\d.]+ ± [\d.]+ \([^)]+\)", card)
     assert len(found) >= 14

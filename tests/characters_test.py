@@ -1,4 +1,4 @@
-"""The classes of characters against the `tokenizers` library, and where that differs from google-research/bert."""
+"""Character classes against the `tokenizers` library, and where that differs from google-research/bert."""
 
 import unicodedata
 
@@ -46,7 +46,7 @@ def test_patterns():
     assert characters.code_points("21-23 41") == {0x21, 0x22, 0x23, 0x41}
 
 
-# Where transformers' tokenizer, and so ours, is not google-research/bert's. Text, lower-casing, ours, theirs.
+# Where transformers' tokenizer, and so ours, differs from google-research/bert's: text, lower-casing, ours, theirs.
 DIFFERENCES = {
     "private-use characters are dropped": ("a\ue000b", True, ["ab"], ["[UNK]"]),
     "U+2B820 to U+2B91F are no Chinese": ("a\U0002b820", True, ["[UNK]"], ["a", "[UNK]"]),

@@ -1,4 +1,4 @@
-"""Every layout that `from_preset` takes, held against transformers on the model it was written from."""
+"""Every layout that `from_preset` takes, compared with transformers on the model it was written from."""
 
 import json
 import logging
@@ -243,7 +243,7 @@ def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, va
 
 
 def test_tokens_that_were_added_are_refused_by_name(theirs, tmp_path):
-    """They stand beside `vocab.txt`, in one file or the other, and would be cut into pieces."""
+    """They stand in one file or the other beside `vocab.txt`, and would otherwise be cut into pieces."""
     theirs.save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     token = {"lstrip": False, "normalized": True, "rstrip": False, "single_word": False, "special": False}

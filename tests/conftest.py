@@ -13,9 +13,9 @@ from tests.helpers import SHALLOW, TINY, WORDS
 
 
 def pytest_collection_finish():
-    """Freeze imported objects: Keras collects garbage for each weight that `quantize` replaces, 0.7 s each."""
+    """Freeze imported objects: Keras collects garbage for each weight that `quantize` replaces, taking 0.7 s each."""
     gc.freeze()
-    # Tracing a program makes many long-lived objects: a twelfth of the time of TensorFlow's tests.
+    # Tracing a program makes many long-lived objects, which cost a twelfth of the time of TensorFlow's tests.
     gc.set_threshold(50_000, 20, 20)
 
 

@@ -43,12 +43,12 @@ def test_reads_words_tags_and_documents(tmp_path):
     assert tags == [sentences.tags[:2], sentences.tags[2:]]
     path.write_text(FILE.removeprefix("-DOCSTART- -X- O O\n"))  # Nothing says that the first two belong together.
     assert read_conll(path).documents == [0, 1, 2]
-    path.write_text("\ufeffÅsa B-PER\r\nNilsson\u00a0x I-PER\r\n\r\nhej O")  # A no-break space parts no columns.
+    path.write_text("\ufeffÅsa B-PER\r\nNilsson\u00a0x I-PER\r\n\r\nhej O")  # A no-break space separates no columns.
     assert read_conll(path) == ([["Åsa", "Nilsson\u00a0x"], ["hej"]], [["B-PER", "I-PER"], ["O"]], [0, 1])
 
 
 def test_reads_columns():
-    """As a mapping, and as Hugging Face's data set, which holds numbers and their names."""
+    """Columns come as a mapping, or as a Hugging Face data set, which holds numbers and their names."""
     names = {"tokens": [["EU", "rejects"], [], ["Peter"]], "ner_tags": [["B-ORG", "O"], [], ["I-PER"]]}
     expected = ([["EU", "rejects"], [], ["Peter"]], [["B-ORG", "O"], [], ["B-PER"]], [0, 1, 2])
     assert read_conll(names) == expected
@@ -117,7 +117,7 @@ def test_says_which_line_is_wrong(text, words, tmp_path):
 def test_takes_the_labels_that_are_known_and_no_others(tmp_path):
     path = tmp_path / "train"
     path.write_text(FILE)
-    tags = ["O", "B-MISC", "B-ORG", "B-PER"]  # I- of the same labels is known, too.
+    tags = ["O", "B-MISC", "B-ORG", "B-PER"]  # I- of the same labels is also known.
     assert read_conll(path, class_names=tags) == read_conll(path)
     number = FILE.splitlines().index("German JJ I-NP I-MISC") + 1
     with pytest.raises(
@@ -202,7 +202,7 @@ def test_bad_tags(true, predicted, words):
 
 
 def conlleval(true, found):
-    """The counting of the shared task's conlleval.pl, for B, I and O: it compares places, not lists of entities."""
+    """Count as the shared task's conlleval.pl does, for B, I and O: it compares places, not lists of entities."""
 
     def ends(before, now):
         return before[0] != "O" and (now[0] in "BO" or before[1:] != now[1:])

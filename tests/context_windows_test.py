@@ -31,13 +31,13 @@ def test_tokens_with_offsets(tokenizer):
 
 
 def test_windows_by_hand(tokenizer):
-    """Room for 5 of 10 tokens after a question of 2, so windows at 0, 2 and 4, and one more for the last token."""
+    """A question of 2 leaves room for 5 of 10 tokens: windows at 0, 2 and 4, and one more for the last token."""
     windows = pack_contexts(tokenizer, ["is it", "is it good"], [CONTEXT, CONTEXT], 10, stride=2, question_length=2)
     assert windows.questions.tolist() == [0] * 4 + [1] * 4  # The second question loses its third token.
     assert windows.starts.tolist() == [0, 2, 4, 6] * 2
     assert windows.counts.tolist() == [5, 5, 5, 4] * 2
     assert windows.lengths.tolist() == [10, 10, 10, 9] * 2
-    assert len(windows.offsets) == 10  # One context, looked at once.
+    assert len(windows.offsets) == 10  # One context, tokenized once.
     arrays = windows.take(np.array([1, 3]), 11)
     context = ids_of(tokenizer, [CONTEXT])[0]
     question = ids_of(tokenizer, ["is it"])[0]
@@ -88,7 +88,7 @@ def test_most_context_by_hand():
     assert held[0].tolist() == [True, True, True, True, False]  # "to": 1 right of it in A, 0 left in B.
     assert held[1].tolist() == [False, True, True, True, False]  # "the": 0 right of it in A, 1 left in B.
     assert held[2].tolist() == [False, True, True, True, True]  # "and": 1 right of it in B, 0 left in C.
-    # Of equals the longer window, then the first.
+    # Among equals, the longer window wins, then the first.
     longer = most_context(np.array([0, 1]), np.array([2, 3]))
     assert [most.tolist() for most in longer] == [[True, False], [True, True, True]]
     first = most_context(np.array([0, 2]), np.array([3, 3]))
@@ -96,7 +96,7 @@ def test_most_context_by_hand():
 
 
 def test_places_of_answers(tokenizer):
-    """`dull` is token 3 and `dull, and` 3 to 5: in the windows at 0 (up to 4) and 2 (up to 6)."""
+    """`dull` is token 3 and `dull, and` 3 to 5; the windows at 0 and 2 go up to 4 and 6."""
     questions, contexts = ["is it"] * 3, [CONTEXT] * 3
     windows = pack_contexts(tokenizer, questions, contexts, 10, stride=2, question_length=2)
     answers = [[("dull", 13), ("plot", 4)], [kbz.data.Answer("dull, and", 13)], []]
@@ -106,12 +106,12 @@ def test_places_of_answers(tokenizer):
         [0, 0], [begin + 1, begin + 3], [0, 0], [0, 0],
         [0, 0], [0, 0], [0, 0], [0, 0],
     ]  # fmt: skip
-    column = pandas.Series(answers, index=[7, 2, 9])  # Of a frame whose rows were shuffled.
+    column = pandas.Series(answers, index=[7, 2, 9])  # From a frame whose rows were shuffled.
     np.testing.assert_array_equal(windows.targets(column), windows.targets(answers))
-    # "so" in "also" is not meant where "so" stands elsewhere; where it does not, it is the word that holds it.
+    # "so" in "also" is not meant if "so" stands elsewhere; if it does not, the answer is the word that holds it.
     cut = pack_contexts(tokenizer, ["it", "it"], ["also So slow", "also a"], 16, 4, 2)
     assert cut.targets([[("so", 2)]] * 2).tolist() == [[4, 4], [3, 3]]
-    # Characters of a word are the word, and those between words belong to none.
+    # Characters of a word mean the whole word, and those between words belong to none.
     assert windows.token_span(0, 14, 15) == (3, 3)
     assert windows.token_span(0, 8, 9) is None
     assert windows.token_span(0, 0, len(CONTEXT)) == (0, 9)
@@ -178,7 +178,7 @@ def test_answers_by_hand(tokenizer):
     logits[0, [3 + 6, 3 + 7]] = 5.0, 4.0
     logits[1, [3 + 6, 3 + 7, 3 + 2]] = 3.0, 2.5, 8.0
     logits[:, 0] = 1.0, 2.0
-    # The six best starts are "very", "very", [CLS] and, of those alike, "it", [SEP] and "The".
+    # The six best starts are "very", "very", [CLS] and, among equals, "it", [SEP] and "The".
     (found,) = search_answers(windows, [logits], with_null=True, n_best=6)
     assert [(span.text, span.start, span.end) for span in found.n_best[:4]] == [
         ("very", 23, 27),  # 5 + 3, and again 4 + 2.5
@@ -202,7 +202,7 @@ def test_answers_by_hand(tokenizer):
         (True, "the cafe \u0301 is", (1, 1), "cafe"),
         (True, "cafe\u0301s is", (0, 0), "cafe\u0301"),
         (True, "cafe\u0301s is", (0, 1), "cafe\u0301s"),
-        (True, "\ud55c is", (0, 0), "\ud55c"),  # Three letters of one character.
+        (True, "\ud55c is", (0, 0), "\ud55c"),  # Three letters in one character.
         (False, "the cafe\u0301 is", (1, 1), "cafe"),
         (False, "the cafe\u0301 is", (1, 2), "cafe\u0301"),
         (False, "cafe\u200b is", (0, 0), "cafe"),
@@ -221,7 +221,7 @@ def test_marks_that_the_tokenizer_drops_are_part_of_the_answer(lowercase, contex
 @pytest.mark.parametrize("file", squad_windows.FILES)
 @pytest.mark.parametrize("vocabulary", squad_windows.VOCABULARIES)
 def test_answers_of_squad_come_back(vocabulary, file, data):
-    """As `benchmarks/squad_windows.py` has it: what does not come back is what the file cuts out of a word."""
+    """As in `benchmarks/squad_windows.py`, only answers that the file cuts out of a word do not come back."""
     lowercase = squad_windows.VOCABULARIES[vocabulary]
     tokenizer = kbz.BertTokenizer(data / "vocab" / f"{vocabulary}.vocab.txt", lowercase)
     numbers, wrong = squad_windows.check(kbz.data.read_squad(data / "squad" / f"{file}.json"), tokenizer)

@@ -1,4 +1,4 @@
-"""From one layout to another and back: the same bytes; TensorFlow and transformers open what was written."""
+"""Converting to another layout and back gives the same bytes; TensorFlow and transformers open what was written."""
 
 import json
 import logging
@@ -110,7 +110,7 @@ def test_transformers_to_tensorflow1_and_back(name, tmp_path):
     assert (report.class_name, report.unused) == (MODELS[name], ())
     assert set(report.loaded) == set(arrays(tmp_path / "theirs"))
 
-    # What TensorFlow writes under the names of google-research/bert, and reads from our file.
+    # Compare what TensorFlow writes under the names of google-research/bert with what it reads from our file.
     layouts.write_tensorflow1(theirs, tmp_path / "expected")
     expected, ours = (tf.train.load_checkpoint(str(tmp_path / i / "bert_model.ckpt")) for i in ("expected", "tf1"))
     names = [name for name in expected.get_variable_to_shape_map() if "adam" not in name and name != "global_step"]
@@ -126,7 +126,7 @@ def test_transformers_to_tensorflow1_and_back(name, tmp_path):
 
 
 def models():
-    """Ours with all that a preset may say beside the weights."""
+    """Return models of ours with all that a preset may say beside the weights."""
     backbone = kbz.BertBackbone(**TINY, dropout=0.2, activation="relu", num_segments=3)
     squad = kbz.BertQuestionPreprocessor(kbz.BertTokenizer(WORDS, lowercase=False), 12, stride=3, question_length=4)
     names = ["no", 'y"es', "mäßig"]
@@ -211,7 +211,7 @@ def test_keras_hub_to_transformers(kind, tmp_path):
 
 
 def test_weights_of_other_heads_are_left_out_and_said(tmp_path):
-    """As where a classifier was trained from a whole checkpoint of pre-training."""
+    """A classifier that was trained from a whole checkpoint of pre-training may have them."""
     saved_model("BertForPreTraining", tmp_path / "theirs")
     kbz.convert_preset(tmp_path / "theirs", tmp_path / "tf1", to="tensorflow1")
     prefix = tmp_path / "tf1" / "bert_model.ckpt"

@@ -17,7 +17,7 @@ VOCABULARIES = {
 
 
 def corpora(data):
-    """Name -> texts, read one corpus at a time."""
+    """Yield name and texts, reading one corpus at a time."""
     for task in GLUE:
         yield task, glue_texts(data, task)
     for name in ("train-v1.1-subset", "dev-v1.1-part", "dev-v2.0-half"):
@@ -53,7 +53,7 @@ def squad_texts(path):
 
 
 def conll_texts(data):
-    """Sentences, words joined by spaces."""
+    """Return the sentences, their words joined by spaces."""
     for_all = ((data / "conll2003" / name).read_text("utf-8").split("\n\n") for name in ("eng.train", "eng.testa"))
     return [" ".join(line.split()[0] for line in block.split("\n") if line) for part in for_all for block in part]
 
@@ -73,7 +73,7 @@ def novels(data):
 
 
 def json_strings(value):
-    """All strings in a JSON value that are not keys."""
+    """Yield all strings in a JSON value that are not keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, dict)):

@@ -87,7 +87,7 @@ def test_official_glue(data, task, folder, part, rows, first, last, second, labe
 
 
 def test_labels_mean_what_they_say(data):
-    """Counts of whole lines, by another way of reading."""
+    """Count whole lines by another way of reading."""
     rte = readers.read_glue("rte", data / "glue" / "RTE" / "dev.tsv")
     text = (data / "glue" / "RTE" / "dev.tsv").read_text(encoding="utf-8")
     assert rte.class_names == ["entailment", "not_entailment"]

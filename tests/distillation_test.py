@@ -73,7 +73,7 @@ def test_without_labels_and_by_features(tokenizer):
 
 
 def passes(batches, count):
-    """What Keras' own `fit` draws, which shuffles the batches of a PyDataset unless it is told not to."""
+    """Return what Keras' own `fit` draws; it shuffles the batches of a PyDataset unless it is told not to."""
     if keras.backend.backend() == "tensorflow":
         return [[numpy(y)[:, 0].tolist() for _, y, *_ in batches] for _ in range(count)]
     from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter

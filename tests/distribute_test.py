@@ -162,7 +162,7 @@ def test_the_workers_rows_are_the_batch(data, options, masking, pairs):
     ids=["drawn", "whole words", "next tokens"],
 )
 def test_the_batches_of_an_update_are_one_batch(data, options):
-    """Each of its four on its own, and split between two workers."""
+    """Each of its four is taken on its own, and split between two workers."""
     path = data()
     whole = PretrainingBatches(path, 16, epoch_batches=3, **options)
     pieces = PretrainingBatches(path, 4, epoch_batches=12, gradient_accumulation_steps=4, **options)
@@ -187,7 +187,7 @@ def test_a_worker_reads_its_own_rows_only(data, monkeypatch):
 
 @tensorflow_only
 def test_the_workers_rows_are_the_epoch(data):
-    """Two workers with two devices each: every row of the epoch once, each step the rows of its batch."""
+    """Two workers with two devices each take every row of the epoch once, and in each step the rows of its batch."""
     import tensorflow as tf
 
     from keras_bert_zoo.models.workers import part_for
@@ -220,8 +220,8 @@ def small_pretrainer(optimizer, dtype="float32", **options):
 
 @pytest.fixture
 def accelerator(monkeypatch):
-    """What is traced on this CPU is what a TPU runs, without a CPU's spellings."""
-    # The function itself, which every module that imports it has, also those that are imported later.
+    """Make this CPU trace what a TPU runs, without a CPU's spellings."""
+    # Patch the function itself: every module that imports it has it, even one that is imported later.
     monkeypatch.setattr(on_cpu, "__code__", (lambda tensor: False).__code__)
 
 
@@ -230,7 +230,7 @@ def accelerator(monkeypatch):
 @DTYPES
 @pytest.mark.parametrize("name", ["mirrored", pytest.param(None, marks=pytest.mark.slow)])
 def test_the_step_is_one_xla_program_of_fixed_shapes(data, optimizer, accelerator, dtype, short, name):
-    """Dropout on; the strategy's replica clips and updates within the program, or the only device does."""
+    """Dropout is on; the strategy's replica, or the only device, clips and updates within the program."""
     import tensorflow as tf
 
     with kbz.distribute(name) if name else nullcontext(tf.distribute.get_strategy()) as strategy:
@@ -248,7 +248,7 @@ def test_the_step_is_one_xla_program_of_fixed_shapes(data, optimizer, accelerato
 @tensorflow_only
 @pytest.mark.slow
 def test_fit_compiles_in_a_strategy(data):
-    """The gradients of the tables, which TensorFlow hands on as slices, included."""
+    """This includes the gradients of the tables, which TensorFlow hands on as slices."""
     weights = []
     for options in ({}, {"jit_compile": True}):
         keras.utils.set_random_seed(0)
@@ -278,7 +278,7 @@ def test_the_step_lowers_for_tpu(data, optimizer, accelerator, dtype, short):
 
 
 def assert_fit_for_tpu(program, activation):
-    """No dynamic shape and no way out to the host; `activation` shows that it is the program meant."""
+    """Allow no dynamic shape and no way out to the host; `activation` shows that it is the program meant."""
     assert re.search(activation, program)
     assert not re.search(
         r"<=\d|tensor<[^>]*\?|dynamic-(reshape|dimension)|get-dimension-size|set_dimension_size", program

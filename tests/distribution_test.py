@@ -1,4 +1,4 @@
-"""Fitting on several devices gives what one device gives; each run in a process of its own."""
+"""Fitting on several devices gives what one device gives; each run has a process of its own."""
 
 import json
 import os
@@ -288,7 +288,7 @@ def test_several_devices_train_like_one(devices):
     for (tokens, values), (expected_tokens, expected) in zip(several["features"], one["features"], strict=True):
         assert tokens == expected_tokens
         np.testing.assert_allclose(values, expected, atol=1e-5)
-    # What streams is not filled with copies.
+    # Streamed batches are not filled with copies.
     assert (one["refused"], len(several["refused"])) == ([], 2 if BACKEND == "tensorflow" else 1)
     for error in several["refused"]:
         assert f"must have batches that {devices} devices divide" in error
@@ -325,7 +325,7 @@ def test_several_devices_do_every_other_task_like_one():
 
 @pytest.mark.slow
 def test_a_fine_tuning_run_on_several_devices_is_that_on_one(tmp_path):
-    """From files to a preset, the strategy named in the run: eight windows in batches of four."""
+    """The run goes from files to a preset and names the strategy; it has eight windows in batches of four."""
     for devices in (1, 2):
         assert run(FINETUNING, devices, tmp_path / str(devices)) == [devices]
     one, two = (kbz.BertQuestionAnswerer.from_preset(tmp_path / str(i) / "run" / "preset") for i in (1, 2))
@@ -342,7 +342,7 @@ def test_several_devices_pretrain_like_one(devices, tmp_path):
     results = run(PRETRAINER, devices, write_data(tmp_path), *names[: 1 + devices // 2])
     one = results.pop("null")
     if BACKEND == "jax":
-        assert results.pop("of 41") == [41, 8]  # Neither 2 nor 4 divide them.
+        assert results.pop("of 41") == [41, 8]  # Neither 2 nor 4 divides 41.
         shares = results["model_parallel"]["shares"]
         assert shares["embeddings/token_embedding/embeddings"] == [40 // devices, 8]
         assert shares["encoder_layer_1/attention/qkv/kernel"] == [8, 24 // devices]
@@ -358,7 +358,7 @@ def test_several_devices_pretrain_like_one(devices, tmp_path):
 
 
 def two_workers(script, *arguments):
-    """What each prints of two processes that train together; a script's last argument is the number of its own."""
+    """Return what each of two processes that train together prints; a script's last argument is its process' number."""
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0)), second.bind(("127.0.0.1", 0))
         cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]}
@@ -390,7 +390,7 @@ print(json.dumps(results))
 @pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's strategy")
 def test_two_workers_pretrain_like_one_device(tmp_path):
-    """fit and evaluate, clipping and accumulation; then a run that is broken off, taken up, and written once."""
+    """fit and evaluate, with clipping and accumulation; then a run is broken off, taken up, and written once."""
     data, begin = write_data(tmp_path), str(tmp_path / "start")
     expected = [train(data, **options) for options in ({}, CLIPPED)]
     kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)).save_to_preset(
@@ -418,7 +418,7 @@ print("{}")
 @pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's strategies")
 def test_runs_from_tfrecords_on_devices_and_workers(tmp_path):
-    """On two devices, and on two workers that are broken off and taken up, with accumulation: the weights of one."""
+    """With accumulation, two devices, and two workers that are broken off and taken up, get the weights of one."""
     data, begin = write_tfrecords(tmp_path), str(tmp_path / "start")
     preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
     kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), preprocessor).save_to_preset(begin)
@@ -453,10 +453,10 @@ def test_several_devices_take_the_step_of_the_oracle():
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX's dropout")
 def test_devices_drop_what_one_drops_of_their_shares():
-    """And no device asks another for it."""
+    """No device asks another for it."""
     found, total = result(start(DROPPED, 4))
     assert found == [[True, False]] * 3
-    assert total == pytest.approx(8 * 16 * 32, rel=0.05)  # Half of them, doubled; a deviation is 1.6 %.
+    assert total == pytest.approx(8 * 16 * 32, rel=0.05)  # Half of them, doubled; a standard deviation is 1.6 %.
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX has no replicas")

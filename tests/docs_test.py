@@ -1,7 +1,7 @@
-"""Every code block of the README and the guides runs, one after the other, on toy files under the names that it uses.
+"""Every code block of the README and the guides runs, one after the other, on toy files with the names that it uses.
 
-Only sizes that cost time are made smaller, and several machines one, by the table below; `text` blocks are other
-people's commands, and what needs machines that are not here.
+The table below makes only those sizes smaller that cost time, and turns several machines into one. `text` blocks are
+other people's commands, or need machines that are not here.
 """
 
 import glob
@@ -43,7 +43,7 @@ SIZES = {
     "max_sequence_length": 512,
 }  # fmt: skip
 VOCABULARY = [*WORDS, *"bcdefghijklmnoprst"]
-# What the README's blocks take for given.
+# What the README's blocks take as given.
 GIVEN = {
     "train_texts": ["a good film", "so bad"], "train_labels": [1, 0], "dev_texts": ["fine"], "dev_labels": [1],
     "questions": ["was it good ?", "is it warm ?"], "answers": ["very", "not so"], "labels": [1, 0],
@@ -56,7 +56,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # transfo
 
 
 def blocks(page):
-    """(language, code) of each block that is run."""
+    """Return (language, code) of each block that is run."""
     found = re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert {language for language, _ in found} <= {"python", "shell", "text"}
     return [(language, code) for language, code in found if language != "text"]
@@ -96,7 +96,7 @@ def toys(tmp_path_factory):
 
 def _write_keras_hub(directory):
     hub_models = pytest.importorskip("keras_hub").models
-    sizes = {**SIZES, "num_layers": 12}  # The only number for which keras-hub's preset is read without its config.
+    sizes = {**SIZES, "num_layers": 12}  # keras-hub's preset is read without its config for this number only.
     backbone = hub_models.BertBackbone(vocabulary_size=sizes.pop("vocabulary_size"), **sizes)
     tokenizer = hub_models.BertTokenizer(VOCABULARY, lowercase=True)
     preprocessor = hub_models.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
@@ -145,7 +145,7 @@ def _run(line):
 
 
 def _run_in_shell(code):
-    """A block that sets variables: each command in a process of its own, those behind `&` side by side."""
+    """Run a block that sets variables: each command in a process of its own, those with `&` side by side."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

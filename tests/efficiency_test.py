@@ -1,4 +1,4 @@
-"""What speed rests on, counted: programs, padding, fused attention, operations. Seconds are in `benchmarks`."""
+"""Counts of what speed rests on: programs, padding, fused attention, operations. Seconds are in `benchmarks`."""
 
 import math
 import re
@@ -15,11 +15,11 @@ from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import SHALLOW, TINY, WORDS, numpy, randomise
 
 BACKEND = keras.backend.backend()
-COMPILES = BACKEND == "jax"  # Each shape; TensorFlow's graphs take any, PyTorch has none.
+COMPILES = BACKEND == "jax"  # JAX compiles each shape; TensorFlow's graphs take any, PyTorch has none.
 
 
 def texts_of(lengths):
-    """A text of so many tokens each, [CLS] and [SEP] counted."""
+    """Return a text of so many tokens for each length, [CLS] and [SEP] counted."""
     words = WORDS[5:16]  # None of them is a part of a word.
     return [" ".join(words[(i + j) % len(words)] for j in range(length - 2)) for i, length in enumerate(lengths)]
 
@@ -35,9 +35,9 @@ def classifier(tokenizer):
 
 @pytest.mark.parametrize(("rate", "epochs"), [("fixed", 1), ("scheduled", 2)])
 def test_few_programs_a_fit(rate, epochs, classifier):
-    """Texts of 20 lengths in two epochs: one program a static length where shapes compile, else one for all.
+    """Texts of 20 lengths in two epochs need one program per static length where shapes compile, else one for all.
 
-    Another fit has no new ones, of as many updates where the default optimizer's rate is over them.
+    Another fit needs no new ones; with the default optimizer, whose rate spans the updates, it must have as many.
     """
     texts, traces = texts_of(np.arange(5, 25)), []
     step = classifier.train_step
@@ -50,7 +50,7 @@ def test_few_programs_a_fit(rate, epochs, classifier):
     if rate == "fixed":
         classifier.compile(keras.optimizers.SGD(0.1))
     classifier.fit(texts, [i % 2 for i in range(20)], batch_size=2, epochs=2, verbose=0)
-    assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 20}[BACKEND]  # PyTorch has steps, no programs.
+    assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 20}[BACKEND]  # On PyTorch these are steps, not programs.
     classifier.fit(texts[::-1], [0] * 20, batch_size=2, epochs=epochs, verbose=0)
     assert len(traces) == {"jax": 2, "tensorflow": 1, "torch": 20 + 10 * epochs}[BACKEND]
 
@@ -75,7 +75,7 @@ def test_the_short_last_batch_is_one_program_in_all_epochs(classifier):
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow's graphs take any number of rows.")
 @pytest.mark.parametrize("task", [kbz.BertTextClassifier, kbz.BertTokenClassifier])
 def test_few_programs_for_any_number_of_predictions(task):
-    """Up to a batch: six numbers of rows where each compiles a program, else as many rows as are asked for."""
+    """Up to a batch, there are six numbers of rows where each compiles a program, else as many as are asked for."""
     model = randomise(task(kbz.BertBackbone(**SHALLOW), num_classes=2))
     tokens = np.arange(16) < np.random.default_rng(0).integers(1, 17, (32, 1))
     arrays = {name: tokens.astype("int32") for name in ("token_ids", "padding_mask")}
@@ -106,7 +106,7 @@ def padding(batches):
 
 
 def test_padding_of_batches_of_texts(classifier):
-    """Lengths as those of MRPC's pairs: a bell around 53."""
+    """Lengths are like those of MRPC's pairs: a bell around 53."""
     lengths = np.clip(np.random.default_rng(0).normal(53, 12, 640).round().astype(int), 8, 64)
     texts, labels = texts_of(lengths), [0] * 640
     assert 1 - lengths.mean() / 64 > 0.17  # Padded to one length.
@@ -119,7 +119,7 @@ def test_padding_of_batches_of_texts(classifier):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow alone takes batches from tf.data.")
 def test_no_thread_tunes_the_batches(classifier):
-    """Whoever drops its iterator would wait for that thread to wake up, up to a minute."""
+    """Dropping their iterator would wait for that thread to wake up, for up to a minute."""
     batches = classifier.batches(texts_of([8, 9]), [0, 1], batch_size=2)
     assert batches.options().autotune.enabled is False
 
@@ -168,12 +168,12 @@ def fused_calls(monkeypatch):
 def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropout, training, asked, calls):
     layer = kbz.layers.SelfAttention(8, 2, dropout=dropout)
     layer(np.ones((2, 5, 8), "float32"), np.ones((2, 5), "int32"), training=training, **asked)
-    assert len(fused_calls) == (0 if BACKEND == "tensorflow" else calls)  # It has none: Keras' is made of einsums.
+    assert len(fused_calls) == (0 if BACKEND == "tensorflow" else calls)  # TensorFlow has none; Keras' uses einsums.
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's graph rewriter joins operations.")
 def test_bias_follows_each_product_of_a_block():
-    """Of two dimensions: only there the rewriter joins them, and GELU."""
+    """The products have two dimensions: only there does the rewriter join the bias and GELU to them."""
     import tensorflow as tf
 
     layer = kbz.layers.EncoderLayer(hidden_dim=8, num_heads=2, intermediate_dim=16)
@@ -189,10 +189,10 @@ def test_bias_follows_each_product_of_a_block():
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's graph rewriter joins operations.")
 @pytest.mark.parametrize("step, joined", [("predict_step", True), ("train_step", False)])
 def test_scale_and_mask_follow_the_product_where_nothing_is_trained(step, joined):
-    """In bfloat16, too; in training the sums that are rounded go on in float32."""
+    """This holds in bfloat16 as well; in training, sums that are rounded go on in float32."""
     import tensorflow as tf
 
-    # The last block has a product of one position, of another shape.
+    # The last block's product is of one position, and so of another shape.
     model = kbz.BertTextClassifier(kbz.BertBackbone(**{**TINY, "num_layers": 3}, dtype="mixed_bfloat16"), 2)
     model.compile(keras.optimizers.SGD(0.1))
     ids = tf.ones((2, 6), tf.int32)
@@ -213,7 +213,7 @@ def test_scale_and_mask_follow_the_product_where_nothing_is_trained(step, joined
 
 @pytest.mark.skipif(BACKEND != "torch", reason="Elsewhere a step is one program.")
 def test_a_step_reads_no_value_and_sends_few():
-    """The host would wait for the GPU where it reads a value, and where it sends one, which Keras does with six."""
+    """The host would wait for the GPU where it reads a value or sends one; Keras sends six."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -286,7 +286,7 @@ def test_a_pass_packs_each_kernel_once(dtype, packed, monkeypatch):
     ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (6, 6)).astype("int32")
     arrays = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": np.ones_like(ids)}
     outputs = model.predict(arrays, batch_size=2, verbose=0)
-    # The pooler's, too, and not the last block's of queries, keys and values, which is read by rows alone.
+    # This includes the pooler's, but not the last block's of queries, keys and values, which is read by rows alone.
     assert len(shapes) == packed
     with torch_product.torch.no_grad():
         np.testing.assert_allclose(outputs, numpy(model(arrays)), atol=0.03 if packed else 1e-5)
@@ -308,7 +308,7 @@ def test_a_program_reads_copies_that_each_pass_makes_anew():
     outputs = []
     for _ in range(2):
         with weights_kept():
-            with weights_kept():  # Another pass draws the program, and ends first.
+            with weights_kept():  # Another pass traces the program, and ends first.
                 outputs.append(program(batch).numpy())
             np.testing.assert_array_equal(step(batch), outputs[-1])
             np.testing.assert_allclose(outputs[-1], model(batch), atol=0.05)
@@ -318,9 +318,9 @@ def test_a_program_reads_copies_that_each_pass_makes_anew():
     operations = step.get_concrete_function(batch).graph.get_operations()
     casts = [op.name for op in operations if op.type == "Cast" and tuple(op.inputs[0].shape or ()) in kernels]
     assert not casts
-    with pytest.raises(tf.errors.InvalidArgumentError):  # Not an answer of old weights.
+    with pytest.raises(tf.errors.InvalidArgumentError):  # Not an answer from old weights.
         step(batch)
-    np.testing.assert_allclose(program(batch), model(batch), atol=0.05)  # By itself a pass.
+    np.testing.assert_allclose(program(batch), model(batch), atol=0.05)  # The call is itself a pass.
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Elsewhere no program outlives a pass and reads its copies.")
@@ -361,7 +361,7 @@ def test_a_batch_has_the_weights_of_its_time_and_threads_do_not_take_them_from_e
 
 
 def test_weights_that_a_callback_changes_as_a_pass_begins():
-    """As Keras' SwapEMAWeights does; so that a second pass, whose program is drawn, has its weights, too."""
+    """Keras' SwapEMAWeights does so; a second pass, whose program is traced already, must also have its weights."""
 
     class Twice(keras.callbacks.Callback):
         def on_predict_begin(self, logs=None):
@@ -378,7 +378,7 @@ def test_weights_that_a_callback_changes_as_a_pass_begins():
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_each_pass_has_the_weights_of_its_time(dtype):
-    """After an update, a pass is as a new model's with the same weights; `fit` evaluates between updates."""
+    """After an update, a pass gives what a new model with the same weights does; `fit` evaluates between updates."""
     model = kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype=dtype), num_classes=2)
     ids = np.random.default_rng(0).integers(5, TINY["vocabulary_size"], (8, 6)).astype("int32")
     ones = np.ones_like(ids)
@@ -438,7 +438,7 @@ def test_off_the_cpu_pytorch_drops_out_within_fused_attention(monkeypatch):
 @pytest.mark.skipif(BACKEND != "torch", reason="The other backends put constants into their programs.")
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_no_number_of_ours_is_sent_to_the_device_in_a_step(dtype):
-    """On a GPU each would wait for what was started before. Keras sends some, for the loss and its metrics."""
+    """On a GPU, each send would wait for what was started before. Keras sends some, for the loss and its metrics."""
     from torch.overrides import TorchFunctionMode
 
     senders = []
@@ -492,16 +492,16 @@ EXAMPLES, LENGTH = 2, 16
 
 
 def pretraining_step(predictions):
-    """A pre-trainer, a batch, and the matrix products' operations by the formula and by hand."""
+    """Return a pre-trainer, a batch, and the matrix products' operations by the formula and by hand."""
     model = kbz.BertPretrainer(kbz.BertBackbone(**SIZES))
     model.compile(keras.optimizers.SGD(0.1))
     ids = np.ones((EXAMPLES, LENGTH), "int32")
     masked, some = ids[:, :predictions], np.ones((EXAMPLES, predictions), "float32")
     inputs = {"token_ids": ids, "segment_ids": ids, "padding_mask": ids, "mask_positions": masked}
     batch = inputs, {"mlm": masked, "nsp": ids[:, 0]}, {"mlm": some, "nsp": some[:, 0]}
-    # Beside the formula: the next-sentence head, and the vectors and queries of the first token and the masked ones are
-    # taken by products with ones and zeros, whose gradient nobody asks for, though it stands in TensorFlow's graph
-    # until that is pruned. Of the other tokens the last block computes query, key and value alone.
+    # Not in the formula: the next-sentence head, and the products with ones and zeros that take the vectors and queries
+    # of the first token and the masked ones. Nobody asks for the gradient of the ones and zeros, though it stands in
+    # TensorFlow's graph until that is pruned. Of the other tokens the last block computes query, key and value alone.
     passes, read, width = 3 if BACKEND == "tensorflow" else 2, 1 + predictions, SIZES["hidden_dim"]
     beside = passes * 2 * 2 * read * LENGTH * width + 3 * 2 * 2 * width
     left_out = 3 * 2 * (LENGTH - read) * (width * width + 2 * width * SIZES["intermediate_dim"] + 2 * LENGTH * width)
@@ -511,10 +511,10 @@ def pretraining_step(predictions):
 
 @pytest.mark.parametrize("predictions", [2, 8])
 def test_operations_of_a_step_are_the_formulas(predictions):
-    """The masked-LM head's and most of the last block's, the only one here, at the predictions alone."""
+    """The masked-LM head and most of the last block, here the only one, are computed at the predictions alone."""
     model, batch, expected = pretraining_step(predictions)
     if BACKEND == "torch":
-        model.train_on_batch(*batch)  # The first one builds, too.
+        model.train_on_batch(*batch)  # The first one also builds.
         assert torch_flops(lambda: model.train_on_batch(*batch)) == expected
     elif BACKEND == "jax":
         # XLA counts all operations, not products alone.
@@ -524,7 +524,7 @@ def test_operations_of_a_step_are_the_formulas(predictions):
 
 
 def test_operations_at_one_position():
-    """No key and no value of a token: the kernels of both meet a row a text, and each head all tokens, twice."""
+    """No token's key or value exists: both kernels meet one row per text, and each head meets all tokens, twice."""
     heads, length, width, inner = 2, 64, 128, 512
     layer = kbz.layers.EncoderLayer(width, heads, inner)
     hidden = np.random.default_rng(0).normal(size=(EXAMPLES, length, width)).astype("float32")
@@ -549,7 +549,7 @@ def torch_flops(run):
     def of_onednn(inputs, weight, *_, **__):
         return 2 * math.prod(inputs) * weight[0]
 
-    formulas = {getattr(torch.ops.mkldnn, "_linear_pointwise", None): of_onednn}  # It counts PyTorch's own alone.
+    formulas = {getattr(torch.ops.mkldnn, "_linear_pointwise", None): of_onednn}  # The counter has only PyTorch's own.
     with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         run()
     return counter.get_total_flops()
@@ -570,7 +570,7 @@ def jax_state(model, batch):
 
 
 def graph_flops(function, argument):
-    """Of the matrix products in TensorFlow's graph."""
+    """Return the operations of the matrix products in TensorFlow's graph."""
     import tensorflow as tf
 
     graph = tf.function(function).get_concrete_function(keras.tree.map_structure(tf.constant, argument)).graph
@@ -579,7 +579,7 @@ def graph_flops(function, argument):
         if operation.type in ("MatMul", "BatchMatMulV2"):
             left, (product,) = operation.inputs[0].shape, operation.outputs
             if operation.type == "MatMul" and 1 in product.shape:
-                continue  # Of a vector, for a sum.
+                continue  # A product with a vector, for a sum.
             transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
             total += 2 * product.shape.num_elements() * left[-2 if transposed else -1]
         assert operation.type != "Einsum"

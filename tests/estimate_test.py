@@ -1,4 +1,4 @@
-"""The estimate of pre-training, beside published runs, counted weights and bytes, and a step worked by hand."""
+"""The estimate of pre-training against published runs, counted weights and bytes, and a step worked by hand."""
 
 import json
 import statistics
@@ -56,7 +56,7 @@ def test_flops_of_a_sequence(preset, phase, flops):
     "device, devices, schedule, minutes",
     [
         ("tpu_v3", 1024, "lamb", 76.2),  # You et al. 2019, table 1
-        ("tpu_v3", 16, [(128, 20, 512, 900_000), (512, 76, 512, 100_000)], 81.4 * 60),  # Whose share it is.
+        ("tpu_v3", 16, [(128, 20, 512, 900_000), (512, 76, 512, 100_000)], 81.4 * 60),  # The share is from this run.
         ("a100", 1, [(128, 20, 256, 580)], 256 / 60),  # NVIDIA: 580 sequences a second
         ("v100", 1, [(128, 20, 64, 206)], 64 / 60),
     ],
@@ -77,7 +77,7 @@ def test_the_cpu_s_share_is_that_of_the_measured_step():
 
 
 def test_the_h200_s_share_and_memory_are_those_of_the_measured_step():
-    """The kernels that drop attention out keep no probabilities, which would take as much again."""
+    """The kernels with attention dropout keep no probabilities, which would take as much again."""
     lines = (RESULTS / "gpu_pretraining.jsonl").read_text().splitlines()
     measured = {(row["n"], row["title"]): row for row in map(json.loads, lines)}
     for name, preset, phase in (
@@ -97,7 +97,7 @@ def test_the_h200_s_share_and_memory_are_those_of_the_measured_step():
 
 
 def test_a_step_by_hand():
-    """Four devices, two and two linked."""
+    """Four devices, linked in twos."""
     device = Device(peak=2.0, memory=1e6, bandwidth=4.0, link=8.0, group=2, network=16.0, hosted=2)
     architecture = {**ONE_LAYER, "num_segments": 2, "attention_dropout": 0.0, "pooler": True}
     # (10 + 8 + 2 + 2) rows of 4; attention 4*20 + 8; feed-forward 64 + 12 + 8; pooler 20; heads 16 + 12 + 10 + 8 + 2
@@ -169,7 +169,7 @@ def test_small_batches_wait_for_the_network(schedule, bounds):
 
 
 def test_devices_beyond_the_batch_stand_idle():
-    """The paper's batch of 256 on 1,024: what 256 take, of an example each."""
+    """On 1,024 devices, the paper's batch of 256 takes what it takes on 256, of an example each."""
     all_work, most_idle = (estimate("bert_base", "a100", devices) for devices in (256, 1024))
     assert most_idle.devices == 1024
     assert most_idle.steps == all_work.steps
@@ -216,7 +216,7 @@ def test_activations_are_what_pytorch_keeps(dtype, attention_dropout):
 
 
 def _kept_by_pytorch(dtype, attention_dropout, rematerialise):
-    """Bytes of an example, those of a batch of four less those of two, so that no weight's copy counts."""
+    """Return the bytes of an example, from a batch of four less one of two, so that no weight's copy counts."""
     import torch
 
     names = [f"encoder_layer_{i}" for i in range(3)] if rematerialise else []

@@ -63,7 +63,7 @@ def inputs_of(model, batch, length):
 
 
 def runtime(format, path):
-    """The file opened by its own runtime: a function from NumPy inputs to NumPy outputs, by name."""
+    """Open the file in its own runtime and return a function from NumPy inputs to NumPy outputs, by name."""
     if format == "tf_saved_model":
         tf = pytest.importorskip("tensorflow")
         loaded = tf.saved_model.load(path)
@@ -89,7 +89,7 @@ def runtime(format, path):
 
 
 def check_export(model, format, path, **options):
-    """Of any batch and length, padding in it; of one length where the format has one, that of the preprocessor."""
+    """Check any batch and length, with padding in it; if the format has one length, that of the preprocessor."""
     fixed = BACKEND in FORMATS[format].fixed_length
     if fixed and getattr(model, "preprocessor", None) is None:
         options.setdefault("sequence_length", 16)
@@ -208,12 +208,12 @@ def test_large_weights_have_a_file_of_their_own(tmp_path, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", record)
-    (tmp_path / f".model.onnx.export.part{2**30}" / "new").mkdir(parents=True)  # Left of a process that was killed.
+    (tmp_path / f".model.onnx.export.part{2**30}" / "new").mkdir(parents=True)  # Left by a process that was killed.
     with pytest.raises(OSError, match="disk gone"):
         model.export(path, "onnx")
     assert not list(tmp_path.iterdir())
     model.export(path, "onnx")
-    assert order == ["model.onnx.data", "model.onnx"]  # The model never without its weights.
+    assert order == ["model.onnx.data", "model.onnx"]  # The model is never there without its weights.
     assert {file.name for file in tmp_path.iterdir()} == set(order)
     tensors = onnx.load(path, load_external_data=False).graph.initializer
     places = {field.value for tensor in tensors for field in tensor.external_data if field.key == "location"}
@@ -226,7 +226,7 @@ def test_large_weights_have_a_file_of_their_own(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("format", HERE)
 def test_the_preset(format, tmp_path):
-    """Of weights that were trained, in sizes that are used."""
+    """It has trained weights, in sizes that are used."""
     model = kbz.BertTextClassifier.from_preset("bert_mini_novels", num_classes=3, sequence_length=16)
     check_export(model, format, tmp_path / "model")
 
@@ -234,7 +234,7 @@ def test_the_preset(format, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("format", HERE)
 def test_quantized_whole(format, tmp_path):
-    """With the embeddings, where the format takes them; `test_int8_from_a_file` has PyTorch's refusals."""
+    """This includes the embeddings, where the format takes them; `test_int8_from_a_file` has PyTorch's refusals."""
     model = tiny(kbz.BertTextClassifier, num_classes=3)
     model.quantize("int8")
     if format == "litert":
@@ -263,7 +263,7 @@ def test_opset_version(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("format", [name for name in HERE if name.values[0] in ("tf_saved_model", "torch", "onnx")])
 def test_quantized_and_half(format, tmp_path):
-    """Quantized: the numbers of Keras' own int8 model. In bfloat16 as near as its eight bits are."""
+    """Quantized, it gives the numbers of Keras' own int8 model; in bfloat16, as near as its eight bits allow."""
     quantized = tiny(kbz.BertTextClassifier, num_classes=3)
     quantized.quantize("int8", filters="attention|intermediate|output")
     (tmp_path / "int8").mkdir()
@@ -316,7 +316,7 @@ def test_strings_in_a_process_without_us(tmp_path):
     folders = [str(tmp_path / model.name / "1") for model in models]
     for model, folder in zip(models, folders, strict=True):
         model.export(folder)
-    models[0].export(folders[0])  # In the place of what is there.
+    models[0].export(folders[0])  # This replaces what is there.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [sys.executable, "-c", SERVE, json.dumps([folders, TEXTS, SECONDS])]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -327,7 +327,7 @@ def test_strings_in_a_process_without_us(tmp_path):
 
 
 def test_of_a_replaced_saved_model_nothing_is_left(classifier, tmp_path, monkeypatch):
-    """Its assets are the vocabulary of strings, which the new one may not take."""
+    """Its assets are the vocabulary for strings, and the new one may take no strings."""
     for name in ("saved_model.pb", "fingerprint.pb", "variables/variables.index", "assets/vocab.txt", "notes.md"):
         (tmp_path / "model" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "model" / name).write_text("old")
@@ -343,7 +343,7 @@ def test_of_a_replaced_saved_model_nothing_is_left(classifier, tmp_path, monkeyp
 
 
 def test_a_fixed_length_is_the_preprocessor_s(tmp_path, monkeypatch, capsys):
-    """Of a format that needs one on this backend; what was written is said on request."""
+    """The format needs one on this backend; what was written is printed on request."""
     lengths = []
 
     def write(model, path, format, axes, *arguments):
@@ -370,7 +370,7 @@ def test_spelled_gelu(spelling):
         spelled = numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))
     np.testing.assert_allclose(spelled, expected, atol=1e-6)
     if (spelling is gelu_of_erfc) == (BACKEND == "jax"):  # The other is what the backend has everywhere.
-        assert (spelled != numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))).any()  # As ever outside.
+        assert (spelled != numpy(get_activation("gelu")(keras.ops.convert_to_tensor(x)))).any()  # Unchanged outside.
 
 
 def test_refusals(classifier, tmp_path, monkeypatch):
@@ -427,7 +427,7 @@ def test_refusals(classifier, tmp_path, monkeypatch):
 
 @slow_on("tensorflow", "jax")
 def test_int8_from_a_file(tmp_path, monkeypatch):
-    """Quantized in part, as Keras lets: what comes back computes the same."""
+    """The model is quantized in part, as Keras allows: what comes back computes the same."""
     model = with_text(kbz.BertTextClassifier, num_classes=3)
     model.quantize("int8", filters=lambda layer: layer.name != "position_embedding")
     expected = model.predict(TEXTS, verbose=0)
@@ -459,7 +459,7 @@ def test_int8_from_a_file(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_quantized_after_training(mode, tmp_path):
-    """Between two runs of `fit`, and with LoRA."""
+    """The model is quantized between two runs of `fit`, and with LoRA."""
     model = with_text(kbz.BertTextClassifier, num_classes=3)
     model.backbone.enable_lora(2)
     model.fit(TEXTS, LABELS, batch_size=6, verbose=0)

@@ -32,7 +32,7 @@ def lstm(x, kernel, recurrent, bias):
 
 @pytest.mark.parametrize("combine", ["concatenate", "weighted_sum"])
 def test_logits(combine):
-    """Hidden states from the extractor; from there on NumPy, a row at a time, without its padding."""
+    """Hidden states are from the extractor; NumPy does the rest, a row at a time, without its padding."""
     tagger, inputs = randomise(build(combine=combine)), random_inputs()
     states = [numpy(state).astype("float64") for state in tagger.backbone.extractor()(inputs)["hidden_states"]]
     weights = {weight.path: numpy(weight).astype("float64") for weight in tagger.weights}
@@ -82,7 +82,7 @@ def test_saves(tmp_path):
 
 
 def test_comes_from_a_preset_with_a_fresh_head(tmp_path):
-    """Also where the preset is a tagger whose linear layer has the same shape."""
+    """The head is fresh even if the preset is a tagger whose linear layer has the same shape."""
     tagger = kbz.BertTokenClassifier(kbz.BertBackbone(**TINY, pooler=False), class_names=NAMES)
     tagger.save_to_preset(tmp_path / "preset")
     features = kbz.BertFeatureTokenClassifier.from_preset(tmp_path / "preset", units=4, hidden_layers=[-1])

@@ -21,7 +21,7 @@ def embedder(tokenizer):
 
 @pytest.fixture
 def hidden_states(embedder, tmp_path):
-    """transformers' tokens of a text or pair, and their `[layers, tokens, hidden_dim]`."""
+    """A function from a text or pair to transformers' tokens and their states `[layers, tokens, hidden_dim]`."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     embedder.save_to_preset(tmp_path / "preset")
     model = transformers.BertModel.from_pretrained(tmp_path / "preset").eval()

@@ -14,7 +14,7 @@ BATCH = random_inputs(), np.array([0, 1, 2])
 
 
 class Named(Batches):
-    """Has names that the package's own batches have, and means something else by them."""
+    """A data set with names that the package's own batches have, which mean something else here."""
 
     epoch = "2024"
     next_sentence = next_token = pairs = False
@@ -27,7 +27,7 @@ class Named(Batches):
 
 
 class Counted(keras.utils.PyDataset):
-    """Gives its number of batches as Keras 3 would have it, which may be None."""
+    """A data set that gives its number of batches as Keras 3 would have it; the number may be None."""
 
     def __init__(self, count):
         super().__init__()
@@ -52,7 +52,7 @@ AMSGRAD = partial(keras.optimizers.AdamW, amsgrad=True)
     ],
 )
 def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
-    """Corrected by the number of the second's updates, those of the first would be a third of what they are."""
+    """Corrected by the number of the second run's updates, the first's moments would be a third of what they are."""
     backbone = {**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}
 
     def fresh():
@@ -77,7 +77,7 @@ def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
 
 @slow_on("tensorflow", "jax")
 def test_a_run_that_goes_on_keeps_its_moments(classifier):
-    """Epochs before `initial_epoch` are of the same run: two calls train what one does."""
+    """Epochs before `initial_epoch` belong to the same run: two calls train what one does."""
 
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -105,7 +105,7 @@ def test_a_users_data_set_is_not_taken_for_ours(classifier):
 
 
 def test_a_users_data_set_is_not_taken_for_ours_in_pretraining():
-    """Its ids are looked at, which those of `PretrainingBatches` are already."""
+    """Its ids are checked; those of `PretrainingBatches` have been checked already."""
     model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW))
     positions = np.zeros((3, 2), "int32")
     targets, weights = {"mlm": positions}, {"mlm": np.ones((3, 2), "float32")}

@@ -121,7 +121,7 @@ def test_a_failure_leaves_the_current_directory_as_it_was(fails, tmp_path, monke
 
 
 def interrupt(monkeypatch, number):
-    """Ctrl+C directly behind a rename, and again behind the one that undoes it."""
+    """Interrupt, as by Ctrl+C, directly after a rename, and again after the one that undoes it."""
     rename, count = Path.rename, iter(range(100))
 
     def rename_and_stop(self, goal):
@@ -159,7 +159,7 @@ def test_an_interrupt_leaves_the_old_directory_or_the_new_one(here, number, tmp_
 
 @pytest.mark.parametrize("here", [True, False])
 def test_what_a_kill_left_is_brought_back_or_removed(here, tmp_path, monkeypatch):
-    """Another process' own directory stays while it runs: here the one that started the tests."""
+    """Another process' own directory stays while that process runs: here the process that started the tests."""
     target = tmp_path / "preset"
     target.mkdir()
     if here:
@@ -182,7 +182,7 @@ def test_what_a_kill_left_is_brought_back_or_removed(here, tmp_path, monkeypatch
 
 
 def test_a_folder_that_a_kill_left_in_the_current_directory_is_brought_back(tmp_path):
-    """Such as the pooling's of an embedder, half replaced."""
+    """An example is the pooling folder of an embedder, half replaced."""
     dead = tmp_path / f".{tmp_path.name}.part{2**30}"
     for folder, text in ((tmp_path / "owned", "new"), (dead / "old" / "owned", "old")):
         folder.mkdir(parents=True)
@@ -229,7 +229,7 @@ def test_convert_to_here(backbone, tmp_path, monkeypatch):
     backbone.save_to_preset(tmp_path / "preset")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    Path(f".here.part{2**30}", "new").mkdir(parents=True)  # Left of a process that was killed.
+    Path(f".here.part{2**30}", "new").mkdir(parents=True)  # Left by a process that was killed.
     assert cli.main(["convert", "../preset", "."]) == 0
     names = {path.name for path in (tmp_path / "preset").iterdir()}
     assert {path.name for path in Path.cwd().iterdir()} == names == set(os.listdir(tmp_path / "here"))

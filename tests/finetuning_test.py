@@ -98,7 +98,7 @@ def dream(folder, name):
 
 
 def xnli(folder, name):
-    """The training file of a language, in the words of its translation, and the dev file of all."""
+    """Write the training file of a language, in the words of its translation, or the dev file of all."""
     rows = [(text, SENTENCES[-i], i % 3) for i, text in enumerate(SENTENCES)]
     if name == "train":
         labels = ["neutral", "contradictory", "entailment"]
@@ -116,7 +116,7 @@ def numbers(folder, name):
 
 # Sequence length, batch size, peak and epochs of each recipe.
 NUMBERS = {
-    # google-research/bert, README.md: the point of appendix A.3's grid that section 4.1 has, too.
+    # google-research/bert, README.md: the point of appendix A.3's grid that section 4.1 also has.
     **dict.fromkeys(("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"), (128, 32, 2e-5, 3)),
     **dict.fromkeys(("texts", "numbers"), (128, 32, 2e-5, 3)),
     "squad": (384, 32, 5e-5, 3),  # Section 4.2; run_squad.py for the length.
@@ -175,7 +175,7 @@ def lines_of(path):
 
 
 def scores_of_written(task, folder, out):
-    """What `kbz.metrics` says to the written predictions."""
+    """Return what `kbz.metrics` says of the written predictions."""
     if task == "squad":
         said = json.loads((out / "predictions.json").read_text())
         return kbz.metrics.squad_v1_scores([[text] for text in SENTENCES], [said[str(i)] for i in range(8)])
@@ -237,7 +237,7 @@ def check_scores(results, task, folder, out):
 
 @slow_on("jax")
 def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
-    """Dropout is on. The run is broken off after an epoch, and then once more, with the next one logged, not saved."""
+    """Dropout is on. The run is broken off after an epoch, and again once the next one is logged but not saved."""
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
     run = Run("mrpc", start, data=str(tmp_path), **{**OPTIONS, "epochs": 2})
@@ -265,7 +265,7 @@ def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
     before = (tmp_path / "killed" / "log.csv").stat().st_mtime_ns
     assert finetune(run, tmp_path / "killed") == killed
     assert (tmp_path / "killed" / "log.csv").stat().st_mtime_ns == before
-    (tmp_path / "killed" / "results.json").unlink()  # As if it were not done, and its data were others since.
+    (tmp_path / "killed" / "results.json").unlink()  # As if it were not done, and its data had changed since.
     for part in ("train", "dev"):
         path = tmp_path / "MRPC" / f"{part}.tsv"
         text = path.read_text()
@@ -317,7 +317,7 @@ def test_a_row_that_was_not_completed_is_none(tmp_path):
 
 
 def tilted(model, head, values):
-    """A model that says the same to everything, by the bias of its head."""
+    """Make a model say the same to everything, by the bias of its head."""
     kernel, bias = model.get_layer(head).weights
     kernel.assign(np.zeros(kernel.shape))
     bias.assign(values)
@@ -370,7 +370,7 @@ def test_a_submission_of_scores(start, tmp_path):
 
 
 def test_files_without_labels(start, tmp_path):
-    """Test sets of SQuAD have no answers, those of a tagger words alone: the same is said as with them."""
+    """Test sets of SQuAD have no answers, those of a tagger only words: predictions are the same as with labels."""
     conll(tmp_path, "dev")
     squad2(tmp_path, "dev")
     words, questions = tmp_path / "conll2003" / "eng.testa", tmp_path / "squad" / "dev-v2.0.json"
@@ -580,7 +580,7 @@ def test_endings_in_capitals_are_endings(start, tmp_path):
     ],
 )
 def test_of_a_few_examples_the_classes_are_those_of_all(task, train, expected, tmp_path):
-    """Else a class of the dev set that is rare would be refused."""
+    """Otherwise a rare class of the dev set would be refused."""
     files = {part: tmp_path / f"{part}.tsv" for part in ("train", "dev")}
     for file in files.values():
         file.write_text(train)
@@ -590,7 +590,7 @@ def test_of_a_few_examples_the_classes_are_those_of_all(task, train, expected, t
 
 
 def test_recipes_find_and_read_their_files(data):
-    """On real data: as many examples as the files have, classes by their names."""
+    """Real data gives as many examples as the files have, and classes by their names."""
     for task, size in (("cola", 1043), ("sst2", 872), ("stsb", 1500), ("rte", 277)):
         read = Run(task, "bert_base", data=str(data)).read("dev")
         assert read.size == size
@@ -621,7 +621,7 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     common = ("--train", "train.csv", "--dev", "dev.csv", "--text", "message", "--label", "queue", "--limit", "4")
     options = ("--preset", "start", "--epochs", "1", "--sequence-length", "16", "--batch-size", "4")
     with caplog.at_level(logging.WARNING, "keras_bert_zoo"):
-        assert run("finetune", "texts", *common, *options) == 0  # --out is the task's name.
+        assert run("finetune", "texts", *common, *options) == 0  # --out defaults to the task's name.
     assert "needs matplotlib" in caplog.text
     assert not Path("texts/curve.png").exists()
     results = json.loads(Path("texts/results.json").read_text())
@@ -640,7 +640,7 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     (tmp_path / "others").mkdir()
     write(tmp_path / "others" / "dev.csv", "message,queue", "good,0", "bad,7", "fine,0")
     evaluation = ("evaluate", "--run", "texts", "--data", "others", "--out")
-    for more, examples in (((), 3), (("--dev", "dev.csv"), 8)):  # Whose files come before those of the run.
+    for more, examples in (((), 3), (("--dev", "dev.csv"), 8)):  # These files take precedence over those of the run.
         assert run(*evaluation, "scores", *more) == 0
         assert json.loads(Path("scores/scores.json").read_text())["examples"] == {"dev": examples}
     capsys.readouterr()
@@ -682,7 +682,7 @@ def test_a_preset_that_is_named_comes_before_that_of_the_run(tmp_path, monkeypat
 
 
 def test_ctrl_c_says_how_a_run_goes_on(start, tmp_path, capsys, monkeypatch):
-    """Where it began from Python, too, with paths that are not absolute; where nothing is kept, nothing is said."""
+    """This also holds if the run began from Python, with relative paths; where nothing is kept, nothing is said."""
     monkeypatch.chdir(tmp_path)
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
@@ -813,7 +813,7 @@ def test_lines_are_predicted_block_by_block(start, tmp_path, monkeypatch):
 
 @slow_on("tensorflow", "jax")
 def test_a_preset_of_the_other_squad(start, tmp_path):
-    """In 1.1 each question has an answer, whatever the threshold; 2.0 begins with 0."""
+    """In 1.1 each question has an answer, whatever the threshold; 2.0 begins with a threshold of 0."""
     squad2(tmp_path, "dev")
     write(tmp_path / "pairs", "a film\tthe plot is dull", "good\tso warm")
     answerer = kbz.BertQuestionAnswerer.from_preset(start, sequence_length=80)
@@ -828,14 +828,14 @@ def test_a_preset_of_the_other_squad(start, tmp_path):
 
 
 def test_the_label_is_that_of_the_greatest_logit():
-    """Also where the probabilities are rounded to the same number: submissions are made of logits."""
+    """This holds even if the probabilities round to the same number: submissions are made of logits."""
     model, logits = SimpleNamespace(class_names=["a", "b"]), np.array([[0.0, 1e-9]], "float32")
     (said,) = RECIPES["texts"].kind.records(model, Data(["x"], None, 1), logits)
     assert said == {"label": "b", "probabilities": {"a": 0.5, "b": 0.5}}
 
 
 def test_logits_come_in_the_order_of_the_data():
-    """Of three classes, whose order there and back differ; classes of one's own tables are in that of the alphabet."""
+    """Three classes have different orders there and back; classes of one's own tables are in alphabetical order."""
     model = SimpleNamespace(class_names=["c", "a", "b"], predict=lambda x, verbose: np.array([[0.3, 0.1, 0.2]]))
     logits = RECIPES["mnli"].kind.predict(model, Data(["x"], None, 1, ["a", "b", "c"]))
     assert logits.tolist() == [[0.1, 0.2, 0.3]]

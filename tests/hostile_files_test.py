@@ -1,4 +1,4 @@
-"""Files that lie, that are broken, or that mean harm: one short sentence each, no code run, no memory taken."""
+"""Files that lie, are broken, or mean harm: each gets one short sentence, runs no code, and takes no memory."""
 
 import io
 import json
@@ -27,7 +27,7 @@ MIB = 2**20
 
 @pytest.fixture(autouse=True)
 def no_memory_is_taken():
-    """The most the process held grows by no more than a few layers and a lazy import take."""
+    """The process' peak memory grows by no more than a few layers and a lazy import take."""
     forget_the_most_memory()
     before = most_memory()
     yield
@@ -35,13 +35,13 @@ def no_memory_is_taken():
 
 
 def forget_the_most_memory():
-    """So that what an earlier test held hides nothing; only Linux forgets."""
+    """Reset the peak, so that what an earlier test held hides nothing; only Linux can."""
     if Path("/proc/self/clear_refs").exists():
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def most_memory():
-    """In KiB."""
+    """Return the peak memory, in KiB."""
     status = Path("/proc/self/status")
     if status.exists():
         return int(status.read_text().split("VmHWM:")[1].split()[0])
@@ -384,7 +384,7 @@ def pytorch_preset(preset):
 
 
 def test_the_assembler_makes_what_can_be_read(tmp_path):
-    """Else every refusal below might be for another reason."""
+    """Otherwise every refusal below might be for another reason."""
     for content in (zipped(state(a=tensor())), legacy(state(a=tensor()))):
         (tmp_path / "file").write_bytes(content)
         (name, read), *rest = pytorch.read(tmp_path / "file").items()
@@ -393,7 +393,7 @@ def test_the_assembler_makes_what_can_be_read(tmp_path):
 
 
 def programs(marker):
-    """Each way that a pickle has to run code or to bring in what is not a tensor, and the word for the refusal."""
+    """Return each way for a pickle to run code or bring in what is not a tensor, with the words of its refusal."""
     command = f"touch {marker}"
     text = build(command)
     return {
@@ -524,7 +524,7 @@ def test_zip_bombs(pytorch_preset):
     bomb = zipped(bytes(64 * MIB), {}, zipfile.ZIP_DEFLATED)
     assert len(bomb) < MIB
     refused("'archive/data.pkl', which is compressed or encrypted", pytorch_preset(bomb))
-    refused("'archive/data.pkl' of 3145728 bytes", pytorch_preset(zipped(b"}" * (3 * MIB))))  # A dict a byte.
+    refused("'archive/data.pkl' of 3145728 bytes", pytorch_preset(zipped(b"}" * (3 * MIB))))  # Each byte makes a dict.
     content = bytearray(zipped(state(a=tensor())))
     for start in range(len(content) - 4):  # The sizes of the pickle's entry in the directory, in both fields.
         if content[start : start + 4] == b"PK\x01\x02":
@@ -654,7 +654,7 @@ def test_broken_tensorflow1_checkpoints(tensorflow1_preset):
 
 
 def index_of(order, names=(b"a",)):
-    """An index of two blocks, listed in this order."""
+    """Return an index of two blocks, listed in this order."""
     blocks, handles = b"", []
     for entries in ({b"": bundle_writer._field(1, 1)}, dict.fromkeys(names, b"")):
         blocks, handle = bundle_writer._append(blocks, entries)

@@ -1,4 +1,4 @@
-"""A small Hugging Face hub on loopback: as much of its HTTP interface as `huggingface_hub` loads through, both ways."""
+"""A small Hugging Face hub on loopback: as much of its HTTP interface as `huggingface_hub` uses to load and upload."""
 
 import base64
 import hashlib
@@ -43,7 +43,7 @@ class Hub:
         self.url = ""
 
     def fetched(self):
-        """Names of the files that were sent, whole or in part."""
+        """Return the names of the files that were sent, whole or in part."""
         return {path.rsplit("/", 1)[-1] for method, path, _ in self.requests if method == "GET" and "/api/" not in path}
 
     @contextmanager
@@ -63,7 +63,7 @@ class Hub:
 
 
 def commit(folder):
-    """A name for what a folder holds, as a commit has."""
+    """Return a name for what a folder holds, as a commit has one."""
     digest = hashlib.sha1()
     for path in files_of(folder):
         digest.update(path.name.encode() + path.read_bytes())
@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(404, {})
 
     def folder(self, repository, revision):
-        """The folder of a revision's name or commit; None after an error was sent."""
+        """Return the folder of a revision's name or commit, or None after sending an error."""
         open_to_all = repository in self.hub.repositories and repository not in self.hub.private
         if not open_to_all and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             return self.reply(401, {"X-Error-Message": "Invalid username or password."})
@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(206 if start else 200, headers, content[start:], end - start)
 
     def answer_write(self):
-        """What an upload asks for: a repository, how to send each file, the large ones, and a commit."""
+        """Answer what an upload asks for: a repository, how to send each file, the large ones, and a commit."""
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path, None))
         body = self.rfile.read(int(self.headers["Content-Length"]))

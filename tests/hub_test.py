@@ -62,7 +62,7 @@ def refused(words, preset="hf://org/bert", **options):
 
 
 def be_quick(monkeypatch):
-    """No waiting between attempts, and chunks small enough that some of a tiny file arrives."""
+    """Do not wait between attempts, and make chunks small enough that some of a tiny file arrives."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 512)
 
@@ -195,7 +195,7 @@ def test_offline_with_a_cache_that_lacks_the_weights(hub, tmp_path, monkeypatch)
 def test_a_released_name_goes_the_same_way(hub, backbone, monkeypatch, tmp_path):
     (tmp_path / "presets" / "bert_toy").mkdir(parents=True)
     description = {"source": "hf://org/bert", "aliases": [], "backbone": backbone.architecture}
-    description["tokenizer"] = {"lowercase": False}  # Of which its directory says nothing.
+    description["tokenizer"] = {"lowercase": False}  # Its directory does not say this.
     (tmp_path / "presets" / "bert_toy" / "preset.json").write_text(json.dumps(description))
     monkeypatch.setattr(presets, "_shipped", lambda: tmp_path / "presets")
     check("bert_toy", backbone)
@@ -251,7 +251,7 @@ def test_an_upload_replaces_a_preset_and_leaves_the_rest(hub, token, backbone, c
     randomise(classifier).save_to_preset(tmp_path / "preset")
     kbz.upload_preset("hf://org/bert", tmp_path / "preset")
     now = held(hub, "org/bert")
-    assert "pytorch_model.bin" not in now  # It would be other weights.
+    assert "pytorch_model.bin" not in now  # It would have other weights.
     assert now["tf_model.h5"] == b"never asked for"
     assert now["README.md"] == b"A model card."
     assert now["config.json"] == (tmp_path / "preset" / "config.json").read_bytes()

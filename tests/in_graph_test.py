@@ -42,7 +42,7 @@ def test_adversarial_texts(name, data):
     tokenizer, graph = engines(vocabulary(data, name), lowercase=VOCABULARIES[name])
     texts = [*ADVERSARIAL, " ".join(ADVERSARIAL)]
     assert graph.encode_batch(texts).to_list() == ids_of(tokenizer, texts)
-    for text in texts:  # Alone, where no other text decides the way that it takes.
+    for text in texts:  # Alone, so that no other text decides which way it takes.
         assert graph.encode_batch([text]).to_list() == ids_of(tokenizer, [text]), text
 
 
@@ -58,7 +58,7 @@ def test_adversarial_texts_in_transformers(name, data):
         expected, encoding = theirs(text, return_offsets_mapping=True), tokenizer.encode(text)
         assert encoding.token_ids == expected["input_ids"], text
         assert encoding.offsets == expected["offset_mapping"], text
-        # What is cut out of the text as given is the token again, where nothing was folded or unknown.
+        # Cutting it out of the given text gives the token again, where nothing was folded or unknown.
         for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
             piece = text[start:end]
             if end > start and piece.isascii() and token != "[UNK]" and piece.isprintable():
@@ -81,7 +81,7 @@ def test_options(lowercase, strip_accents, split_chinese):
 
 @pytest.mark.parametrize("locale", ["tr_TR.UTF-8", pytest.param("lt_LT.UTF-8", marks=pytest.mark.slow)])
 def test_a_locale_changes_no_letter(locale):
-    """TensorFlow's operation looks at the process' own, once."""
+    """TensorFlow's operation looks at the process' locale, once."""
     texts = ["— IT JIĮ İ ÌÍĨ", "I\u0307 I\u0300 J\u0300 Į\u0300 ΟΔΟΣ"]
     program = f"""
 import keras_bert_zoo as kbz

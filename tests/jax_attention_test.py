@@ -49,7 +49,7 @@ def taken(monkeypatch):
 
 
 def program(layer):
-    """A training step's, for a card."""
+    """Return the program of a training step, for a card."""
 
     def loss(hidden, mask):
         return layer(hidden, mask, training=True).astype("float32").sum()
@@ -69,7 +69,7 @@ def test_training_on_a_card_takes_them(options, kernels, wide, taken):
 
 
 def test_a_layer_in_half_precision_by_itself(taken, monkeypatch):
-    """Without Keras' `__call__`, which casts what layers are given, and with the kernels' own look at dtypes."""
+    """Keras' `__call__`, which casts what layers are given, is left out; the kernels look at dtypes themselves."""
     layer = SelfAttention(32, 2, dropout=0.1, dtype="mixed_bfloat16")
     layer.build((2, 9, 32))
     layer.qkv.bias.assign(np.ones(96))

@@ -28,7 +28,7 @@ def case(batch, length, width):
 
 
 def is_kept(key, rate, shape):
-    """What `Dropout` keeps, of its hash in whole numbers."""
+    """Return what `Dropout` keeps, by its hash in whole numbers."""
     first, second = (int(word) for word in np.asarray(jax.random.bits(key, (2,), "uint32")))
     kept = []
     for place in range(np.prod(shape)):
@@ -40,7 +40,7 @@ def is_kept(key, rate, shape):
 
 
 def oracle(hidden, change, gradient, bias, gamma, beta, kept, rate):
-    """The outputs and the five gradients, in float64: Ba et al. 2016, and the derivative by hand."""
+    """Return the outputs and the five gradients, in float64: Ba et al. 2016, and the derivative by hand."""
     hidden, change, gradient, bias, gamma, beta = (
         array.astype("float64") for array in (hidden, change, gradient, bias, gamma, beta)
     )
@@ -68,7 +68,7 @@ def assert_all_close(found, expected, tolerance):
 @pytest.mark.parametrize("sizes, rate", [((3, 5, 48), 0.25), ((2, 8, 64), 0.1), ((1, 7, 128), 0.0)])
 def test_the_kernels_compute_layer_norm_of_the_sum_and_its_gradient(sizes, rate, dtype, monkeypatch):
     hidden, change, gradient, *weights = case(*sizes)
-    monkeypatch.setattr(jax_sum_norm, "_PROGRAMS", 4)  # Each with several blocks, the last with fewer rows or none.
+    monkeypatch.setattr(jax_sum_norm, "_PROGRAMS", 4)  # Each has several blocks, the last has fewer rows or none.
     key = jax.random.key(5)
     rows = [jax.numpy.asarray(array, dtype) for array in (hidden, change, gradient)]
     compute = partial(jax_sum_norm.sum_norm, epsilon=1e-12, dropout=rate, key=key, interpret=INTERPRETED)
@@ -129,7 +129,7 @@ def test_a_block_trains_with_them_as_without(options, dropout, recomputed, reque
 
 @pytest.mark.parametrize("position", [None, 1])
 def test_a_block_in_half_precision_by_itself(position, monkeypatch, request):
-    """Without Keras' `__call__`, which casts what layers are given, and with the kernels' own look at dtypes."""
+    """Keras' `__call__`, which casts what layers are given, is left out; the kernels look at dtypes themselves."""
     layer = EncoderLayer(64, 2, 64, dropout=0.0, attention_dropout=0.0, dtype="mixed_bfloat16")
     layer.build((2, 5, 64))
     for weight in layer.weights:

@@ -1,4 +1,4 @@
-"""Directories that keras-hub wrote, held against keras-hub."""
+"""Directories that keras-hub wrote, compared with keras-hub."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Several languages in their smoothed shares: of 1,024 to 1, which is 2**10, comes 128 to 1, which is 2**(10 * 0.7)."""
+"""Several languages in their smoothed shares: 1,024 to 1, which is 2**10, becomes 128 to 1, which is 2**(10 * 0.7)."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_passes_by_hand():
 
 @pytest.mark.parametrize("times, learned", [(7, "cd"), (8, "ab"), (9, "ab")])
 def test_words_count_as_often_as_their_language_is_taken(times, learned):
-    """One rare word weighs as much as eight of the large language do: then the alphabet decides."""
+    """One rare word weighs as much as eight of the large language do; at such a tie the alphabet decides."""
     texts = {"is": ["cd"], "en": ["ab"] * times + ["x"] * (1024 - times)}
     assert kbz.learn_vocabulary(texts, 11) == [*SPECIAL, "##b", "##d", "a", "c", "x", learned]
 
@@ -49,7 +49,7 @@ def test_vocabulary_mistakes():
 
 @pytest.fixture
 def files(tmp_path):
-    """A document a line, an example a document."""
+    """Each line is a document, and each document an example."""
     (tmp_path / "en").write_text("good\n\n" * 1024)
     (tmp_path / "is").write_text("slow\n\n")
     return {"en": [tmp_path / "en"], "is": [tmp_path / "is"]}

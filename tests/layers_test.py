@@ -64,7 +64,7 @@ def test_attention_is_the_papers(causal, heads):
 
 @torch_only
 def test_functions_of_functions_see_through_the_product():
-    """Each example's gradient by `torch.func`, and the same one by one."""
+    """Each example's gradient by `torch.func` is the same as one computed by itself."""
     import torch
 
     from keras_bert_zoo.layers.torch_product import product
@@ -85,7 +85,7 @@ def test_functions_of_functions_see_through_the_product():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_predicts_as_the_papers(causal, masked, length, dtype, close):
-    """On PyTorch's CPU it is spelled by length and dtype there; bfloat16 products keep three digits."""
+    """On PyTorch's CPU, its spelling depends on length and dtype; bfloat16 products keep three digits."""
     import torch
 
     hidden = np.random.default_rng(0).normal(size=(2, length, 8)).astype("float32")
@@ -151,7 +151,7 @@ def test_attention_dropout_drops_probabilities_and_keeps_their_mean(monkeypatch,
 
 @pytest.mark.parametrize("position", [None, 3])
 def test_where_attention_drops_a_token_out_it_drops_its_bias_too(position):
-    """Of equal scores and values of 1 a head's output is twice the share of tokens that are kept."""
+    """With equal scores and values of 1, a head's output is twice the share of tokens that are kept."""
     layer = SelfAttention(8, 2, dropout=0.5)
     layer.build(HIDDEN.shape)
     layer.qkv.set_weights([np.zeros((8, 24)), np.ones(24)])
@@ -204,7 +204,7 @@ def test_gelu_and_its_gradient_in_training(dtype, tolerance):
     inputs = keras.Input((1,))
     dense = keras.layers.Dense(len(x), use_bias=False, dtype=dtype)
     model = keras.Model(inputs, Gelu(dtype=dtype)(dense(inputs)))
-    model.set_weights([x[None]])  # What goes in with a one before it, and what the gradient is of.
+    model.set_weights([x[None]])  # With an input of one, these go into GELU; the gradient is also of them.
     one = np.ones((1, 1), "float32")
     np.testing.assert_allclose(numpy(model(one)).astype("float32")[0], x * below, atol=tolerance, rtol=tolerance)
     found = gradients(model, one, lambda y: keras.ops.sum(keras.ops.cast(y, "float32")))
@@ -301,7 +301,7 @@ def test_bad_arguments(build, words):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.003])
 @pytest.mark.parametrize("dtype, close", [("float32", 1e-4), ("mixed_bfloat16", 2**-8)])
 def test_dropout_drops_its_share_and_keeps_the_mean(shape, rate, dtype, close):
-    """Whatever is drawn together with a value; a new mask each time, the same one from the same seed."""
+    """This holds whatever is drawn together with a value; each mask is new, and the same seed gives the same one."""
     keras.utils.set_random_seed(1)
     layer, ones = Dropout(rate, dtype=dtype), np.ones(shape, "float32")
     first, second = (numpy(layer(ones, training=True)).ravel() for _ in range(2))
@@ -309,7 +309,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(shape, rate, dtype, close):
     np.testing.assert_array_equal(numpy(Dropout(rate, dtype=dtype)(ones, training=True)).ravel(), first)
     share = round(rate * 2**16) / 2**16
     for values in (first, second):
-        np.testing.assert_allclose(np.unique(values)[-1], 1 / (1 - share), rtol=close)  # Keras': of the rate itself.
+        np.testing.assert_allclose(np.unique(values)[-1], 1 / (1 - share), rtol=close)  # Keras uses the rate itself.
         assert ((values == 0) | (values == values.max())).all()
     if first.size > 1000:
         bound = 5 * math.sqrt(rate * (1 - rate) / first.size)
@@ -326,7 +326,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(shape, rate, dtype, close):
 
 
 def test_dropout_draws_all_anew():
-    """Also the limits that values share: which columns have lost any value does not tell what the next call drops."""
+    """So are limits that values share: which columns have lost any value does not tell what the next call drops."""
     layer, ones = Dropout(1 / 512), np.ones((400, 4096), "float32")
     first, second = ((numpy(layer(ones, training=True)) == 0).any(0) for _ in range(2))
     both = first.mean() * second.mean()
@@ -334,14 +334,14 @@ def test_dropout_draws_all_anew():
 
 
 def test_dropout_scales_by_the_share_that_it_keeps():
-    """On JAX, whose rate is exact to 2^-32, that is one less the rate; elsewhere the rate is a multiple of 2^-16."""
+    """On JAX, whose rate is exact to 2^-32, that is one minus the rate; elsewhere the rate is a multiple of 2^-16."""
     dropped = 0.1 if keras.backend.backend() == "jax" else 6554 / 65536
     largest = numpy(Dropout(0.1)(np.ones((100,), "float32"), training=True)).max()
     np.testing.assert_allclose(largest, 1 / (1 - dropped), rtol=1e-6)
 
 
 def test_dropout_draws_limits_apart_from_values():
-    """At 2^-14 one limit of 64 lets a value drop that draws 0 of 256; were its draw the limit's, too, each would."""
+    """At 2^-14 one limit in 64 drops a value that draws 0 of 256; if both shared a draw, each such one would drop."""
     layer, ones = Dropout(2**-14), np.ones((4096,), "float32")
     dropped = sum((numpy(layer(ones, training=True)) == 0).sum() for _ in range(100))
     assert 2 < dropped < 60  # 25 are expected.
@@ -354,7 +354,7 @@ def test_dropout_at_rates_that_a_byte_cannot_have(rate):
 
 
 def test_dropout_s_gradient_has_its_mask():
-    """Of half the sum of squares it is the output times the factor: zero where that is, and there alone."""
+    """Of half the sum of squares, it is the output times the factor: zero where the output is, and only there."""
     inputs = keras.Input((4096,))
     dense = keras.layers.Dense(4096, use_bias=False, kernel_initializer="ones", name="dense")
     model = keras.Model(inputs, Dropout(0.25)(dense(inputs), training=True))
@@ -373,7 +373,7 @@ def test_dropout_s_gradient_has_its_mask():
 
 
 def assert_drops_out(layer, *inputs):
-    """By far more than an activation or attention that is computed in another way in training."""
+    """Training must change outputs by far more than an activation or attention that it computes in another way."""
     dropped, whole = (numpy(layer(*inputs, training=training)) for training in (True, False))
     assert np.abs(dropped - whole).max() > 0.1
 
@@ -409,7 +409,7 @@ def test_heads_drop_out(task, options):
     if task is kbz.BertMultipleChoice:
         inputs = {name: array[None] for name, array in inputs.items()}
     assert_drops_out(randomise(task(backbone, dropout=0.5, **options), scale=0.5), inputs)
-    assert task(backbone, **options).dropout == 0.1  # The paper's, where nobody says another (A.2).
+    assert task(backbone, **options).dropout == 0.1  # The paper's (A.2), unless another is given.
 
 
 def test_the_config_of_a_block_is_what_it_was_made_with():
@@ -429,7 +429,7 @@ def test_the_config_of_a_block_is_what_it_was_made_with():
 
 
 def test_initial_weights_are_within_two_deviations():
-    """Keras' PyTorch leaves one in some 200,000 outside."""
+    """Keras on PyTorch leaves one in some 200,000 outside."""
     values = numpy(Normal(stddev=0.02, seed=0)((2000, 1024)))
     assert np.abs(values).max() <= np.float32(0.04)
     assert values.std() == pytest.approx(0.0176, abs=1e-4)  # A truncated normal's: 0.8796 of the normal's.

@@ -31,13 +31,13 @@ def write_float16(model: Any, directory: Path) -> None:
 
 
 def write_other_prefix(model: Any, directory: Path) -> None:
-    """Headless models with the prefix that models with a head have."""
+    """Write a headless model with the prefix that models with a head have."""
     assert not any(name.startswith("bert.") for name in model.state_dict())
     _write_safetensors(model, directory, {f"bert.{name}": value for name, value in model.state_dict().items()})
 
 
 def write_gamma_beta(model: Any, directory: Path) -> None:
-    """LayerNorm as the first PyTorch ports called it."""
+    """Name LayerNorm's weights as the first PyTorch ports did."""
     _write_safetensors(model, directory, {_old(name): value for name, value in model.state_dict().items()})
 
 
@@ -46,7 +46,7 @@ def write_pytorch(model: Any, directory: Path) -> None:
 
 
 def write_pytorch_legacy(model: Any, directory: Path) -> None:
-    """What PyTorch wrote before 1.6, with the names of that time."""
+    """Write what PyTorch wrote before 1.6, with the names of that time."""
     _write_pytorch(model, directory, {_old(n): v for n, v in model.state_dict().items()}, zipped=False)
 
 
@@ -67,7 +67,7 @@ def write_pytorch_sharded(model: Any, directory: Path) -> None:
 
 
 def write_tensorflow1(model: Any, directory: Path) -> None:
-    """As google-research/bert does, optimiser slots among the weights."""
+    """Write as google-research/bert does, with optimiser slots among the weights."""
     import numpy as np
     import tensorflow as tf
 
@@ -113,7 +113,7 @@ LAYOUTS: dict[str, Callable[[Any, Path], None]] = {
 
 
 def reference(model: Any, layout: str, directory: Path) -> Any:
-    """The model that a layout must equal: the one it was written from, rounded as the file rounds."""
+    """Return the model that a layout must equal: the one it was written from, rounded as the file rounds."""
     import torch
 
     if "float16" not in layout:
@@ -126,10 +126,10 @@ def _old(name: str) -> str:
 
 
 def _tensorflow_name(name: str) -> str:
-    """The renamings of transformers' own script for the way back, convert_bert_pytorch_checkpoint_to_original_tf.py."""
+    """Rename as transformers' own script for the way back does, convert_bert_pytorch_checkpoint_to_original_tf.py."""
     if name.startswith("classifier."):  # The name that run_classifier.py gives its head.
         return {"classifier.weight": "output_weights", "classifier.bias": "output_bias"}[name]
-    own_names = {  # Of run_squad.py and run_pretraining.py.
+    own_names = {  # The names in run_squad.py and run_pretraining.py.
         "qa_outputs.weight": "cls/squad/output_weights",
         "qa_outputs.bias": "cls/squad/output_bias",
         "cls.predictions.bias": "cls/predictions/output_bias",

@@ -120,7 +120,7 @@ def test_a_run_masks_as_it_says(data, tmp_path, monkeypatch):
 
 
 def test_a_greater_rate_has_room_for_its_predictions(data, tmp_path, tokenizer, monkeypatch):
-    """And held-out masks that are fixed stay as they are."""
+    """Held-out masks that are fixed stay as they are."""
     (tmp_path / "text").write_text(TEXT)
     prepare([tmp_path / "text"], tmp_path / "fixed", tokenizer, sequence_length=16, fix_masks=True, verbose=False)
     seen = []
@@ -171,7 +171,7 @@ def test_targets_that_can_be_read_are_refused(data, backbone):
 
 
 def lstm_oracle(layer, width):
-    """PyTorch's LSTM with the weights of Keras' (the gates are in the same order)."""
+    """Return PyTorch's LSTM with the weights of Keras' (the gates are in the same order)."""
     lstm = torch.nn.LSTM(width, layer.units, layer.num_layers, batch_first=True, bidirectional=True)
     for i, keras_lstm in enumerate(layer.lstms):
         for suffix, one_way in (("", keras_lstm.forward_layer), ("_reverse", keras_lstm.backward_layer)):

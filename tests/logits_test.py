@@ -1,4 +1,4 @@
-"""Metrics and losses that Keras computes of probabilities: of logits, or refused."""
+"""Metrics and losses that Keras computes from probabilities are computed from logits, or refused."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ METRICS = keras.metrics
 
 @pytest.fixture
 def several(tokenizer):
-    """Answers with any of three classes, near a probability of one half and far from it."""
+    """A model that answers with any of three classes, near a probability of one half and far from it."""
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     return randomise(
         kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 3, multi_label=True, preprocessor=preprocessor)

@@ -39,7 +39,7 @@ def test_one_step_by_hand(adapted):
     trained = [factor_a, factor_b, kernel, bias]
     assert {id(weight) for weight in adapted.trainable_weights} == {id(weight) for weight in trained}
     assert [tuple(factor.shape) for factor in (factor_a, factor_b)] == [(8, 2), (2, 24)]
-    factor_b.assign(np.random.default_rng(1).normal(size=(2, 24), scale=0.2))  # Zeros have their gradients in part.
+    factor_b.assign(np.random.default_rng(1).normal(size=(2, 24), scale=0.2))  # Zeros would leave some gradients out.
 
     targets = keras.ops.convert_to_tensor(np.array(LABELS))
     grads = gradients(adapted, inputs, lambda outputs: adapted.loss(targets, outputs))
@@ -103,7 +103,7 @@ def test_training_goes_on_from_a_file(adapted, tmp_path):
 
 
 def test_weights_from_before_lora(adapted, tmp_path):
-    """They have no factors; the first must not become zeros, from which no gradient leads."""
+    """They have no factors. The first factor must not become zeros, from which no gradient leads."""
     plain = kbz.BertTextClassifier.from_config(
         {**adapted.get_config(), "backbone": keras.saving.serialize_keras_object(kbz.BertBackbone(
             **adapted.backbone.architecture))}
@@ -120,7 +120,7 @@ def test_weights_from_before_lora(adapted, tmp_path):
 def test_preset_holds_the_sums(adapted, tmp_path):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    # Any layer of Keras' may be adapted on its own, scaled too.
+    # Any layer of Keras' may be adapted on its own, and scaled.
     adapted.backbone.encoder_layers[0].intermediate.enable_lora(3, lora_alpha=6)
     adapted.backbone.embeddings.token_embedding.enable_lora(1)
     randomise(adapted, seed=1)
