@@ -1,4 +1,4 @@
-"""The leaderboards' scores against scikit-learn, scipy and cases worked by hand; in the logs of `fit`."""
+"""The leaderboards' scores, compared with scikit-learn, scipy and hand-worked cases, and in the logs of `fit`."""
 
 import warnings
 from functools import partial
@@ -137,10 +137,10 @@ def test_bad_scores(score, labels, predictions, words):
     [
         ("The Cat, a  dog & an owl.", "cat dog owl"),
         ("U.S.A.", "usa"),
-        ("a.", ""),  # Punctuation goes first.
+        ("a.", ""),  # Punctuation is removed first.
         ("t-he", ""),
         ("Theodore's anthem", "theodores anthem"),
-        ("“the” end", "“ ” end"),  # Only ASCII punctuation goes.
+        ("“the” end", "“ ” end"),  # Only ASCII punctuation is removed.
         ("the\u00a0end", "end"),
         ("ÉCOLE", "école"),
         ("the-end", "theend"),
@@ -156,12 +156,12 @@ def test_normalisation(text, expected):
     "answers, prediction, exact, f1",
     [
         (["Denver Broncos"], "The Denver Broncos!", 100, 100),
-        # 2 of 3 words predicted are among 2: precision 2/3, recall 1.
+        # 2 of the 3 predicted words are the answer's 2: precision 2/3, recall 1.
         (["Denver Broncos"], "Denver Broncos team", 0, 80),
-        # The best of several: "in 1990" gives 2 * 1/2 * 1 / (3/2), "1990" all.
+        # The best of several answers counts: "in 1990" gives 2 * 1/2 * 1 / (3/2), "1990" gives 1.
         (["in 1990", "1990"], "1990", 100, 100),
         (["in 1990"], "1990", 0, 200 / 3),
-        # A word counts as often as both have it: 2 of 3 against 2 of 2.
+        # A word counts as often as it is in both: 2 of the 3 predicted words, 2 of the answer's 2.
         (["ha ha"], "ha ha ha", 0, 80),
         (["ha ha ha"], "ha", 0, 50),
         (["yes"], "no", 0, 0),
@@ -172,7 +172,7 @@ def test_normalisation(text, expected):
 def test_squad_1(answers, prediction, exact, f1):
     scores = metrics.squad_v1_scores([answers], [prediction])
     assert scores == {"exact_match": exact, "f1": pytest.approx(f1)}
-    # The mean over two questions, of which the other is right.
+    # The mean over two questions, the second of which is right.
     scores = metrics.squad_v1_scores([answers, ["x"]], [prediction, "x"])
     assert scores == {"exact_match": (exact + 100) / 2, "f1": pytest.approx((f1 + 100) / 2)}
 
@@ -196,13 +196,14 @@ def test_squad_2():
         "HasAns_exact": pytest.approx(200 / 3), "HasAns_f1": pytest.approx(100 * (8 / 3) / 3), "HasAns_total": 3,
         "NoAns_exact": 50, "NoAns_f1": 50, "NoAns_total": 2,
     }  # fmt: skip
-    # Above 0 only the last two are taken to have no answer: France loses its 2/3.
+    # Only the odds of the last two are above 0, so these are taken to have no answer: France loses its 2/3.
     at_zero = metrics.squad_v2_scores(answers, texts, odds)
     assert (at_zero["exact"], at_zero["f1"]) == (60, 60)
-    # The sweep begins at 2 (no text given). -4: 3. -3: 2. -2: 3. 1: exact 3, F1 3 2/3. 2: the same, as its text is "".
+    # The sweep begins at a score of 2, where no text is given. The threshold -4 gives 3, -3 gives 2, and -2 gives 3;
+    # 1 gives exact 3 and F1 3 2/3, and 2 gives the same, because its text is "".
     assert (at_zero["best_exact"], at_zero["best_exact_thresh"]) == (60, -4)
     assert (at_zero["best_f1"], at_zero["best_f1_thresh"]) == (pytest.approx(100 * (3 + 2 / 3) / 5), 1)
-    # What the sweep says of a threshold, the scores say, too.
+    # At the sweep's best thresholds, the scores are those that the sweep reports.
     for name in ("exact", "f1"):
         there = metrics.squad_v2_scores(answers, texts, odds, threshold=at_zero[f"best_{name}_thresh"])
         assert there[name] == pytest.approx(at_zero[f"best_{name}"])
@@ -226,10 +227,10 @@ def test_the_best_threshold_is_the_best_of_all():
 
 @files_only
 def test_squad_2_edges():
-    # Answers of which nothing is left give way to others, and count as empty alone.
+    # Answers that normalise to nothing are dropped beside others, and count as empty if there are no others.
     assert metrics.squad_v2_scores([["the", "owl"]], ["a"])["exact"] == 0
     assert metrics.squad_v2_scores([["the"]], ["a"])["f1"] == 100
-    # All of one kind has no part of the other.
+    # If all questions are of one kind, there are no scores for the other.
     assert set(metrics.squad_v2_scores([[]], [""])) == {
         "exact",
         "f1",
@@ -238,7 +239,7 @@ def test_squad_2_edges():
         "NoAns_f1",
         "NoAns_total",
     }
-    # Texts that are never right: no threshold is better than none of them.
+    # The texts are never right: no threshold is better than one that gives none of them.
     scores = metrics.squad_v2_scores([[], ["x"]], ["y", "y"], [0.2, 0.4])
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (50, 0.0)
     scores = metrics.squad_v2_scores([[], ["x"]], ["y", "y"], [-7.0, 0.4])
@@ -255,7 +256,7 @@ def test_squad_2_edges():
         (metrics.squad_v1_scores, ([["a"], []], ["a", "b"]), "Received: answers[1]=[]"),
         (metrics.squad_v1_scores, ([["a"]], [None]), "`predictions` must hold strings. Received: predictions[0]=None"),
         (metrics.squad_v1_scores, (["a"], ["a"]), "each a text or (text, start). Received: answers[0]='a'"),
-        # As Hugging Face's data set and as the official file have them.
+        # The forms of Hugging Face's data set and of the official file.
         (metrics.squad_v2_scores, ([{"text": ["a"], "answer_start": [3]}], ["a"]), "Received: answers[0]={"),
         (metrics.squad_v1_scores, ([[{"text": "a", "answer_start": 0}]], ["a"]), "Received: answers[0]=[{"),
         (metrics.squad_v1_scores, ([("a", 0)], ["a"]), "Received: answers[0]=('a', 0)"),
@@ -289,7 +290,7 @@ def test_scores_are_in_the_logs_and_change_nothing(tokenizer, tmp_path):
         given.append(model.predict(TEXTS, verbose=0))
         return {"spearman": metrics.spearman(LABELS, given[-1][:, 1])}
 
-    # Without dropout, as on torch even Keras' own validation draws from the generator.
+    # Without dropout, because on torch even Keras' own validation draws from the generator.
     backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     model = randomise(kbz.BertTextClassifier(backbone, num_classes=3, dropout=0.0, preprocessor=preprocessor))

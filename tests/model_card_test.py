@@ -70,7 +70,7 @@ def test_a_card_that_somebody_wrote_stays(backbone, classifier, tmp_path):
     preset = tmp_path / "preset"
     backbone.save_to_preset(preset)
     randomise(classifier).save_to_preset(preset)
-    assert "# BERT: text classification" in card(preset)  # What nobody touched follows the model.
+    assert "# BERT: text classification" in card(preset)  # A card that nobody edited follows the model.
     edited = card(preset).replace("Nobody has written here", "It was trained on two lines; nobody has written here")
     (preset / "README.md").write_text(edited)
     backbone.save_to_preset(preset)

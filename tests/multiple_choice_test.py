@@ -1,4 +1,4 @@
-"""Multiple choice: against transformers, what `fit`, `evaluate` and `predict` take and give, and what they refuse."""
+"""Multiple choice: compared with transformers, and what `fit`, `evaluate` and `predict` take, give and refuse."""
 
 import keras
 import numpy as np
@@ -33,12 +33,12 @@ def chooser(tokenizer):
 
 
 def folded(inputs, choices):
-    """Rows of texts as questions of so many choices."""
+    """Fold the rows into questions of this number of choices."""
     return {name: array.reshape(-1, choices, array.shape[1]) for name, array in inputs.items()}
 
 
 def logits_row_by_row(chooser):
-    """Each choice as a pair of texts by itself, the head written out."""
+    """Compute the logit of each choice from its own pair of texts, with the head written out."""
     pairs = [(context, choice) for context, choices in zip(*X, strict=True) for choice in choices]
     inputs = kbz.BertPreprocessor(chooser.preprocessor.tokenizer, 16)(tuple(map(list, zip(*pairs, strict=True))))
     kernel, bias = (numpy(weight) for weight in chooser.get_layer("scorer").weights)
@@ -135,7 +135,7 @@ def test_fit_learns_which_choice(tokenizer):
     )
     preprocessor = kbz.BertMultipleChoicePreprocessor(tokenizer, sequence_length=16)
     chooser = kbz.BertMultipleChoice(backbone, dropout=0.0, preprocessor=preprocessor)
-    schedule = chooser.optimizer.get_config()["learning_rate"]["config"]  # What compile does on its own.
+    schedule = chooser.optimizer.get_config()["learning_rate"]["config"]  # The default of `compile`.
     assert schedule["learning_rate"] == 2e-5
     chooser.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-2), bias_correction=True))
     choices = [["fine", "bad"], ["dull", "fine"], ["cold", "slow", "fine"], ["slow", "fine", "bad"]]
@@ -219,7 +219,7 @@ BAD = [
 
 
 def test_bad_data(chooser):
-    """All cases on one model: it must stand every one of them, and then predict."""
+    """All cases run on one model, which must survive each of them and still predict."""
     before = chooser.predict(X, verbose=0)
     for arguments, words in BAD:
         for run in (chooser.fit, chooser.evaluate):

@@ -12,7 +12,7 @@ import pytest
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 TOOL = runpy.run_path(str(NOTEBOOKS / "execute.py"))
 
-# What is asserted after the last cell, in its names.
+# What is asserted after the last cell, in the notebook's namespace.
 CHECKS = {
     "1_quick_start": """
 assert scores["accuracy"] > 0.85, scores
@@ -55,7 +55,7 @@ assert (report.fresh, report.unused) == ((), ())
 QUICK = "1_quick_start"
 
 
-@pytest.mark.filterwarnings("ignore")  # Jupyter's, about itself.
+@pytest.mark.filterwarnings("ignore")  # Jupyter's warnings about itself.
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="they are the same on each backend: once is enough")
 @pytest.mark.parametrize(
     "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CHECKS]
@@ -63,7 +63,7 @@ QUICK = "1_quick_start"
 def test_it_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
     if name == "6_tpu_and_workers":
         pytest.importorskip("tensorflow", reason="its strategies")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # All that a notebook writes.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # Everything that a notebook writes goes there.
     before = {path.name for path in NOTEBOOKS.iterdir()}
     TOOL["execute"](NOTEBOOKS / f"{name}.ipynb", CHECKS[name])
     assert {path.name for path in NOTEBOOKS.iterdir()} - {"__pycache__"} == before - {"__pycache__"}

@@ -1,6 +1,6 @@
-"""Keras' OpenVINO backend, which predicts and does not train, from the same presets.
+"""The same presets on Keras' OpenVINO backend, which predicts but does not train.
 
-A process of its own reads them: `python openvino_test.py FOLDER` predicts with each and writes what comes out.
+A separate process reads them: `python openvino_test.py FOLDER` predicts with each and writes the predictions.
 """
 
 import os
@@ -88,7 +88,7 @@ def predict_all(folder: Path) -> None:
     import openvino
 
     compile_model = openvino.compile_model
-    # Where the processor has bfloat16, it is computed in that unless one says otherwise.
+    # On a processor with bfloat16, OpenVINO computes in bfloat16 unless told otherwise.
     openvino.compile_model = lambda model, device: compile_model(model, device, {"INFERENCE_PRECISION_HINT": "f32"})
     models = {name: kind.from_preset(folder / name) for name, (kind, _, _) in TASKS.items()}
     np.savez(folder / "found.npz", **{name: TASKS[name][2](model) for name, model in models.items()})

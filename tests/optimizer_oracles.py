@@ -18,7 +18,7 @@ def moments(state, name, grad):
 
 
 def adamw(state, weights, grads, rate, t, bias_correction=False):
-    """google-research/bert, optimization.py, AdamWeightDecayOptimizer: decay inside the rate, kernels only."""
+    """As AdamWeightDecayOptimizer in google-research/bert, optimization.py: the rate scales decay, of kernels only."""
     for name, grad in grads.items():
         m, v = moments(state, name, grad)
         if bias_correction:  # Kingma & Ba 2015, section 2, in the order Keras computes it
@@ -46,7 +46,7 @@ def lamb(state, weights, grads, rate, t):
 
 
 def steps(rule, weights, gradients, rates, clipnorm=1.0, **options):
-    """The weights after each step."""
+    """Return the weights after each step."""
     weights, state, after = dict(weights), {}, []
     for t, (grads, rate) in enumerate(zip(gradients, rates, strict=True), 1):
         rule(state, weights, clip(grads, clipnorm), rate, t, **options)
@@ -69,14 +69,14 @@ def linear_model(optimizer):
 
 
 def fit(optimizer, batch_size, x=X):
-    """The weights after an epoch of Keras' fit, in the order of the rows."""
+    """Return the weights after one epoch of Keras' `fit`, in the order of the rows."""
     model = linear_model(optimizer)
     model.fit(x, Y, batch_size=batch_size, shuffle=False, verbose=0)
     return dict(zip(("kernel", "bias"), model.get_weights(), strict=True))
 
 
 def fit_oracle(rule, rows, rates, clipnorm=1.0):
-    """The same on lists of rows, one an update."""
+    """Compute the same with `rule` on lists of rows, one list per update."""
     weights, state = dict(START), {}
     for t, (batch, rate) in enumerate(zip(rows, rates, strict=True), 1):
         error = 2 * (X[batch] @ weights["kernel"] + weights["bias"] - Y[batch]) / Y[batch].size

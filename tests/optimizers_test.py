@@ -17,7 +17,7 @@ SHAPES = {"dense/kernel": (3, 4), "qkv/kernel": (2, 6), "norm/bias": (4,), "norm
 
 
 def start(seed=0):
-    """Values by path, gradients of which some are clipped and some are not, and the variables."""
+    """Return values by path, gradients, only some of which are clipped, and the variables."""
     rng = np.random.default_rng(seed)
     values = {path: rng.normal(size=shape) for path, shape in SHAPES.items()}
     scales = np.geomspace(3, 0.03, STEPS)
@@ -39,7 +39,7 @@ def compiled(optimizer):
 
 
 def apply(optimizer, grads, variables):
-    """As Keras' trainers do: on JAX one compiled function of the state."""
+    """Apply gradients as Keras' trainers do: on JAX by one compiled function of the state."""
     tensors = [keras.ops.convert_to_tensor(grads[path].astype("float32")) for path in variables]
     targets = list(variables.values())
     if keras.backend.backend() != "jax":
@@ -77,7 +77,7 @@ def test_step_by_step(optimizer, rule, options):
 
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
 def test_weights_whose_memory_is_in_another_order(kind, rule):
-    """As orthogonal initial values are on PyTorch, whose kernel takes memory as it comes."""
+    """On PyTorch orthogonal initial values are stored so, and its kernel takes memory as it comes."""
     values, gradients, _ = start()
     turned = {path: value.astype("float32").T.copy().T if value.ndim > 1 else value for path, value in values.items()}
     variables = {}
@@ -94,7 +94,7 @@ def test_weights_whose_memory_is_in_another_order(kind, rule):
 
 
 def test_lamb_where_a_norm_is_zero():
-    """The ratio is 1: weights that begin at zero move, and where nothing pulls nothing moves."""
+    """The ratio is then 1: weights that begin at zero move, and weights whose gradient is zero stay."""
     variables = {
         name: keras.Variable(np.full((2, 2), value), name="kernel") for name, value in (("a", 0.0), ("b", 2.0))
     }
@@ -105,7 +105,7 @@ def test_lamb_where_a_norm_is_zero():
 
 
 def test_lamb_takes_query_key_and_value_of_a_block_apart():
-    """The original has a matrix, and so a ratio, for each; ours are known by the name of their layer."""
+    """The original has a matrix, and so a ratio, for each; ours are recognised by the name of their layer."""
     layer = kbz.layers.EncoderLayer(hidden_dim=8, num_heads=2, intermediate_dim=16)
     layer.build((None, None, 8))
     kernel = layer.attention.qkv.kernel
@@ -121,7 +121,7 @@ def test_lamb_takes_query_key_and_value_of_a_block_apart():
 
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
 def test_accumulation_step_by_step(kind, rule):
-    """Two updates of three gradients, after two that a run left over; in between nothing moves."""
+    """Two updates of three gradients each, after two gradients that a run left over; nothing moves in between."""
     values, gradients, variables = start()
     optimizer = kind(kbz.WarmupPolynomialDecay(0.1, warmup=0.0, total_steps=4), gradient_accumulation_steps=3)
     optimizer.build(list(variables.values()))
@@ -146,7 +146,7 @@ def test_accumulation_step_by_step(kind, rule):
 
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
 def test_weights_without_a_gradient_stay(kind, rule):
-    """As those of a head that a loss does not reach: Keras hands on the others alone, another list each time."""
+    """For a head that a loss does not reach, Keras passes only the other weights, a different list each time."""
     values, gradients, variables = start()
     optimizer = kind(0.1)
     optimizer.build(list(variables.values()))
@@ -171,7 +171,7 @@ def test_fit_accumulates_to_the_large_batch(kind, rule, accumulation, batch_size
 
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
 def test_loss_scaling_step_by_step(kind, rule):
-    """Scaled gradients give the step of the unscaled; an overflow skips it and halves the scale."""
+    """Scaled gradients give the step of the unscaled ones; an overflow skips the step and halves the scale."""
     values, gradients, variables = start()
     optimizer = kbz.LossScaleOptimizer(kind(0.1), initial_scale=64.0, dynamic_growth_steps=4)
     optimizer.build(list(variables.values()))
@@ -193,7 +193,7 @@ def test_loss_scaling_step_by_step(kind, rule):
 
 
 def test_fit_skips_the_batch_that_overflows():
-    """Loss scaling over accumulation: a batch that overflowed is not one of those an update is made of."""
+    """Loss scaling over accumulation: a batch that overflowed does not count towards an update."""
     x = oracles.X.copy()
     x[3] = np.inf
     optimizer = kbz.LossScaleOptimizer(kbz.AdamW(0.1, gradient_accumulation_steps=2), initial_scale=8.0)
@@ -204,7 +204,7 @@ def test_fit_skips_the_batch_that_overflows():
 
 @pytest.mark.parametrize("kind", [kbz.AdamW, kbz.Lamb])
 def test_a_stateless_step_leaves_the_next_ones_alone(kind):
-    """On PyTorch AdamW keeps a list of tensors, which are not the variables' own then."""
+    """On PyTorch AdamW keeps a list of tensors, which in a stateless step are not the variables' own."""
     if keras.backend.backend() == "tensorflow":
         pytest.skip("Keras has no stateless step there.")
     values, gradients, variables = start()
@@ -221,13 +221,13 @@ def test_a_stateless_step_leaves_the_next_ones_alone(kind):
 
 
 def test_clips_by_the_summed_gradient_of_a_table():
-    """An id that occurs twice: its row's gradient is the sum, and so is the norm."""
+    """If an id occurs twice, its row's gradient is the sum, and the norm is that of the sum."""
     table = keras.layers.Embedding(5, 2, embeddings_initializer="zeros")
     model = keras.Sequential([keras.Input((3,), dtype="int32"), table])
     optimizer = kbz.AdamW(0.5, weight_decay=0.0, beta_1=0.0, beta_2=0.0, epsilon=1.0, global_clipnorm=0.1)
     model.compile(optimizer, loss=lambda y, p: p)
     model.fit(np.array([[1, 1, 4]]), np.zeros((1, 3, 2)), verbose=0)
-    # d loss / d entry is 1/6 an occurrence, so 2/6 in row 1 and 1/6 in row 4: the norm is sqrt(2 * 4 + 2 * 1) / 6.
+    # d loss / d entry is 1/6 per occurrence, so 2/6 in row 1 and 1/6 in row 4: the norm is sqrt(2 * 4 + 2 * 1) / 6.
     expected = np.zeros((5, 2))
     for row, grad in ((1, 2 / 6), (4, 1 / 6)):
         grad *= 0.1 / (math.sqrt(10) / 6)
@@ -238,7 +238,7 @@ def test_clips_by_the_summed_gradient_of_a_table():
 @pytest.mark.parametrize("more", [None, "names", "variables"])
 @pytest.mark.parametrize("kind", [kbz.AdamW, kbz.Lamb])
 def test_decay_leaves_biases_and_layer_norm_alone(kind, more):
-    """And whatever else a user would have it leave alone."""
+    """It also leaves alone whatever else a user excludes."""
     backbone = kbz.BertBackbone(**TINY)
     tables = [w for w in backbone.trainable_variables if w.name == "embeddings"]
     optimizer = kind(0.1)
@@ -296,7 +296,7 @@ def test_weights_in_half_precision(dtype):
 
 
 def test_no_weight_is_moved_by_an_infinite_gradient_unseen():
-    """All are NaN at once, so that the next loss is."""
+    """All weights become NaN at once, so that the next loss does too."""
     variables = [keras.Variable(np.ones(2, "float32"), name="kernel") for _ in range(2)]
     gradients = [keras.ops.convert_to_tensor(np.array([1.0, value], "float32")) for value in (1.0, np.inf)]
     kbz.AdamW(0.1).apply(gradients, variables)
@@ -304,7 +304,7 @@ def test_no_weight_is_moved_by_an_infinite_gradient_unseen():
 
 
 def test_decay_may_have_nothing_to_act_on():
-    """Where biases alone are trained, as in BitFit."""
+    """This is so if only biases are trained, as in BitFit."""
     bias = keras.Variable(np.ones(3, "float32"), name="bias")
     kbz.AdamW(0.1, bias_correction=True).apply([keras.ops.ones(3)], [bias])
     np.testing.assert_allclose(numpy(bias), 0.9, atol=1e-5)  # A first step is the rate, whatever the gradient.
@@ -325,7 +325,7 @@ def test_config(kind, options):
 
 @pytest.mark.parametrize("kind", [kbz.AdamW, kbz.Lamb])
 def test_a_saved_run_goes_on(kind, tmp_path):
-    """Saved between the gradients of an update: what was accumulated comes back, too."""
+    """If it is saved between the gradients of an update, what was accumulated comes back too."""
 
     def fit_on(model):
         model.fit(oracles.X[:3], oracles.Y[:3], batch_size=1, shuffle=False, verbose=0)
@@ -342,7 +342,7 @@ def test_a_saved_run_goes_on(kind, tmp_path):
 
 
 def test_a_norm_to_clip_at_is_positive():
-    """PyTorch's own clipping would turn the gradients around."""
+    """PyTorch's own clipping would reverse the gradients."""
     for norm in (-1.0, 0.0, math.nan):
         with pytest.raises(ValueError, match="`global_clipnorm` must be a positive number"):
             kbz.AdamW(global_clipnorm=norm)
@@ -361,7 +361,7 @@ def test_averaged_weights_are_the_models_own(classifier):
 
 
 def test_scaled_losses_with_a_table():
-    """`loss_scale_factor` of Keras divides gradients; TensorFlow's of a table are rows."""
+    """Keras' `loss_scale_factor` divides gradients; TensorFlow's gradient of a table consists of rows."""
     backbone = kbz.BertBackbone(**TINY, dropout=0.0, attention_dropout=0.0)
     classifier = kbz.BertTextClassifier(backbone, 3, dropout=0.0)
     before, after = classifier.get_weights(), []

@@ -1,10 +1,10 @@
-"""The windows and the answers of google-research/bert's run_squad.py, written anew, one token after another."""
+"""The windows and the answers of google-research/bert's run_squad.py, reimplemented one token at a time."""
 
 import math
 
 
 def windows(token_count, question_count, sequence_length, stride):
-    """First token and number of tokens of each window."""
+    """Return the first token and the number of tokens of each window."""
     room = sequence_length - question_count - 3
     spans, start = [], 0
     while start < token_count:
@@ -17,7 +17,7 @@ def windows(token_count, question_count, sequence_length, stride):
 
 
 def is_most_context(spans, number, token):
-    """Whether the window of this number is the one for a token of the context."""
+    """Return whether the window of this number is the one in which a token of the context has the most context."""
     best, winner = None, None
     for i, (start, count) in enumerate(spans):
         last = start + count - 1
@@ -29,9 +29,9 @@ def is_most_context(spans, number, token):
 
 
 def answers(spans, question_count, logits, texts, version_2, n_best, max_length):
-    """The n-best list of a question, as dicts, and for version 2 what it has for null odds.
+    """Return the n-best list of a question, as dicts, and its null odds, which are for version 2.
 
-    `logits` has a pair of lists a window; `texts(first, last)` is the text of a span of tokens of the context.
+    `logits` has a pair of lists per window; `texts(first, last)` is the text of a span of the context's tokens.
     """
     pool, lowest = [], None
     for number, (start, count) in enumerate(spans):

@@ -1,6 +1,6 @@
-"""The tokenizer of google-research/bert (tokenization.py), written anew from its description, as an oracle.
+"""An oracle: the tokenizer of google-research/bert (tokenization.py), reimplemented from its description.
 
-It shares no code and no tables with the product: Python's own `unicodedata` says what a character is.
+It shares no code and no tables with the product: Python's own `unicodedata` classifies characters.
 """
 
 import functools
@@ -23,7 +23,7 @@ def _cleaned(character):
 
 
 def _is_punctuation(character):
-    symbol = character.isascii() and not character.isalnum()  # Symbols such as $ and ^ count, too.
+    symbol = character.isascii() and not character.isalnum()  # Symbols such as $ and ^ count too.
     return symbol or unicodedata.category(character).startswith("P")
 
 
@@ -33,7 +33,7 @@ class OriginalTokenizer:
     Args:
         vocabulary: The tokens in the order of their ids.
         lowercase: Lower-case and strip accents.
-        longest_word: Longer words, in characters, are unknown; transformers made 100 of the original's 200.
+        longest_word: Words of more characters are unknown; transformers lowered the original's 200 to 100.
     """
 
     def __init__(self, vocabulary, lowercase, longest_word=200):

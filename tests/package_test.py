@@ -23,7 +23,7 @@ REPOSITORY = Path(kbz.__file__).parents[1]
 
 def run(code, *arguments, **environment):
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *map(str, arguments)],  # Not from the folder that the test runs in.
+        [sys.executable, "-P", "-c", code, *map(str, arguments)],  # -P: not from the folder that the test runs in.
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         capture_output=True,
         text=True,
@@ -33,7 +33,7 @@ def run(code, *arguments, **environment):
     return done.stdout
 
 
-# The pages that two large arrays, one after the other, wait for.
+# Prints how many pages each of two large arrays, one after the other, waits for.
 PAGES = """
 import resource
 import numpy as np
@@ -60,7 +60,7 @@ def test_the_console_keeps_memory_unless_it_is_told_otherwise(told, kept, monkey
     for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
         monkeypatch.delenv(name)
     first, second = map(int, run(PAGES, **told).split())
-    assert first > 10  # Of whatever size the system has them: of 2 MB there are 32.
+    assert first > 10  # Whatever size the system's pages have: with 2 MB each there are 32.
     assert (second < first / 4) == kept
 
 

@@ -1,4 +1,4 @@
-"""Against transformers' BertModel, whose code shares nothing with ours."""
+"""The backbone compared with transformers' BertModel, whose code shares nothing with ours."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""A part of a layer computes what a call of Keras' computes, and is called so wherever that does something."""
+"""A part of a layer computes what Keras' call computes, and is called through Keras wherever that does more."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ class Owner(keras.layers.Layer):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The names of the layers that Keras' own call reaches."""
+    """Return the names of the layers that Keras' own call reaches."""
     names, call = [], keras.layers.Layer.__call__
     monkeypatch.setattr(
         keras.layers.Layer,
@@ -54,7 +54,7 @@ def test_of_any_precision(part_dtype, dtype):
     assert keras.backend.standardize_dtype(output.dtype) == owner.part.compute_dtype
     exact = part_dtype == dtype == "float32"
     np.testing.assert_allclose(numpy(output), HIDDEN @ kernel + bias, atol=1e-5 if exact else 0.06, rtol=0.02)
-    if not exact:  # In lower precision it would not be as close.
+    if not exact:  # The result in lower precision is not as close.
         assert np.abs(numpy(output) - (HIDDEN @ kernel + bias)).max() > 1e-5
 
 
@@ -175,7 +175,7 @@ def test_a_precision_for_each_part(default, pattern, other, position):
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_gradients_of_mixed_precision_are_summed_in_float32(dtype):
-    """A segment of 4,000 tokens: in half precision a sum stands still once an addend is less than its last digit."""
+    """A segment of 4,000 tokens: in half precision a sum stops growing once an addend is less than its last digit."""
     length = 4000
     inputs = {name: np.zeros((1, length), "int32") for name in ("token_ids", "segment_ids")}
     of_outputs = np.random.default_rng(1).normal(size=8).astype("float32")
@@ -203,7 +203,7 @@ def test_the_gradient_of_a_bias_is_summed_in_float32(dtype):
     model = keras.Model(tokens, Dense(2, dtype=dtype, name="dense")(tokens))
     found = gradients(model, inputs, lambda x: keras.ops.sum(keras.ops.cast(x, "float32")))
     np.testing.assert_allclose(found["dense/bias"], [20_000] * 2, rtol=0.002)
-    if dtype == "mixed_bfloat16":  # The other's losses are scaled.
+    if dtype == "mixed_bfloat16":  # With mixed_float16 losses are scaled.
         model.compile(keras.optimizers.SGD(1.0), loss=lambda _, x: keras.ops.sum(keras.ops.cast(x, "float32")))
         model.train_on_batch(inputs, np.zeros(20_000))
         np.testing.assert_allclose(numpy(model.layers[-1].bias), [-20_000] * 2, rtol=0.002)
@@ -211,7 +211,7 @@ def test_the_gradient_of_a_bias_is_summed_in_float32(dtype):
 
 @pytest.mark.parametrize("position", [0, None])
 def test_a_block_adds_up_the_gradients_of_its_biases_in_float32(position):
-    """Of two thousand texts of two tokens, each the same."""
+    """The input is two thousand copies of one text of two tokens."""
     layer = EncoderLayer(8, 2, 8, dropout=0.0, attention_dropout=0.0, dtype="mixed_bfloat16", name="block")
     exact = EncoderLayer(8, 2, 8, dropout=0.0, attention_dropout=0.0, name="block")
     inputs = np.random.default_rng(0).normal(size=(1, 2, 8)).astype("float32").repeat(2000, axis=0)

@@ -21,7 +21,7 @@ if left_to_torch():
 
 
 def test_a_label_is_1_where_the_second_segment_is_of_another_document(tmp_path, tokenizer):
-    """Each of the two documents is of one word."""
+    """Each of the two documents repeats one word."""
     (tmp_path / "text").write_text("good\n" * 100 + "\n" + "bad\n" * 100)
     prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=8, verbose=False)
     shard = open_shard(tmp_path / "data", fixed_masks=False)
@@ -32,7 +32,7 @@ def test_a_label_is_1_where_the_second_segment_is_of_another_document(tmp_path, 
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_of_long_lines_nothing_is_lost(tmp_path, tokenizer, pairs):
-    """A paragraph a line: parts of a quarter of an example, whose words stay whole."""
+    """Each line is a paragraph. It is cut into parts of a quarter of an example, and words stay whole."""
     words = ["good", "longest", "bad"] * 40  # `longest` is two tokens.
     (tmp_path / "text").write_text(" ".join(words) + "\n\n" + "the film\n" * 3)
     options = {"sequence_length": 32, "short_rate": 0.0, "next_sentence": pairs, "verbose": False}
@@ -58,7 +58,7 @@ def test_a_file_s_name_need_not_be_text(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("end", ["\n\n", "\n", " "])
 def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer, monkeypatch, end):
-    """Six blocks of it, or sixty: documents of a sentence, one of all sentences, and one of a single line."""
+    """The text has six blocks or sixty: documents of one sentence, one document of all sentences, or a single line."""
     for name in ("_BLOCK_CHARACTERS", "_PART_CHARACTERS"):
         monkeypatch.setattr(f"keras_bert_zoo.pretraining.corpus.{name}", 2**15)
     monkeypatch.setattr("keras_bert_zoo.text.files._LONGEST_LINE", 2**15)
@@ -151,7 +151,7 @@ def test_a_tokenizer_is_one(tmp_path, given):
 
 
 def test_of_two_at_once_the_second_to_end_is_refused(tmp_path, tokenizer, monkeypatch):
-    """The other process is the one of number 1. What a third has left, which was killed, is removed."""
+    """The other process has the number 1. What a third one left when it was killed is removed."""
     (tmp_path / "text").write_text("a good film\nso warm\n\nbad cast\nit is fine\n" * 5)
     options = {"sequence_length": 8, "verbose": False, "workers": 1}
     (tmp_path / f".data.part{2**30}" / "shard-00000").mkdir(parents=True)
@@ -172,9 +172,9 @@ def test_of_two_at_once_the_second_to_end_is_refused(tmp_path, tokenizer, monkey
 
 
 def test_arrays_are_joined_by_writing(tmp_path, monkeypatch):
-    """On a full disk that is an error; to write into a file that is mapped ends the process.
+    """On a full disk writing raises an error, but writing into a mapped file ends the process.
 
-    What is joined makes room for what is to be.
+    Files that have been joined are removed, to make room for the rest.
     """
     parts = {"token_ids": [[1, 2, 3], [4]], "ends": [[1, 3], [1]]}
     for name, arrays in parts.items():
@@ -197,6 +197,6 @@ def test_arrays_are_joined_by_writing(tmp_path, monkeypatch):
 
 
 def test_a_worker_that_ends_is_named():
-    """As the kernel ends one where memory runs out."""
+    """The kernel ends a worker in this way when memory runs out."""
     with pytest.raises(ChildProcessError, match=r"must live to the end.* Received: one of 2 that ended early"):
         list(in_order(iter(["__import__('os')._exit(1)"] * 2), eval, 2))

@@ -28,15 +28,15 @@ PARAMETERS = {
     "bert_base_multilingual_cased": 177_853_440,
     "bert_base_chinese": 102_267_648,
 }
-# What ships with its weights.
+# Presets that ship with their weights.
 OWN = {"bert_mini_novels": 5_404_928}
-# Words among the first three that it finds.
+# For each text, a word among the first three that the preset finds.
 FILLED = {
     "he opened the [MASK] and went out.": "door",
     "i am [MASK] to see you, my dear.": "glad",
     "the doctor came to see the [MASK] man.": "young",
 }
-# keras-hub's names of the same models.
+# keras-hub's names for the same models.
 ALIASES = {
     "bert_tiny_en_uncased": "bert_tiny",
     "bert_mini_en_uncased": "bert_mini",
@@ -49,7 +49,7 @@ ALIASES = {
     "bert_base_multi": "bert_base_multilingual_cased",
     "bert_base_zh": "bert_base_chinese",
 }
-# One whose vocabulary was shared is checked against it: what was lower-cased before pre-training has no capitals.
+# Presets whose vocabulary was shared are checked against it: lower-casing before pre-training leaves no capitals.
 SHARED_VOCABULARIES = {
     "bert_base": "bert-base-uncased",
     "bert_base_cased": "bert-base-cased",
@@ -59,7 +59,7 @@ SHARED_VOCABULARIES = {
 
 
 def count_parameters(vocabulary_size, num_layers, hidden_dim, intermediate_dim, num_segments, max_sequence_length, **_):
-    """From the shapes in Devlin et al. 2019, section 3."""
+    """Count parameters from the shapes in Devlin et al. 2019, section 3."""
     embeddings = (vocabulary_size + num_segments + max_sequence_length + 2) * hidden_dim
     attention = 4 * hidden_dim * (hidden_dim + 1)
     feed_forward = 2 * hidden_dim * intermediate_dim + hidden_dim + intermediate_dim
@@ -199,10 +199,10 @@ def test_transformers_heads_are_loaded_and_the_rest_is_said(tmp_path, caplog):
     assert "freshly initialised, to be trained: classifier/kernel, classifier/bias" in caplog.text
     assert "in the preset, but not used: classifier/kernel, classifier/bias" in caplog.text
 
-    assert other.dropout == 0.25  # The config's, for a fresh head, too.
+    assert other.dropout == 0.25  # The config's rate is for a fresh head too.
     assert kbz.BertTextClassifier.from_preset(tmp_path / "classifier", num_classes=2, dropout=0.5).dropout == 0.5
 
-    # A token classifier's head has the same name and shape, and another meaning.
+    # A token classifier's head has the same name and shape, but another meaning.
     transformers.BertForTokenClassification(config).save_pretrained(tmp_path / "tagger")
     tagger = kbz.BertTextClassifier.from_preset(tmp_path / "tagger", num_classes=3)
     assert tagger.load_report.unused == ("classifier/kernel", "classifier/bias")
@@ -229,7 +229,7 @@ def test_nothing_is_drawn_that_the_checkpoint_overwrites(backbone, tmp_path, mon
     monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", noted)
     kbz.BertTextRegressor.from_preset(tmp_path / "preset")
     width = TINY["hidden_dim"]
-    assert drawn == [(width, width), (width, 1)]  # A pooler may be fresh, and the head is.
+    assert drawn == [(width, width), (width, 1)]  # A pooler may be fresh, and the head always is.
     kbz.BertBackbone.from_preset(tmp_path / "preset", load_weights=False)
     assert len(drawn) == 2 + 3 + 4 * TINY["num_layers"] + 1
     assert (TINY["vocabulary_size"], width) in drawn
@@ -350,7 +350,7 @@ def test_bad_presets(backbone, tmp_path):
 
 @pytest.mark.parametrize("name", ["bert_tiny", "bert_tiny_en_uncased"])
 def test_a_directory_of_a_known_name(name, backbone, tokenizer, tmp_path, monkeypatch):
-    """It counts where it holds a preset, and not where it is that of a run that was killed."""
+    """It counts if it holds a preset, but not if it belongs to a run that was killed."""
     monkeypatch.chdir(tmp_path)
     for folder in (name, "mine"):
         (tmp_path / folder).mkdir()
@@ -417,7 +417,7 @@ def test_fields_of_the_wrong_kind_are_refused_by_name(classifier, file, field, v
 
 
 def test_what_a_config_may_say(classifier, tmp_path):
-    """No dropout at all, none of what is not supported, and more tokens than there are positions."""
+    """It may have a dropout of zero, nothing in an unsupported field, and more tokens than there are positions."""
     head = {**classifier.head_config(), "dropout": 0.0}
     kbz.BertTextClassifier(classifier.backbone, preprocessor=classifier.preprocessor, **head).save_to_preset(tmp_path)
     for file, fields in (
@@ -456,7 +456,7 @@ def test_a_model_of_another_kind_is_refused_by_name(backbone, tmp_path):
     "task", ["BertMaskedLM", "BertPretrainer", "BertNextSentencePredictor", "BertQuestionAnswerer"]
 )
 def test_a_head_is_told_by_its_tensors(task, tmp_path):
-    """In files of 2019."""
+    """This is so in files of 2019."""
     getattr(kbz, task)(kbz.BertBackbone(**TINY)).save_to_preset(tmp_path)
     (tmp_path / "preset.json").unlink()
     path = tmp_path / "config.json"
@@ -479,7 +479,7 @@ def test_a_number_of_labels_may_contradict_their_names(backbone, tmp_path):
     loaded = kbz.BertTextClassifier.from_preset(tmp_path)
     assert (loaded.num_classes, loaded.class_names, loaded.load_report.fresh) == (3, None, ())
     path.write_text(json.dumps({**json.loads(path.read_text()), "id2label": {"0": "no", "1": "yes"}}))
-    with pytest.raises(ValueError, match="classifier/kernel"):  # Somebody's names count.
+    with pytest.raises(ValueError, match="classifier/kernel"):  # Names that somebody chose do count.
         kbz.BertTextClassifier.from_preset(tmp_path)
 
 
@@ -505,7 +505,7 @@ def test_other_class_names_are_another_head(backbone, tmp_path):
 
 
 def test_what_is_left_out_the_preset_says(backbone, tmp_path):
-    """None is the constructor's default, as a wrapper hands it on."""
+    """None is the constructor's default, which a wrapper passes on."""
     kbz.BertTextClassifier(backbone, class_names=["a", "b", "c"]).save_to_preset(tmp_path / "preset")
     for options in ({"class_names": None}, {"num_classes": None}, {"num_classes": None, "class_names": None}):
         classifier = kbz.BertTextClassifier.from_preset(tmp_path / "preset", **options)
@@ -595,9 +595,9 @@ def test_padding_has_its_number(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 5
 
 
-# --- What nobody says
+# --- What is left out
 
-# transformers' names of what has a value without being told.
+# transformers' names for what has a default.
 FIELDS = {
     "vocab_size": "vocabulary_size", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
     "hidden_size": "hidden_dim", "intermediate_size": "intermediate_dim", "hidden_dropout_prob": "dropout",
@@ -617,7 +617,7 @@ def test_a_field_that_a_config_leaves_out_is_transformers(tmp_path):
 
 
 def test_an_argument_that_is_left_out_is_transformers():
-    """What has to be told, the size, aside."""
+    """This leaves aside the sizes, which must be given."""
     theirs = pytest.importorskip("transformers").BertConfig()
     sizes = {name: TINY[name] for name in TINY if name != "max_sequence_length"}
     ours = kbz.BertBackbone(**sizes).architecture

@@ -48,7 +48,7 @@ if left_to_torch():
         ("我来了。你呢？好！", ["我来了。", "你呢？", "好！"]),
         ("वह आया। मैं गया।", ["वह आया।", "मैं गया।"]),
         ("هل جاء؟ نعم.", ["هل جاء؟", "نعم."]),
-        ("it rained. nobody came.", ["it rained.", "nobody came."]),  # Without capitals none is missed.
+        ("it rained. nobody came.", ["it rained.", "nobody came."]),  # In a text without capitals none is needed.
         ("It rained. nobody came.", ["It rained. nobody came."]),
         ("   ", []),
     ],
@@ -58,7 +58,7 @@ def test_sentences(text, sentences):
 
 
 def test_long_runs_are_read_once():
-    """From each place anew they would take hours."""
+    """Read anew from each place, they would take hours."""
     for run in ("." * 200_000, "." * 200_000 + '"' * 200_000, ".'" * 200_000):
         assert split_sentences(f"a{run}a") == [f"a{run}a"]
         assert split_sentences(f"a{run} A") == [f"a{run}", "A"]
@@ -83,7 +83,7 @@ def test_a_paragraph_is_split_while_it_is_read(monkeypatch):
         assert " ".join(found) == " ".join(whole)
         if size == 60:
             assert found == whole
-    monkeypatch.setattr("keras_bert_zoo.pretraining.sentences._GATHERED", 40)  # Up to the number, which has no capital.
+    monkeypatch.setattr("keras_bert_zoo.pretraining.sentences._GATHERED", 40)  # Up to the number, without a capital.
     prose = ["Mr. Dalmain came and sat.", "Nobody came.", "1 more.", "and so it was."]
     assert list(read_prose(prose)) == split_sentences(" ".join(prose)) == [*prose[:2], "1 more. and so it was."]
     monkeypatch.undo()
@@ -104,7 +104,7 @@ def test_layouts(tmp_path):
     prose = "A hard\nwrapped line. And\nmore.\n\nHEADING\n\nEnd."
     documents, report = read(tmp_path, "prose", a=prose)
     assert documents == [(0, ["A hard wrapped line.", "And more.", "HEADING", "End."])]
-    assert (report.files, report.documents, report.sentences, report.bytes) == (1, 1, 4, 44)  # Their lines' ends, too.
+    assert (report.files, report.documents, report.sentences, report.bytes) == (1, 1, 4, 44)  # Including line ends.
 
 
 def test_bad_files_are_named(tmp_path):
@@ -167,7 +167,7 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     ]  # fmt: skip
     strangers = [[d.sentences for d in block.partners] for block in blocks]
     assert strangers == [[], [["wx", "yz"]], [["wx", "yz"]], [["wx", "yz"], ["qrst"]]]
-    # Beside a document of few characters there are those before it, too.
+    # Beside a document of few characters, those before it are partners too.
     paths = {"": [tmp_path / "b", tmp_path / "c"]}
     (tmp_path / "c").write_text("a\n\nabcd\nefgh")
     blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
@@ -177,7 +177,7 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
     monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._BLOCK_CHARACTERS", 5)
     blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
     assert [[d.sentences for d in block.partners] for block in blocks] == [[], [["wx", "yz"], ["a"]]]
-    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PARTNER_SENTENCES", 1)  # The last ones.
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._PARTNER_SENTENCES", 1)  # Only the last ones.
     blocks = list(read_blocks(paths, {"": 1.0}, "sentences", False, {"": CorpusReport()}))
     assert [[d.sentences for d in block.partners] for block in blocks] == [[], [["yz"], ["a"]]]
 
@@ -186,7 +186,7 @@ def test_long_documents_come_in_parts_and_never_pair_with_themselves(tmp_path, m
 
 
 def documents_of(*lengths, partners=0):
-    """Documents of sentences of these lengths; the tokens are their own positions."""
+    """Make documents of sentences of these lengths; the tokens are their own positions."""
     flat = [length for document in lengths for length in document]
     return ex.TokenisedDocuments(
         np.arange(sum(flat), dtype="int32"),
@@ -205,7 +205,7 @@ def scripted(monkeypatch, *draws):
 
 def test_pairs_by_hand(monkeypatch):
     documents = documents_of([3, 4, 5, 2], [6, 7])
-    # Length 13 leaves 10 tokens: the first three sentences. Each draw: short? where A ends; random next?; from where.
+    # Length 13 leaves 10 tokens: the first three sentences. The draws: short? where A ends? B random? from where?
     left = scripted(
         monkeypatch,
         0.9, 0.6, 0.7,  # not short; A is two of three sentences; B the rest: 0..7, 7..12
@@ -228,7 +228,7 @@ def test_partners_are_drawn_from_only():
 
 
 def test_parts_of_one_document_are_no_partners():
-    """Each part is one sentence, whose partner is always random: the other document for all but itself."""
+    """Each part is one sentence, so its partner is always random, and always from the other document."""
     documents = replace(documents_of(*[[4]] * 9), origins=np.repeat([0, 1], [8, 1]))
     spans = ex.draw_pairs(documents, 64, 0.0, np.random.default_rng(0))
     assert spans.next_sentence_labels.all()
@@ -255,7 +255,7 @@ def test_pairs_cover_every_token_once_and_balance(many):
     other = np.searchsorted(bounds, spans.second[:, 0], side="right")
     assert ((document == other) == ~random).all()
     assert (np.searchsorted(bounds, spans.second[:, 1] - 1, side="right") == other).all()
-    assert 0.5 < random.mean() < 0.62  # One half, and where one sentence is left, always.
+    assert 0.5 < random.mean() < 0.62  # Half of them, and always where one sentence is left.
 
 
 def test_short_examples(many):
@@ -283,7 +283,7 @@ def test_packing_cuts_the_longer_side_at_random_ends():
     assert (rows[:, [11, 22]] == 2).all()
     assert (np.diff(rows[:, 1:11]) == 1).all()
     assert (rows[:, 12:22] == np.arange(130, 140)).all()
-    front = rows[:, 1] - 100  # Of 20 tokens that go, each goes from the front with probability one half.
+    front = rows[:, 1] - 100  # Each of the 20 tokens that are cut is cut at the front with probability one half.
     assert abs(front.mean() - 10) < 4 * np.sqrt(5 / 2000)
     assert 4 < front.var() < 6
 
@@ -351,7 +351,7 @@ def test_shares_of_masks(shares):
     drawn = now[(now != 4) & (now != was)]
     if random:
         assert abs(drawn.mean() - 499.5) < 4 * 289 / np.sqrt(len(drawn))
-        assert drawn.min() < 10  # Special tokens are drawn, too, as in the original.
+        assert drawn.min() < 10  # Special tokens are drawn too, as in the original.
 
 
 def test_places_are_uniform():
@@ -364,7 +364,7 @@ def test_places_are_uniform():
 
 
 def test_sets_of_places_are_uniform():
-    """Of six tokens three are masked: each of the twenty sets as often, not only each place."""
+    """Three of six tokens are masked: not only each place but each of the twenty sets is equally frequent."""
     n = 20000
     allowed, lengths = np.ones((n, 6), dtype=bool), np.full(n, 6)
     rng = np.random.default_rng(3)
@@ -439,7 +439,7 @@ def test_a_data_set_and_its_batches(corpus, tmp_path, tokenizer, masking, fix_ma
 
 
 def test_the_same_bytes_whatever_the_number_of_workers(data, tmp_path):
-    """A real shard or two, and its statistics against the rules (google-research/bert, create_pretraining_data.py)."""
+    """A real shard or two, whose statistics follow the rules of google-research/bert, create_pretraining_data.py."""
     paths = []
     for (name, text), _ in zip(novels(data), range(6), strict=False):
         paths.append(tmp_path / name.split("/")[-1])
@@ -458,7 +458,7 @@ def test_the_same_bytes_whatever_the_number_of_workers(data, tmp_path):
     real = weights["mlm"] > 0
     assert (real.sum(axis=1) == np.minimum(20, np.maximum(1, np.rint(0.15 * lengths)))).all()
     assert abs(targets["nsp"].mean() - 0.51) < 0.03
-    assert 0.85 < (lengths == 128).mean() < 0.97  # One in ten aims at less.
+    assert 0.85 < (lengths == 128).mean() < 0.97  # One in ten aims at a shorter length.
     now = np.take_along_axis(inputs["token_ids"], inputs["mask_positions"], axis=1)[real]
     assert abs((now == tokenizer.mask_token_id).mean() - 0.8) < 0.006
     assert abs((now == targets["mlm"][real]).mean() - 0.1) < 0.005
@@ -474,19 +474,19 @@ def test_a_data_set_has_a_checksum_of_its_arrays(corpus, tmp_path, tokenizer, mo
     path = tmp_path / "data" / "dataset.json"
     about = json.loads(path.read_text())
     assert about.pop("arrays") == hashlib.sha256(values).hexdigest()
-    path.write_text(json.dumps(about))  # As they were before there was one.
+    path.write_text(json.dumps(about))  # Data sets were like this before there was one.
     assert PretrainingBatches(tmp_path / "data", 8).examples == about["examples"]
 
 
 def test_processes_do_without_keras(monkeypatch):
-    """It would take most of the time that they save. The work is Python, here, and each piece some of it."""
+    """Importing it would take most of the time that they save. Here each piece of work is a piece of Python code."""
     heavy = "[name for name in ('numpy', 'keras') if name in __import__('sys').modules]"
     pieces = [f"__import__('keras_bert_zoo.pretraining.prepare') and {heavy}", "__import__('os').getpid()", "3"]
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # As a user set it.
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # As a user may set it.
     before, main = dict(os.environ), sys.modules["__main__"]
     results = on_cores.in_order(iter(pieces), eval, 2)
     found = next(results)
-    assert dict(os.environ) == before  # While they work, too.
+    assert dict(os.environ) == before  # Also while they work.
     assert sys.modules["__main__"] is main
     number, three = results
     assert found == ["numpy"]
@@ -497,7 +497,7 @@ def test_processes_do_without_keras(monkeypatch):
 
 
 class UpperCase(kbz.BertTokenizer):
-    """Of a user's own: its module imports the whole package."""
+    """A user's own tokenizer, whose module imports the whole package."""
 
     def encode_batch(self, texts):
         return super().encode_batch(text.swapcase() for text in texts)
@@ -528,7 +528,7 @@ def test_results_come_in_the_order_of_their_pieces():
 
 
 def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatch):
-    module = importlib.import_module("keras_bert_zoo.pretraining.prepare")  # The package has the function by that name.
+    module = importlib.import_module("keras_bert_zoo.pretraining.prepare")  # In the package that name is the function.
     chosen = []
 
     def in_order(blocks, work, workers, light):
@@ -552,7 +552,7 @@ def test_one_document_makes_no_pairs(tmp_path, tokenizer):
         ("sentences", [one], "1$"),
         ("sentences", [one, gone], r"1, .*gone must be a text file \(No such file or directory\)$"),
         ("prose", [one], "1$"),
-        ("sentences", {"x": [two], "y": [one]}, "1 of 'y'$"),  # Else the language would say what follows.
+        ("sentences", {"x": [two], "y": [one]}, "1 of 'y'$"),  # Otherwise the language would tell what follows.
         ("prose", {"x": [two, one], "y": [one]}, "1 of 'y'$"),
     ):
         with pytest.raises(
@@ -589,7 +589,7 @@ def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
 
 
 def array_bytes(header):
-    """A file of this header (numpy.lib.format, version 1.0)."""
+    """Return a file with this header (numpy.lib.format, version 1.0)."""
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
@@ -716,7 +716,7 @@ def flat(batch):
 
 @MASKINGS
 def test_parts_are_the_same_in_any_order(tmp_path, corpus, tokenizer, options):
-    """Those of an update share what is drawn for it, those of two updates nothing."""
+    """Parts of one update share what is drawn for it; parts of two updates share nothing."""
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
     options = {"batch_size": 8, "epoch_batches": 6, **options}
     whole = PretrainingBatches(tmp_path / "data", **{**options, "batch_size": 24, "epoch_batches": 2})
@@ -730,7 +730,7 @@ def test_parts_are_the_same_in_any_order(tmp_path, corpus, tokenizer, options):
 
 @MASKINGS
 def test_predictions_are_counted_once_an_update(tmp_path, corpus, tokenizer, options, monkeypatch):
-    """And chance is drawn once: the cost of an update does not grow with its parts."""
+    """Random numbers are drawn once too: the cost of an update does not grow with its parts."""
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
     batches = PretrainingBatches(tmp_path / "data", 4, gradient_accumulation_steps=4, **options)
     counted, drawn = [], []
@@ -743,7 +743,7 @@ def test_predictions_are_counted_once_an_update(tmp_path, corpus, tokenizer, opt
         def __getattr__(self, name):
             return lambda *arguments: drawn.append(name) or getattr(self._rng, name)(*arguments)
 
-    batches[0]  # The order is drawn.
+    batches[0]  # This draws the order.
     batches._update = None
     monkeypatch.setattr(np.random, "default_rng", Counted)
     monkeypatch.setattr(PretrainingBatches, "_predictions", lambda *a: counted.append(1) or count(*a))
@@ -754,7 +754,7 @@ def test_predictions_are_counted_once_an_update(tmp_path, corpus, tokenizer, opt
 
 
 def test_two_threads_take_parts_of_one_update(tmp_path, corpus, tokenizer, monkeypatch):
-    """The second while the first one still draws, as iterators of TensorFlow may."""
+    """The second takes its part while the first one still draws, as TensorFlow's iterators may."""
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
     whole = PretrainingBatches(tmp_path / "data", 16)[0]
     batches, others = PretrainingBatches(tmp_path / "data", 16), []
@@ -774,7 +774,7 @@ def test_two_threads_take_parts_of_one_update(tmp_path, corpus, tokenizer, monke
 
 
 def test_means_are_those_of_all_examples(corpus, tmp_path, tokenizer):
-    """Tokens and predictions of an example, of which the speed of a run is reckoned."""
+    """They are the tokens and predictions of an example, from which the speed of a run is computed."""
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
     batches = PretrainingBatches(tmp_path / "data", next_token=True)
     inputs, _, weights = batches.take(np.arange(batches.examples))
@@ -789,7 +789,7 @@ def test_means_are_those_of_all_examples(corpus, tmp_path, tokenizer):
 
 
 def test_masks_are_of_seed_pass_and_place(corpus, tmp_path, tokenizer):
-    """Of one example over and over: what differs is chance."""
+    """The same example is taken over and over, so that only chance differs."""
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, short_rate=0.0, verbose=False)
 
     def masks(seed, epoch, index):
@@ -818,7 +818,7 @@ def test_sentences_that_fit_exactly_are_packed():
 
 
 def test_duplicates_are_other_examples(corpus, tmp_path, tokenizer):
-    """Twice the same ones would be there an even number of times, all of them."""
+    """If the same examples came twice, each would be there an even number of times."""
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=64, duplicates=2, verbose=False)
     shard = open_shard(tmp_path / "data", False)
     counts = Counter(map(bytes, np.split(shard.token_ids, shard.ends[:-1])))

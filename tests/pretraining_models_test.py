@@ -29,7 +29,7 @@ def with_positions(inputs, predictions=4, seed=0):
 
 
 def logits_of(outputs, inputs):
-    """Their logits under our names, at our positions."""
+    """Return their logits under our names, at our positions."""
     found = {}
     tokens = getattr(outputs, "prediction_logits", getattr(outputs, "logits", None))
     if "mask_positions" in inputs and tokens is not None:
@@ -113,7 +113,7 @@ def test_a_copy_that_is_not_tied_is_refused(tmp_path):
     torch.save(state, tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"decoder.weight must be tied to embeddings.word_embeddings.weight"):
         kbz.BertMaskedLM.from_preset(tmp_path)
-    # Who has no use for the head need not care.
+    # It does not matter to models without that head.
     classifier = kbz.BertTextClassifier.from_preset(tmp_path, num_classes=2)
     assert "mlm_bias/bias" in classifier.load_report.unused
     kbz.BertBackbone.from_preset(tmp_path)
@@ -212,7 +212,7 @@ def test_metrics_are_of_predictions_alone(metrics):
     targets = numpy(model(inputs)["mlm"]).argmax(-1)
     targets[:, 1] = (targets[:, 1] + 1) % 40  # Wrong.
     weights = np.array([[1.0, 1.0, 0.0]] * 3, "float32")
-    targets[:, 2] = 0  # None.
+    targets[:, 2] = 0  # No prediction.
     model.compile(metrics=metrics)
     assert model.test_on_batch(inputs, {"mlm": targets}, {"mlm": weights}, return_dict=True)["accuracy"] == 0.5
 
@@ -226,7 +226,7 @@ def test_ready_arrays_are_predicted_as_they_come():
 
 @pytest.mark.parametrize("cls", [kbz.BertMaskedLM, kbz.BertPretrainer])
 def test_what_streams_is_checked(cls):
-    """JAX would take another row's place, or none."""
+    """For a wrong place, JAX would take another row's, or none."""
     model = cls(kbz.BertBackbone(**SHALLOW))
     inputs = with_positions(random_inputs(), 2)
     targets = {"mlm": np.full((3, 2), 7), "nsp": np.array([0, 1, 1])}
@@ -294,7 +294,7 @@ def test_accuracy_is_of_predictions_and_not_of_what_fills_their_rows(tmp_path, t
 
 @slow_on("tensorflow", "jax")
 def test_the_smoke_run(tmp_path):
-    """As google-research/bert's README: some KB of text, overfit (there 20 steps, accuracy 0.985 and 1.0)."""
+    """Overfit some KB of text, as in google-research/bert's README (there 20 steps, accuracy 0.985 and 1.0)."""
     rng = np.random.default_rng(0)
     words = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op", "qr", "st"]
     sentences = [" ".join(words[i] for i in rng.integers(0, 10, 8)) for _ in range(160)]
@@ -330,7 +330,7 @@ def test_the_head_s_epsilon_is_the_backbone_s(tmp_path):
 
 
 def test_heads_are_in_float32():
-    """As is a loss over them."""
+    """A loss over them is too."""
     backbone = kbz.BertBackbone(**SHALLOW, dtype="mixed_bfloat16")
     for task, options in (
         (kbz.BertTextRegressor, {}),

@@ -1,4 +1,4 @@
-"""Runs that survive, and the console script from text to preset."""
+"""Runs that survive interruptions, and the console script from text to preset."""
 
 import csv
 import json
@@ -59,7 +59,7 @@ def weights(folder):
 
 
 def started(run, out):
-    """A process of the run; a batch takes 0.3 seconds, and a file that is written 0.1 until it is in place."""
+    """Start a process of the run; a batch takes 0.3 seconds, and moving a written file into place takes 0.1."""
     config = {name: getattr(run, name) for name in Run.__dataclass_fields__}
     code = (
         "import json, os, sys, time; from keras_bert_zoo.pretraining import PretrainingBatches, Run, pretrain\n"
@@ -78,13 +78,13 @@ def started(run, out):
 def times(folder, name):
     found = {}
     for path in folder.glob(name):
-        with suppress(FileNotFoundError):  # A file beside another takes its place.
+        with suppress(FileNotFoundError):  # A file written beside another may just have taken its place.
             found[path] = path.stat().st_mtime_ns
     return found
 
 
 def wait_for(process, folder, name):
-    """Until a file of such a name is there, or is another than before: whether it is, when the process ends."""
+    """Wait until a file of such a name appears or changes; return False if the process ends first."""
     before = times(folder, name)
     for _ in range(12000):
         if times(folder, name) != before:
@@ -123,7 +123,7 @@ def test_a_killed_run_ends_with_the_same_weights(run, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_weights(run, tmp_path):
-    """Before its first step, beside a state that is written and not yet in place, within epochs, and at its preset."""
+    """Killed before its first step, when a state is written but not yet in place, within epochs, and at its preset."""
     run = replace(run, save_every=2)
     pretrain(run, tmp_path / "whole", verbose=0)
     killed, chance = tmp_path / "killed", random.Random(5)
@@ -196,7 +196,7 @@ def test_a_state_that_is_not_finite_is_not_kept(run, tmp_path):
 
 
 def test_a_state_that_is_half_written_leaves_the_last_one(classifier, tmp_path, monkeypatch):
-    """Newer releases of safetensors see to it, too; not all that we take."""
+    """Newer releases of safetensors ensure it themselves, but not all that we accept."""
     state = State(classifier, tmp_path / "state.safetensors", data="")
     state.save(1)
     before = state.path.read_bytes()
@@ -235,7 +235,7 @@ def test_a_run_is_of_one_process(run, tmp_path):
 
 
 def test_a_directory_that_another_start_made_stays(tmp_path, monkeypatch):
-    """Between our look and our lock."""
+    """It is made between our look and our lock."""
     fcntl = pytest.importorskip("fcntl")
 
     def refuse(*arguments):
@@ -345,7 +345,7 @@ def test_a_state_stays_with_its_data(run, tmp_path):
     (tmp_path / "other").write_text(TEXT.replace("warm", "cold"))
     for text, seed, vocabulary in (
         ("text", 1, WORDS),
-        ("other", 12345, WORDS),  # Of as many bytes, and examples.
+        ("other", 12345, WORDS),  # It has as many bytes and examples.
         ("text", 12345, [*WORDS[:-2], *WORDS[:-3:-1]]),
     ):
         change(tmp_path / text, seed, vocabulary)
@@ -357,7 +357,7 @@ def test_a_state_stays_with_its_data(run, tmp_path):
 
 @slow_on("tensorflow", "jax")
 def test_a_log_has_each_epoch_once(run, tmp_path, monkeypatch):
-    """Killed behind the log and before the state, and in the middle of the very first file."""
+    """It is killed after the log is written but before the state, and in the middle of the very first file."""
     short = replace(run, steps=3, save_every=1)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".run.part.json").write_text("{")
@@ -434,7 +434,7 @@ def test_states_are_bearably_far_apart(steps, expected):
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="Keras returns to Python after each batch there.")
 def test_states_of_a_stream_are_whole_executions_apart():
-    """900 steps in executions of 8 batches, 2 an update: 4 updates an execution, and 450 are no multiple of them."""
+    """900 steps, 8 batches per execution, 2 per update: an execution has 4 updates, of which 450 is no multiple."""
     records = {"vocab": "vocab.txt", "gradient_accumulation_steps": 2, "steps_per_execution": 8}
     assert Run("*.tfrecord", steps=900, **records).save_every == 300
     assert Run("data", steps=900, gradient_accumulation_steps=2, steps_per_execution=8).save_every == 450
@@ -443,7 +443,7 @@ def test_states_of_a_stream_are_whole_executions_apart():
 
 
 def test_the_step_of_a_nan():
-    """Of six batches, two an update: the last execution of four has two of its own."""
+    """Six batches, two per update: the last execution of four has only two batches."""
     callback = StopAtNaN(SimpleNamespace(epoch_steps=3, last=lambda: "no state"))
     callback.set_params({"steps": 6})
     for epoch, batch, step in ((1, 7, 6), (1, 3, 5), (0, 0, 1), (1, 7, 1)):
@@ -541,7 +541,7 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch, caplog):
 
 
 def test_masks_of_other_shares_from_the_console(tmp_path, monkeypatch):
-    """All that is predicted is masked, and a share of each example, of the longest, too."""
+    """All that is predicted is masked, and it is the same share of each example, even of the longest."""
     (tmp_path / "text").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["vocab", "text", "--size", "60", "--out", "vocab.txt"]) == 0
@@ -594,7 +594,7 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
     expected = {weight.path: numpy(weight) for weight in still.weights}
     for path, weight in weights(tmp_path / "run").items():
         np.testing.assert_allclose(weight, expected[path], atol=1e-6, err_msg=path)
-    held_out = PretrainingBatches(run.data, run.batch_size, seed=0)  # Whatever the run has.
+    held_out = PretrainingBatches(run.data, run.batch_size, seed=0)  # Whatever seed the run has.
     loss = still.evaluate(held_out, verbose=0, return_dict=True)["loss"]
     with (tmp_path / "run" / "log.csv").open() as file:
         logged = [float(row["val_loss"]) for row in csv.DictReader(file)]
@@ -605,7 +605,7 @@ def test_dropout_is_the_run_s_and_the_preset_keeps_its_own(run, tmp_path):
 @slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_an_update_in_parts_is_the_same_update(run, tmp_path, whole_words):
-    """Parts have few predictions or many; those of the whole update count alike."""
+    """Parts may have few predictions or many, but all predictions of an update count alike."""
     run = replace(run, dropout=0.0, steps=4, masking={"whole_words": whole_words, "rate": 0.3})
     parts = PretrainingBatches(run.data, 4, gradient_accumulation_steps=4)
     assert len({(parts[i][2]["mlm"] > 0).sum() for i in range(4)}) > 1
@@ -631,7 +631,7 @@ def test_batches_between_two_returns_to_python(run, tmp_path):
 
 @slow_on("tensorflow", "jax")
 def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):
-    """`mfu` is the rate times the operations of an example: 3 x 2 x the multiplications, counted by hand."""
+    """`mfu` follows from the rate and the operations of an example: 3 x 2 x the multiplications, counted by hand."""
     monkeypatch.setattr("keras_bert_zoo.pretraining.progress.peak_flops", lambda dtype: 1e9)
     pretrain(run, tmp_path / "run", verbose=0)
     with (tmp_path / "run" / "log.csv").open() as file:
@@ -654,7 +654,7 @@ def test_the_log_and_tensorboard_say_how_fast(run, tmp_path, monkeypatch):
 
 @slow_on("tensorflow", "jax")
 def test_phase_2_goes_on_from_phase_1_at_a_greater_length(run, tmp_path):
-    """The paper's last tenth (A.2): the rows of positions not seen before are those the first phase left alone."""
+    """As in the paper's last tenth (A.2); positions not seen before have the rows that the first phase left alone."""
     phase_1 = pretrain(replace(run, data=short_data(run, tmp_path)), tmp_path / "run", verbose=0)
     positions = numpy(phase_1.backbone.embeddings.position_embedding.weights[0])
     start = kbz.BertPretrainer.from_preset(run.preset)

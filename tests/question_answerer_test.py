@@ -1,4 +1,4 @@
-"""The answerer: against transformers, and what `fit`, `predict` and `answer` take and give."""
+"""The answerer: compared with transformers, and what `fit`, `predict` and `answer` take and give."""
 
 import json
 
@@ -45,7 +45,7 @@ def answerer(preprocessor):
 
 
 def logits_one_by_one(answerer, x):
-    """Each window on its own, so without padding and in order."""
+    """Compute the logits of each window on its own, so without padding and in order."""
     windows = answerer.preprocessor.pack(x)
     rows = [windows.take(np.array([i]), int(length)) for i, length in enumerate(windows.lengths)]
     return windows, [numpy(answerer(row))[0] for row in rows]
@@ -65,7 +65,7 @@ def test_the_same_whatever_the_padding(answerer):
     for ours, logits in zip(padded, expected, strict=True):
         np.testing.assert_allclose(ours[:, : logits.shape[1]], logits, atol=1e-5)
         assert (ours[:, logits.shape[1] :] == -1e9).all()
-    # The mean over windows of the mean of both ends' cross-entropies; a weight is its question's.
+    # The loss is the mean over windows of the mean cross-entropy of both ends; a window has its question's weight.
     places = windows.targets(ANSWERS)
     losses = np.array([crossentropy(logits, own) for logits, own in zip(expected, places, strict=True)])
     right = np.array([logits.argmax(-1) for logits in expected]) == places
@@ -156,7 +156,7 @@ def test_a_preset_keeps_the_threshold_and_the_windows(answerer, tmp_path):
     for length, kept in ((15, 4), (7, 3)):
         loaded = kbz.BertQuestionAnswerer.from_preset(tmp_path / "own", sequence_length=length).preprocessor
         assert (loaded.sequence_length, loaded.question_length, loaded.stride) == (length, kept, 3)
-    # Of another task's preset the recipe's, as far as the positions go.
+    # With another task's preset, the lengths are the recipe's, as far as there are positions.
     classifier = kbz.BertTextClassifier(
         kbz.BertBackbone(**{**TINY, "max_sequence_length": 400}),
         num_classes=2,

@@ -1,4 +1,4 @@
-"""The script of `make quickstart`: what it says of files and presets that are not as expected, and its run as it is."""
+"""The script of `make quickstart`: what it says about unexpected files and presets, and its default run."""
 
 import runpy
 from pathlib import Path

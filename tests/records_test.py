@@ -52,7 +52,7 @@ def test_records_are_the_originals(data, tmp_path):
     written = [tf.io.parse_single_example(record, spec) for record in raw]
     rows = [batches.take(np.array([row])) for row in range(batches.examples)]
     order = np.random.default_rng(records._SEED).permutation(batches.examples)
-    assert np.abs(np.diff(order)).mean() > batches.examples / 4  # As readers shuffle no more than neighbours.
+    assert np.abs(np.diff(order)).mean() > batches.examples / 4  # Because readers shuffle only neighbours.
     for row, record in zip(order, written, strict=True):
         parsed = {name: tensor.numpy() for name, tensor in record.items()}
         inputs, targets, weights = rows[row]
@@ -66,7 +66,7 @@ def test_records_are_the_originals(data, tmp_path):
 
 
 def garden(path, renamed):
-    """The names of the Model Garden's create_pretraining_data.py."""
+    """Rename the features as in the Model Garden's create_pretraining_data.py."""
     with tf.io.TFRecordWriter(str(renamed)) as writer:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             example = tf.train.Example.FromString(record)
@@ -107,9 +107,9 @@ def test_training_from_records(data, tmp_path):
     assert int(model.optimizer.iterations) == 2 * steps
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, of each such pass.
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so of each such pass.
 def test_a_pass_of_unknown_length_is_what_a_known_one_is(data, tmp_path):
-    """TensorFlow finds its end by a step without a batch, in which nothing must count."""
+    """TensorFlow finds the end by a step without a batch, which must not count."""
     write_records(data, tmp_path / "records", verbose=False)
     count = PretrainingBatches(data, 1).examples // 8
     ends = []
@@ -143,7 +143,7 @@ def test_workers_share_the_batches(data, tmp_path, monkeypatch):
     write_records(data, tmp_path / "records", verbose=False)
     pattern = str(tmp_path / "records" / "*.tfrecord")
     for seed, steps in ((None, count // 4), (1, 30)):
-        # Each has a process of its own, in which an order that is drawn anew is drawn the first time.
+        # Each worker has a process of its own, in which an order drawn anew is drawn for the first time.
         whole, *copies = (read_records(pattern, 4, shuffle_seed=seed).take(steps) for _ in range(3))
         shares = [input_ops.auto_shard_dataset(copy, 2, worker) for worker, copy in enumerate(copies)]
         expected, *taken = (
@@ -153,7 +153,7 @@ def test_workers_share_the_batches(data, tmp_path, monkeypatch):
 
 
 def test_ids_of_a_larger_vocabulary(data, tmp_path):
-    """Some backends take any id for one that they have."""
+    """Some backends accept any id as if they had it."""
     write_records(data, tmp_path / "records", verbose=False)
     records = read_records(str(tmp_path / "records" / "*"), 8)
     model = kbz.BertPretrainer(kbz.BertBackbone(**{**SHALLOW, "vocabulary_size": 20}))
@@ -163,7 +163,7 @@ def test_ids_of_a_larger_vocabulary(data, tmp_path):
 
 @pytest.fixture
 def many(data, tmp_path, monkeypatch):
-    """A pattern of four files, the last one shorter, and the number of examples."""
+    """Write four files, the last one shorter; return their pattern and the number of examples."""
     count = PretrainingBatches(data, 1).examples
     monkeypatch.setattr(records, "_EXAMPLES_A_FILE", count // 3 - 1)
     write_records(data, tmp_path / "records", verbose=False)
@@ -172,13 +172,13 @@ def many(data, tmp_path, monkeypatch):
 
 
 def known_by(batch):
-    """What tells each example from the others."""
+    """Return what tells each example from the others."""
     inputs = batch[0]
     return [(a.tobytes(), b.tobytes()) for a, b in zip(inputs["token_ids"], inputs["mask_positions"], strict=True)]
 
 
 def test_a_stream_goes_on_from_any_batch(many, data, tokenizer, monkeypatch):
-    """Through the end of a pass, of which each holds every example once, in an order of its own."""
+    """It goes on through the end of a pass. Each pass holds every example once, in an order of its own."""
     monkeypatch.setattr(record_files, "_SHUFFLED_TOGETHER", 10)  # Of some 130.
     monkeypatch.setattr(record_files, "_FILES_AT_ONCE", 2)
     pattern, count = many
@@ -243,7 +243,7 @@ def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
 
 
 def test_what_is_not_looked_at_first_stops_training(many, data):
-    """A segment, a position and targets behind the first examples."""
+    """Bad segments, positions and targets may come after the first examples."""
     batch = next(read_records(many[0], 8).as_numpy_iterator())
     model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW))
     for place, name in ((0, "segment_ids"), (0, "mask_positions"), (1, "mlm"), (1, "nsp")):
@@ -257,7 +257,7 @@ def test_what_is_not_looked_at_first_stops_training(many, data):
 
 @slow_on("jax")
 def test_a_run_from_records_at_the_console(run, tmp_path, capsys):
-    """Held-out records, an accumulated update, and a preset with the vocabulary that was given."""
+    """It has held-out records and accumulated updates, and its preset has the vocabulary that was given."""
     command = ["pretrain", "--data", run.data, "--vocab", run.vocab, "--validation", run.data, "--steps", "2"]
     command += ["--batch-size", "8", "--gradient-accumulation-steps", "2", "--save-every", "1"]
     command += ["--architecture", str(SMALL).replace("'", '"'), "--out", str(tmp_path / "run")]
@@ -364,7 +364,7 @@ def test_bad_records(data, tmp_path, tokenizer):
 
 
 def write_changed(source, target, number, change):
-    """The records of a file, one of them changed."""
+    """Copy the records of a file and change one of them."""
     with tf.io.TFRecordWriter(str(target)) as writer:
         for i, record in enumerate(tf.data.TFRecordDataset(str(source)).as_numpy_iterator()):
             example = tf.train.Example.FromString(record)
@@ -402,7 +402,7 @@ def test_records_that_differ_and_values_that_no_example_has(data, tmp_path, toke
 
 
 def header_of(length):
-    """What begins a record: its length, and a checksum of that (tensorflow/core/lib/io/record_writer.h)."""
+    """Return a record's header: its length, and a checksum of that (tensorflow/core/lib/io/record_writer.h)."""
     crc = 2**32 - 1
     for byte in length.to_bytes(8, "little"):
         crc ^= byte
@@ -414,7 +414,7 @@ def header_of(length):
 
 
 def test_a_record_that_claims_more_than_its_file_holds(data, tmp_path, monkeypatch):
-    """TensorFlow's reader would ask for that memory, and end the process."""
+    """TensorFlow's reader would request that much memory, and end the process."""
     count = write_records(data, tmp_path / "records", verbose=False)
     good = (tmp_path / "records" / "shard-00000-of-00001.tfrecord").read_bytes()
     assert good.startswith(header_of(int.from_bytes(good[:8], "little")))
@@ -433,4 +433,4 @@ def test_a_record_that_claims_more_than_its_file_holds(data, tmp_path, monkeypat
         ):
             files[0].count()
         assert len(list(record_files._lengths(tf, str(tmp_path / "good"), len(good)))) == count
-    assert files[1].count() == count  # Without a second reading, by TensorFlow.
+    assert files[1].count() == count  # Without a second reading by TensorFlow.

@@ -1,4 +1,4 @@
-"""Encoder blocks within `keras.RematScope`: the same training, dropout and all."""
+"""Encoder blocks within `keras.RematScope` train in the same way, including dropout."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ def test_training_is_the_same_and_computes_again(tokenizer):
     np.testing.assert_allclose(again_losses, losses, rtol=1e-5)
     for plain, recomputed in zip(weights, again, strict=True):
         np.testing.assert_allclose(recomputed, plain, atol=1e-5)
-    if keras.backend.backend() != "jax":  # Which traces a block once, and computes it again in the program.
+    if keras.backend.backend() != "jax":  # JAX traces a block once, and computes it again in the program.
         assert again_calls > calls
 
 

@@ -13,7 +13,7 @@ def test_schedule_at_hand_worked_steps():
     rates = [float(schedule(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
     np.testing.assert_allclose(rates, [0, 0.5, 0.9, 0.5, 0.05, 0, 0], atol=1e-6)
     assert float(kbz.WarmupPolynomialDecay(2.0, 0.0, np.int64(10))(0)) == 2.0
-    cut = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=19)  # A tenth of it is one step, as in the original.
+    cut = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=19)  # A tenth of 19 is one step, as in the original.
     np.testing.assert_allclose([float(cut(step)) for step in (0, 1)], [0, 18 / 19], atol=1e-6)
     squared = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20, power=2.0)
     rates = [float(squared(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
@@ -28,7 +28,7 @@ def test_schedule_saves():
 
 
 class Rates(keras.callbacks.Callback):
-    """The rate of the next step, read after each."""
+    """Reads after each step the rate of the next."""
 
     def __init__(self, rates):
         super().__init__()
@@ -44,17 +44,17 @@ def test_schedule_follows_fit(classifier):
     texts, labels = ["a good film", "bad", "fine"] * 8, [0, 1, 2] * 8
     rates = []
     classifier.fit(texts, labels, batch_size=6, epochs=5, verbose=0, callbacks=[Rates(rates)])
-    # Read after each of the 20 steps, so the rate of the next.
+    # Each is read after one of the 20 steps, so it is the rate of the next.
     expected = [min(3e-5 * step / 2, 3e-5) if step < 2 else 3e-5 * (1 - step / 20) for step in range(1, 21)]
     np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-12)
     rates.clear()
     classifier.fit(texts, labels, batch_size=6, epochs=5, initial_epoch=4, verbose=0, callbacks=[Rates(rates)])
     np.testing.assert_allclose(rates, expected[16:], rtol=1e-5, atol=1e-12)
-    assert classifier.optimizer.get_config()["learning_rate"]["config"]["total_steps"] is None  # Of the next run, too.
+    assert classifier.optimizer.get_config()["learning_rate"]["config"]["total_steps"] is None  # For the next run too.
 
 
 def test_schedule_follows_updates(classifier):
-    """7 batches an epoch, two an update: 14 batches are 7 updates, and an epoch ends between two."""
+    """With 7 batches per epoch and two per update, 14 batches are 7 updates, and the first epoch ends within one."""
     texts, labels, rates = ["a good film"] * 7, [0] * 7, []
     classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1.0, warmup=0.3), gradient_accumulation_steps=2))
     classifier.fit(texts, labels, batch_size=1, epochs=2, verbose=0, callbacks=[Rates(rates)])
@@ -69,13 +69,13 @@ def test_steps_that_overflowed_are_no_updates_of_a_run_that_goes_on(dtype, updat
     model = kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW, dtype=dtype), preprocessor=preprocessor)
     model.fit(["a"] * 6, [0.0] * 6, batch_size=2, verbose=0)
     optimizer = model._optimizer_within()
-    optimizer._iterations.assign(1)  # As a callback restores it: two of three overflowed.
+    optimizer._iterations.assign(1)  # As a callback restores it if two of three overflowed.
     model.fit(["a"] * 6, [0.0] * 6, batch_size=2, initial_epoch=1, epochs=2, verbose=0)
     assert int(numpy(optimizer._iterations)) == updates + 3
 
 
 def test_models_share_a_schedule(tokenizer):
-    """Each run lays it anew, whatever the other's has left in it: a step of SGD is the rate, of a gradient of one."""
+    """Each run sets it anew, whatever the other has left in it. With a gradient of one, a step of SGD is the rate."""
     schedule, preprocessor = kbz.WarmupPolynomialDecay(1e-2, warmup=0.0), kbz.BertPreprocessor(tokenizer, 16)
     models = [kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW), preprocessor=preprocessor) for _ in range(2)]
     for model in models:

@@ -1,10 +1,11 @@
-"""Writes `sentence_vectors.npz`, sentence-transformers' own vectors, which `text_embedder_test.py` compares with.
+"""Write `sentence_vectors.npz`, sentence-transformers' own vectors, with which `text_embedder_test.py` compares ours.
 
     pip install sentence-transformers
     python -m tests.sentence_vectors MINILM
 
-MINILM is the directory of the fixture `minilm`. Its encoder is opened by their modules alone; presets of tiny embedders
-with random weights are opened as they are saved. The file is sentence-transformers 6.2.0's, with torch 2.13.0 on a CPU.
+MINILM is the directory of the fixture `minilm`. Its encoder is opened with their modules only; presets of tiny
+embedders with random weights are opened as they are saved. The file was written by sentence-transformers 6.2.0 with
+torch 2.13.0 on a CPU.
 """
 
 import sys

@@ -16,7 +16,7 @@ from tests.helpers import TINY
 
 
 def scripted(monkeypatch, module, readings):
-    """What the module's clock says, one reading after another."""
+    """Make the module's clock give these readings, one after another."""
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=iter(readings).__next__))
 
 
@@ -25,7 +25,7 @@ def scripted(monkeypatch, module, readings):
     [([0.125] * 7 + [0.0625, 0.125, 0.125, 0.01], 0.0625), ([0.5, 0.75, 0.5, 0.25, 0.01], 0.25), ([5, 4, 1], 4)],
 )
 def test_a_peak_is_that_of_the_fastest_product(monkeypatch, seconds, fastest):
-    """Of ten, or of those that two seconds hold, or of two; they begin ten seconds apart."""
+    """There are ten products, or as many as two seconds hold, or two; they begin ten seconds apart."""
     readings = [reading for i, each in enumerate(seconds) for reading in (10 * i, 10 * i + each)]
     scripted(monkeypatch, speed, readings)
     monkeypatch.setattr(speed, "_device_name", lambda: "")
@@ -33,7 +33,7 @@ def test_a_peak_is_that_of_the_fastest_product(monkeypatch, seconds, fastest):
 
 
 def test_speed_of_all_batches_of_an_epoch(monkeypatch):
-    """The third of them, counted as a fourth where an execution has two, is done four seconds after its beginning."""
+    """The third batch, counted as a fourth if an execution has two, is done four seconds after the epoch begins."""
     monkeypatch.setattr(progress, "peak_flops", lambda dtype: 1e9)
     monkeypatch.setattr(progress, "device_count", lambda model: 2)
     scripted(monkeypatch, progress, [100.0, 101.0, 104.0])

@@ -1,4 +1,4 @@
-"""The exact GELU's own gradient in TensorFlow functions, beside its closed form, and that training has it."""
+"""The exact GELU's own gradient in TensorFlow functions: compared with its closed form, and used in training."""
 
 import math
 
@@ -9,7 +9,7 @@ import pytest
 from keras_bert_zoo.layers.activations import get_activation
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere the backend has its own.")
-X = np.linspace(-6, 6, 97)  # bfloat16 has all of them.
+X = np.linspace(-6, 6, 97)  # bfloat16 represents all of them.
 PHI = np.exp(-np.square(X) / 2) / math.sqrt(2 * math.pi)
 BELOW = np.array([math.erfc(-x / math.sqrt(2)) / 2 for x in X])
 
@@ -36,7 +36,7 @@ def test_values_and_both_derivatives(dtype, close):
 
 
 def test_its_gradient_passes_over_memory_less_often():
-    """A sum of two gradients is what TensorFlow's own has and ours has not."""
+    """TensorFlow's own gradient contains a sum of two gradients; ours does not."""
     import tensorflow as tf
 
     def sums(training):

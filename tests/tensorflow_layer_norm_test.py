@@ -1,4 +1,4 @@
-"""LayerNorm in one operation of TensorFlow: its values, and where it is and where it must not be."""
+"""LayerNorm as one operation of TensorFlow: its values, where it is used, and where it must not be."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def available():
 
 
 def operations(function, *arguments):
-    """Types of the operations of a function's graph, and of the functions that it calls."""
+    """Return the types of the operations in a function's graph and in the functions that it calls."""
     graph = function.get_concrete_function(*arguments).graph.as_graph_def()
     return [node.op for part in (graph.node, *(called.node_def for called in graph.library.function)) for node in part]
 
@@ -37,7 +37,7 @@ def norm(shape, epsilon, dtype="float32"):
 
 
 def normalised(x, epsilon):
-    """Each row without its mean and over its deviation, and that."""
+    """Return each row minus its mean, divided by its deviation; and the deviation."""
     deviation = np.sqrt(x.var(-1, keepdims=True) + epsilon)
     return (x - x.mean(-1, keepdims=True)) / deviation, deviation
 
@@ -157,7 +157,7 @@ def test_its_gradients_have_gradients():
 
 @pytest.mark.parametrize("dtype, close", [("float32", 1e-3), ("mixed_bfloat16", 0.1)])
 def test_training_has_it_and_the_same_update(dtype, close):
-    """As one that runs eagerly, where it is Keras' own."""
+    """It is the same as in a model that runs eagerly, where LayerNorm is Keras' own."""
     import tensorflow as tf
 
     updated = []

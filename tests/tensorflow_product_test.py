@@ -25,7 +25,7 @@ def kinds(graph):
 
 
 def gradients():
-    """A function of inputs and the outputs' gradient: the outputs, and the gradients of inputs, kernel and bias."""
+    """Return a function from inputs and the outputs' gradient to outputs and gradients of inputs, kernel and bias."""
     import tensorflow as tf
 
     layer = dense()
@@ -52,7 +52,7 @@ def test_the_product_and_its_gradients_are_numpys():
 
 
 def test_without_tensorflows_own_recording_gradients_are_the_same(monkeypatch):
-    """As a TensorFlow would that has no such module any more."""
+    """As with a TensorFlow that no longer has such a module."""
     from keras_bert_zoo.layers import tensorflow_gradient
 
     monkeypatch.setattr(tensorflow_gradient, "record_operation", None)
@@ -63,7 +63,7 @@ def test_without_tensorflows_own_recording_gradients_are_the_same(monkeypatch):
 
 
 def test_a_gradient_of_some_rows_alone():
-    """TensorFlow hands on a gather's gradient as rows and their numbers."""
+    """TensorFlow passes on a gather's gradient as rows and their numbers."""
     import tensorflow as tf
 
     layer = dense()
@@ -106,7 +106,7 @@ def test_its_gradients_have_gradients():
     ],
 )
 def test_every_product_of_blocks_and_head_takes_it_in_training(dtype, trained, taken):
-    """But the attention's own, and the choice of masked tokens: their batches have the texts' size, or rank four."""
+    """Attention's own and the choice of masked tokens do not: their batches have the texts' size, or rank four."""
     import tensorflow as tf
 
     model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, dtype=dtype, pooler=False))
@@ -121,6 +121,6 @@ def test_every_product_of_blocks_and_head_takes_it_in_training(dtype, trained, t
     operations = step.get_concrete_function().graph.get_operations()
     products = [op for op in operations if op.type == "BatchMatMulV2" and op.outputs[0].shape[0] == 1]
     assert len(products) == taken
-    # The embedding is as large as nothing else, and so would be its transposed gradient.
+    # Nothing else has the embedding's size, so a transpose of this size could only be that of its gradient.
     table = {TINY["vocabulary_size"], TINY["hidden_dim"]}
     assert not [op for op in operations if op.type == "Transpose" and set(op.outputs[0].shape.as_list()) == table]

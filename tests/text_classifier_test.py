@@ -26,13 +26,13 @@ from tests.helpers import (
 
 @pytest.fixture
 def still(classifier):
-    """Without dropout."""
+    """A classifier without dropout."""
     backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
     return randomise(kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=classifier.preprocessor))
 
 
 def tf_datasets(batch):
-    """This batch as a data set of TensorFlow, on TensorFlow."""
+    """Return this batch as a data set of TensorFlow, but only on TensorFlow."""
     if keras.backend.backend() != "tensorflow":
         return []
     import tensorflow as tf
@@ -41,7 +41,7 @@ def tf_datasets(batch):
 
 
 def logits_one_by_one(classifier, texts, pairs=None):
-    """Each example on its own, so without padding and in order."""
+    """Compute the logits of each example on its own, so without padding and in order."""
     rows = []
     for i in range(len(texts)):
         x = texts[i : i + 1] if pairs is None else (texts[i : i + 1], pairs[i : i + 1])
@@ -60,7 +60,7 @@ def test_without_a_batch_size_short_texts_are_predicted_more_at_once(classifier,
         def on_predict_batch_end(self, batch, logs=None):
             sizes.append(len(logs["outputs"]))
 
-    texts = [TEXTS[3 * (i % 2)] for i in range(100)]  # Of as many tokens.
+    texts = [TEXTS[3 * (i % 2)] for i in range(100)]  # All have as many tokens.
     logits = classifier.predict(texts, callbacks=[Sizes()], verbose=0, **options)
     assert sizes == batches
     np.testing.assert_allclose(logits, classifier.predict(texts, batch_size=7, verbose=0)[: len(logits)], atol=1e-5)
@@ -130,7 +130,7 @@ def overfit(classifier, x, y, **options):
 
 
 def wide_backbone():
-    """Wide enough to learn six texts in a moment."""
+    """Make a backbone that is wide enough to learn six texts in a moment."""
     return kbz.BertBackbone(**{**TINY, "hidden_dim": 32, "intermediate_dim": 64}, dropout=0.0, attention_dropout=0.0)
 
 
@@ -285,7 +285,7 @@ def test_double_precision_trains_beside_a_head_in_single(tokenizer):
 
 
 def test_a_loss_is_of_logits(classifier):
-    """By its name Keras' would take them for probabilities, and train on."""
+    """Given by its name, Keras' loss would take logits for probabilities, and train on."""
     expected = classifier.evaluate(TEXTS, LABELS, verbose=0)
     losses = keras.losses
     for loss in (
@@ -307,7 +307,7 @@ def test_a_loss_is_of_logits(classifier):
         )
 
     def binary_crossentropy(y_true, y_pred):
-        """Called like Keras', and another."""
+        """Named like Keras' function, but another."""
 
     classifier.compile(loss=binary_crossentropy)
     assert classifier.loss is binary_crossentropy
@@ -404,7 +404,7 @@ BAD_FIT = [
 
 
 def test_bad_data_leaves_the_model_usable(classifier):
-    """All cases on one model: it must stand every one of them, and then train."""
+    """All cases run on one model, which must survive each of them and still train."""
     before = [numpy(weight) for weight in classifier.weights]
     for arguments, words in BAD_FIT:
         runs = [classifier.fit, classifier.evaluate]
@@ -501,7 +501,7 @@ def test_a_clone_is_a_plain_model_compiled_alike(classifier, trained):
     clone.set_weights(classifier.get_weights())
     assert type(clone.optimizer) is type(classifier.optimizer)
     x = random_inputs()
-    # Not by `predict`, in which a task, and on TensorFlow it alone, rounds otherwise.
+    # Not by `predict`, in which a task rounds differently; on TensorFlow only a task does.
     np.testing.assert_array_equal(numpy(clone(x)), numpy(classifier(x)))
 
 
@@ -512,7 +512,7 @@ def test_without_an_optimizer_it_is_saved_too(classifier, tmp_path):
 
 
 def test_what_else_keras_takes_has_ready_batches(classifier):
-    """Of strings in a batch Keras says that a dtype is invalid, or that they have no shape."""
+    """About strings in a batch, Keras says that a dtype is invalid or that they have no shape."""
 
     def make(batch):
         return [Batches(batch), (batch for _ in range(2))]
@@ -531,12 +531,12 @@ def test_what_else_keras_takes_has_ready_batches(classifier):
     np.testing.assert_allclose(losses, [losses[0]] * len(losses), rtol=1e-6)
     drawn = iter(range(2))
     classifier.predict((({**random_inputs()},) for _ in drawn), steps=2, verbose=0)
-    assert next(drawn, None) is None  # None is lost, and each is drawn once.
+    assert next(drawn, None) is None  # No batch is lost, and each is drawn once.
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_in_half_precision_predict_and_are_not_trained(dtype):
-    """One minus Adam's 0.999 is no number of three digits: little would be learned, and in float16 squares vanish."""
+    """One minus Adam's 0.999 does not fit into three digits: little would be learned, and in float16 squares vanish."""
     classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW, dtype=dtype), num_classes=3)
     assert np.isfinite(classifier.predict(random_inputs(), verbose=0)).all()
     with pytest.raises(ValueError, match=f'`dtype` must be "mixed_{dtype}" to train'):
@@ -624,13 +624,13 @@ def test_batches_to_train_on_are_ready_arrays(still):
     with pytest.raises(ValueError, match="Inputs must be a dict"):
         still.test_on_batch(TEXTS, np.array(LABELS))
     losses = crossentropy(logits_one_by_one(still, TEXTS), LABELS)
-    still.compile(keras.optimizers.SGD(0.1))  # The default's schedule wants to know the steps of `fit`.
+    still.compile(keras.optimizers.SGD(0.1))  # The default's schedule needs to know the steps of `fit`.
     loss, _ = still.train_on_batch(still.preprocessor(TEXTS), np.array(LABELS))
     assert loss == pytest.approx(losses.mean(), abs=1e-5)
 
 
 def test_a_callback_predicts_by_the_model_it_was_made_for(classifier):
-    """On JAX `fit` has taken the weights of it, and Keras gives them back to `callback.model` alone."""
+    """On JAX `fit` has taken the model's weights, and Keras gives them back only to `callback.model`."""
     seen = []
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: seen.append(classifier.predict(TEXTS, verbose=0))
@@ -643,7 +643,7 @@ def test_a_callback_predicts_by_the_model_it_was_made_for(classifier):
 
 
 def test_a_batch_needs_a_rate_of_its_own(classifier):
-    """The schedule of a `fit` that is over has come to a rate of 0, and would train nothing."""
+    """When `fit` is over, its schedule has come to a rate of 0, and would train nothing."""
     classifier.fit(TEXTS, LABELS, verbose=0)
     with pytest.raises(ValueError, match=r"`optimizer` must have a rate, or a schedule with total_steps"):
         classifier.train_on_batch(random_inputs(), np.array([0, 1, 2]))
@@ -660,7 +660,7 @@ def test_a_batch_needs_a_rate_of_its_own(classifier):
     ],
 )
 def test_bad_values_in_what_streams(classifier, inputs, y, words):
-    """The first batch is looked at before anything compiles; a later one stops the run."""
+    """The first batch is checked before anything compiles; a later one stops the run."""
     classifier.compile(keras.optimizers.SGD(0.1))
     good, bad = (random_inputs(), np.array([0, 1, 2])), (inputs, np.array(y))
     for data in streams(bad):
@@ -696,7 +696,7 @@ def test_bad_weights_in_what_streams(classifier, weights, words):
 
 @pytest.mark.parametrize("place, error", [(0, ValueError), (5, Exception)])
 def test_weights_that_are_no_numbers_stop_a_tf_dataset(place, error, classifier):
-    """In the first batch before anything compiles."""
+    """In the first batch they are found before anything compiles."""
     tf = pytest.importorskip("tensorflow")
     data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS, [np.nan if i == place else 1.0 for i in range(6)]))
     with pytest.raises(error, match="`sample_weight` must be finite"):
@@ -733,7 +733,7 @@ def test_targets_of_another_loss_stream_as_they_are(classifier):
 
 
 def test_what_is_to_be_predicted_needs_no_targets(classifier):
-    """GLUE's test sets have -1."""
+    """GLUE's test sets have -1 for targets."""
     expected = classifier.predict(random_inputs(), verbose=0)
     for data in streams((random_inputs(), np.array([-1, -1, -1]))):
         np.testing.assert_array_equal(classifier.predict(data, steps=1, verbose=0), expected)
@@ -745,7 +745,7 @@ def test_what_is_to_be_predicted_needs_no_targets(classifier):
 
 
 def test_a_model_outlives_a_bad_batch(classifier):
-    """JAX takes it its weights for a pass."""
+    """JAX takes the model's weights from it for a pass."""
     expected, weights = classifier.predict(random_inputs(), verbose=0), classifier.get_weights()
     good, bad = random_inputs(), random_inputs(vocabulary_size=400)
     for run, y in ((classifier.predict, ()), (classifier.evaluate, (np.array([0, 1, 2]),))):
@@ -759,10 +759,10 @@ def test_a_model_outlives_a_bad_batch(classifier):
 
 @pytest.mark.parametrize("before", [1, 3])
 def test_a_model_outlives_a_bad_batch_to_train(classifier, before):
-    """On JAX the third good batch and the bad one are of one execution."""
+    """On JAX the third good batch and the bad one are in one execution."""
     good, bad, y = random_inputs(), random_inputs(vocabulary_size=400), np.array([0, 1, 2])
     classifier.compile(kbz.AdamW(1e-3), steps_per_execution=1 if keras.backend.backend() == "torch" else 2)
-    for _ in range(2):  # The optimizer is whole, too.
+    for _ in range(2):  # The optimizer is intact too.
         with pytest.raises(Exception, match="`token_ids` must be in"):
             classifier.fit(((batch, y) for batch in [good] * before + [bad]), steps_per_epoch=before + 1, verbose=0)
         assert np.isfinite(classifier.predict(good, verbose=0)).all()
@@ -889,7 +889,7 @@ def test_one_label_may_apply_or_not(tokenizer):
 
 
 def test_a_config_keeps_auto_as_auto():
-    """Keras would keep what it means on one backend, and another one would take it for the user's wish."""
+    """Keras would keep what it means on one backend, and another backend would take that for the user's wish."""
     classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 2)
     assert classifier.get_compile_config()["jit_compile"] == "auto"
     classifier.compile(jit_compile=False)
@@ -925,14 +925,14 @@ def test_parts_that_do_not_fit_together(tokenizer):
         bare.predict(TEXTS, verbose=0)
 
 
-# --- Weights and steps, of each way that leads to them
+# --- Weights and steps, for each way of giving them
 
 WEIGHTS = np.array([1, 2, 0.5, 3, 0, 1.0])
 
 
 @pytest.fixture
 def losses(still):
-    """Of each text, without its weight; the model stays as it is."""
+    """Return the loss of each text, without its weight; the model stays as it is."""
     losses = crossentropy(logits_one_by_one(still, TEXTS), LABELS)
     still.compile(keras.optimizers.SGD(0.0))
     return losses
@@ -980,7 +980,7 @@ def test_a_batch_has_the_weights_of_its_classes(still, losses):
         assert history["loss"][0] == pytest.approx(expected, abs=1e-5)
     expected = (losses * WEIGHTS * np.array([1.0, 3.0, 0.5])[LABELS]).mean()
     weighted, column = (*batch, WEIGHTS), (*batch, WEIGHTS[:, None])
-    for stream in [*streams(weighted), *streams(column), *tf_datasets(weighted)]:  # Those of a stream are multiplied.
+    for stream in [*streams(weighted), *streams(column), *tf_datasets(weighted)]:  # A stream's weights are multiplied.
         still.set_weights(before)
         history = still.fit(stream, class_weight=weights, steps_per_epoch=1, verbose=0).history
         assert history["loss"][0] == pytest.approx(expected, abs=1e-5)
@@ -1016,7 +1016,7 @@ def test_other_weights_to_train_need_another_compile(still):
 
 @slow_on("tensorflow", "jax")
 def test_a_killed_fit_goes_on_with_keras_backup(classifier, tmp_path):
-    """To the weights of one that never was."""
+    """It ends with the weights of one that was never killed."""
 
     class Kill(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -1029,7 +1029,7 @@ def test_a_killed_fit_goes_on_with_keras_backup(classifier, tmp_path):
         model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=classifier.preprocessor)
         model.fit(TEXTS, LABELS, 2, epochs=4, verbose=0, callbacks=list(callbacks))
         weights = [numpy(weight) for weight in model.weights]
-        assert model.fit(TEXTS, LABELS, epochs=1, verbose=0).epoch == [0]  # Not from where that one went on.
+        assert model.fit(TEXTS, LABELS, epochs=1, verbose=0).epoch == [0]  # It does not go on from there.
         return weights
 
     def backup():

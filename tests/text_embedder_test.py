@@ -1,4 +1,4 @@
-"""The embedder: sentence-transformers' vectors, its directories in and out, and what is refused."""
+"""The embedder: sentence-transformers' vectors, reading and writing its directories, and what is refused."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def theirs():
 
 
 def pooled(hidden, mask, pooling, normalize):
-    """What sentence-transformers documents of its Pooling and Normalize, a text at a time."""
+    """Do what sentence-transformers documents for its Pooling and Normalize, one text at a time."""
     rows = []
     for vectors, there in zip(hidden.astype("float64"), mask, strict=True):
         tokens = vectors[there == 1]
@@ -52,7 +52,7 @@ def test_a_real_directory_of_sentence_transformers(minilm, theirs):
     assert len(embedder.preprocessor.tokenizer.encode(SENTENCES[-1]).token_ids) > 256
     assert embedder.load_report.unused == ("pooler/kernel", "pooler/bias")
     vectors = embedder.embed(SENTENCES, batch_size=2)
-    for pooling, normalize in CASES:  # The last text is long: once, below, is enough.
+    for pooling, normalize in CASES:  # The last text is long, so it is compared only once, below.
         other = kbz.BertTextEmbedder(embedder.backbone, pooling, normalize, embedder.preprocessor)
         expected = theirs[f"minilm {pooling} {normalize}"][:-1]
         np.testing.assert_allclose(other.embed(SENTENCES[:-1]), expected, rtol=0, atol=1e-5, err_msg=pooling)
@@ -66,7 +66,7 @@ def test_a_real_directory_of_sentence_transformers(minilm, theirs):
         hidden = model(*(torch.tensor(inputs[k]).long() for k in ("token_ids", "padding_mask", "segment_ids")))
     expected = pooled(hidden.last_hidden_state.numpy(), inputs["padding_mask"], "mean", True)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
-    # Other tasks take nothing from what the directory says of embedders.
+    # Other tasks ignore what the directory says about embedders.
     assert kbz.BertTextClassifier.from_preset(minilm, num_classes=2).preprocessor.sequence_length == 512
 
 
@@ -100,7 +100,7 @@ def test_pooling_and_presets(pooling, normalize, tokenizer, tmp_path):
     np.testing.assert_array_equal(back.embed(TEXTS, batch_size=4), vectors)
     other = kbz.BertTextEmbedder.from_preset(tmp_path / "preset", pooling="mean", normalize=False, sequence_length=8)
     assert (other.head_config(), other.preprocessor.sequence_length) == ({"pooling": "mean", "normalize": False}, 8)
-    # Another class in its place leaves nothing of it.
+    # Saving another class in its place leaves nothing of the embedder.
     embedder.backbone.save_to_preset(tmp_path / "preset")
     assert not [path for path in (tmp_path / "preset").iterdir() if path.is_dir() or path.name == "modules.json"]
     assert kbz.BertTextEmbedder.from_preset(tmp_path / "preset").pooling == "mean"
@@ -131,7 +131,7 @@ def test_fit_learns_the_vectors_of_another(tokenizer):
         assert words in str(error.value)
 
 
-# What sentence-transformers 6 writes; version 2's form is what we write.
+# What sentence-transformers 6 writes; we write the form of version 2.
 NEW = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
@@ -170,7 +170,7 @@ def directory(tokenizer, tmp_path):
 
 
 def test_a_directory_without_its_folders_is_refused(directory):
-    """Copied without what lies below, one of `[CLS]` would become one of means."""
+    """If it is copied without its folders, an embedder of `[CLS]` would become one of means."""
     shutil.rmtree(directory / "1_Pooling")
     with pytest.raises(ValueError, match=r"the Pooling must have its config.json. Received: none"):
         kbz.BertTextEmbedder.from_preset(directory)
@@ -185,7 +185,7 @@ def test_the_newer_form(directory, caplog):
 
 
 def test_what_older_forms_leave_out(directory):
-    """A pooling of no name is that of means; a length is at most that of the positions."""
+    """A pooling without a name is that of means; a length is at most the number of positions."""
     pooling = {"1_Pooling/config.json": {"word_embedding_dimension": 8}}
     write(directory, {**pooling, "sentence_bert_config.json": {"max_seq_length": 512}})
     embedder = kbz.BertTextEmbedder.from_preset(directory)

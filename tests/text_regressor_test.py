@@ -1,4 +1,4 @@
-"""The regressor: against transformers, what `fit`, `evaluate` and `predict` take and give, and what it refuses."""
+"""The regressor: compared with transformers, and what `fit`, `evaluate` and `predict` take, give and refuse."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_hugging_face_in_and_out(tmp_path):
 
 
 def test_one_label_is_a_regressor(tmp_path):
-    """What transformers makes of one label where the file names no problem."""
+    """transformers also takes one label for a regression if the file names no problem."""
     transformers_model(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.get("problem_type") is None
@@ -102,7 +102,7 @@ def test_fit_learns(tokenizer):
     backbone = kbz.BertBackbone(**sizes, dropout=0.0, attention_dropout=0.0)
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     regressor = kbz.BertTextRegressor(backbone, dropout=0.0, preprocessor=preprocessor)
-    assert regressor.optimizer.weight_decay == 0.01  # What compile does on its own.
+    assert regressor.optimizer.weight_decay == 0.01  # The default of `compile`.
     regressor.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(6e-3), bias_correction=True))
     same = ["it is"] * 6  # Only the second texts tell the pairs apart.
     losses = regressor.fit((same, TEXTS), SCORES, batch_size=6, epochs=80, verbose=0).history["loss"]
@@ -131,7 +131,7 @@ def test_heads_of_another_kind_are_not_taken(regressor, classifier, tmp_path):
         kbz.BertTextClassifier.from_preset(tmp_path / "regressor")
     fresh = kbz.BertTextClassifier.from_preset(tmp_path / "regressor", num_classes=2)
     assert fresh.load_report.unused == ("regressor/kernel", "regressor/bias")
-    # One label of several is a classifier's.
+    # One label of a multi-label problem is a classifier's.
     path = tmp_path / "regressor" / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))

@@ -7,7 +7,7 @@ from keras_bert_zoo.checkpoints.huggingface_tensors import split_tensors
 
 
 def saved_model(name, path, scale=0.1, **options):
-    """One of their classes with random weights, biases and LayerNorm too, saved where ours reads it."""
+    """Make one of their models with random weights, including biases and LayerNorm, and save it where ours reads it."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {
@@ -23,7 +23,7 @@ def saved_model(name, path, scale=0.1, **options):
 
 
 def run_theirs(model, inputs, **labels):
-    """Their outputs for our inputs; `labels` are called as they call them."""
+    """Return their outputs for our inputs; `labels` have their names."""
     import torch
 
     tensors = (torch.tensor(inputs[name]).long() for name in ("token_ids", "padding_mask", "segment_ids"))
@@ -33,12 +33,12 @@ def run_theirs(model, inputs, **labels):
 
 
 def assert_same_gradients(ours, model, prefix="bert."):
-    """Gradients by our paths beside those that a backward pass has left in their model."""
+    """Compare gradients by our paths with those that a backward pass has left in their model."""
     ours, theirs = split_tensors(ours, prefix), dict(model.named_parameters())
     assert set(ours) == set(theirs)
     for name, parameter in theirs.items():
         expected = parameter.grad.numpy()
         if name.endswith("word_embeddings.weight"):
-            # Row 0 is padding, where PyTorch leaves out what the input table adds.
+            # Row 0 is padding, for which PyTorch leaves out what the input table adds.
             ours[name][0] = expected[0] = 0
         np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-5, err_msg=name)

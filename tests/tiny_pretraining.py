@@ -12,12 +12,12 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain, records, write_records
 from tests.helpers import TINY, WORDS, broken_off, numpy
 
-# AdamW's step does not know the gradient's size; this one's does, and so the norm at which it is clipped.
+# AdamW's step does not depend on the gradient's size. This one's does, so it depends on the clipping norm too.
 CLIPPED = {"learning_rate": 0.3, "epsilon": 1.0, "global_clipnorm": 0.5, "gradient_accumulation_steps": 2}
 
 
 def write_data(folder):
-    """A data set of some sixty examples of 16 tokens."""
+    """Write a data set of some sixty examples of 16 tokens."""
     words = WORDS[5:]
     lines = [" ".join(words[(i * 7 + j * j) % len(words)] for j in range(3 + i % 5)) for i in range(240)]
     (folder / "text").write_text("\n\n".join("\n".join(lines[i : i + 6]) for i in range(0, 240, 6)))
@@ -26,7 +26,7 @@ def write_data(folder):
 
 
 def write_tfrecords(folder):
-    """The same examples with fixed masks in two files, the vocabulary beside them; the pattern of the files."""
+    """Write the same examples with fixed masks in two files beside the vocabulary; return the pattern of the files."""
     write_data(folder)
     tokenizer = kbz.BertTokenizer(WORDS)
     prepare([folder / "text"], folder / "fixed", tokenizer, sequence_length=16, fix_masks=True, verbose=False)
@@ -38,7 +38,7 @@ def write_tfrecords(folder):
 
 
 def train(data, strategy=None, learning_rate=1e-3, **optimizer):
-    """20 steps without dropout; losses, the share of each weight that a device holds, and the weights."""
+    """Train 20 steps without dropout; return losses, the share of each weight that a device holds, and the weights."""
     keras.utils.set_random_seed(3)
     rng = np.random.default_rng(0)
     with kbz.distribute(strategy):
@@ -71,7 +71,7 @@ def assert_same(one, other):
 
 
 def run(data, start, out, strategy=None, stop=False):
-    """A run of 4 steps, or what is left of it; with `stop` it breaks off in the middle."""
+    """Run 4 steps, or what is left of them; with `stop`, break off in the middle."""
     options = {"steps": 4, "batch_size": 8, "learning_rate": 1e-2, "save_every": 2, "dropout": 0.0}
     if not os.path.isdir(data):
         vocab = os.path.join(os.path.dirname(data), "vocab.txt")

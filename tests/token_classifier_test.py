@@ -1,4 +1,4 @@
-"""The tagger: words, documents and texts in, one class a word out, against transformers and each word on its own."""
+"""The tagger: words, documents and texts in, one class per word out; against transformers and each word on its own."""
 
 import importlib.util
 import random
@@ -30,7 +30,7 @@ from tests.helpers import (
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 NAMES = ["B-PER", "I-PER", "O"]
-# "longer" is two tokens; "zz" none that is known; a zero-width space none at all.
+# "longer" is two tokens, "zz" is an unknown token, and a zero-width space is none at all.
 SENTENCES = [["a", "longer", "film"], ["bad"], ["the", "plot", "zz", "\u200b", "dullest", "."], [], ["so", "slow"]]
 TAGS = [["O", "B-PER", "I-PER"], ["O"], ["B-PER", "O", "O", "I-PER", "B-PER", "O"], [], ["B-PER", "I-PER"]]
 
@@ -49,7 +49,7 @@ def pieces(tagger, words):
 
 
 def logits_of(tagger, words):
-    """A sentence on its own, without padding: the logits at each word's first token."""
+    """Return the logits at each word's first token of a sentence on its own, without padding."""
     tokens = pieces(tagger, words)
     ids = np.array([[2, *(token for word in tokens for token in word), 3]], "int32")
     starts = np.cumsum([1, *map(len, tokens)])[:-1]
@@ -80,7 +80,7 @@ def test_sentences_of_a_document_see_each_other(tagger):
 
 
 def test_long_sentences_come_in_windows(tagger):
-    """By hand: 40 words of one token in windows of 14, half overlapping; each word where its contexts are largest."""
+    """By hand: 40 one-token words in windows of 14 that half overlap; each word where its contexts are largest."""
     words = [WORDS[5 + i % 11] for i in range(40)]
     windows = tagger.preprocessor.pack([["bad"], words])
     assert windows.lengths.tolist() == [3, 16, 16, 16, 16, 16]
@@ -90,7 +90,7 @@ def test_long_sentences_come_in_windows(tagger):
         logits = logits_of(tagger, words[first : first + 14])
         expected[begin:end] = logits[begin - first : end - first]
     np.testing.assert_allclose(tagger.predict([words], verbose=0)[0], expected, atol=1e-5)
-    # A word that fills a window, and more, stands alone and is still labelled.
+    # A word that more than fills a window stands alone and is still labelled.
     huge = ["a", "longest" + "est" * 30, "film"]
     assert [len(rows) for rows in tagger.predict([huge], verbose=0)] == [3]
     assert tagger.preprocessor.pack([huge]).lengths.max() == 16
@@ -137,7 +137,7 @@ def test_loss_is_the_mean_over_words(tagger):
     ]:
         history = still.fit(SENTENCES, y, verbose=0, **options).history
         assert history["loss"][0] == pytest.approx(np.mean(expected), abs=1e-5)
-    # At padding these have class 0, and no weight.
+    # At padding these batches have class 0 and no weight.
     history = still.fit(still.batches(SENTENCES, TAGS), verbose=0).history
     assert history["loss"][0] == pytest.approx(np.mean(losses), abs=1e-5)
     if importlib.util.find_spec("tensorflow"):
@@ -161,7 +161,7 @@ def test_shares_of_tags_have_weights_of_their_places(tagger):
 
 
 def test_metrics_are_of_words_alone(tagger):
-    """A callback finds out which way is up."""
+    """A callback finds out in which direction they improve."""
     expected = tagger.evaluate(SENTENCES, TAGS, batch_size=2, verbose=0, return_dict=True)
     tagger.compile(metrics=["accuracy", "sparse_categorical_crossentropy"])
     scores = tagger.evaluate(SENTENCES, TAGS, batch_size=6, verbose=0, return_dict=True)
@@ -179,13 +179,13 @@ def test_metrics_are_of_words_alone(tagger):
 
 
 def test_copies_that_fill_a_batch_do_not_count(tagger):
-    """Three windows in batches of two on two devices: the last is filled with a copy."""
+    """Three windows in batches of two on two devices: the last batch is filled with a copy."""
     examples = tagger.preprocessor.pack(SENTENCES[:3])
     targets = examples.lay(np.arange(10) % 3)
     options = {"batch_size": 2, "multiple_of": 2}
     scored = TokenBatches(examples, targets, **options)
     rows = sum((weights.sum(1) / weights.shape[1]).sum() for _, _, weights in scored)
-    assert rows == pytest.approx(sum(len(weights) for _, _, weights in scored))  # A loss of 1 a word has the mean 1.
+    assert rows == pytest.approx(sum(len(weights) for _, _, weights in scored))  # A loss of 1 per word has mean 1.
     (_, _, full), (_, _, filled) = TokenBatches(examples, targets, training=True, **options)
     assert full.mean() == pytest.approx(1)
     assert filled.mean() == pytest.approx(1)
@@ -201,11 +201,11 @@ def test_labels_are_laid_in_the_smallest_integers(tagger, label, kind):
 
 @pytest.mark.parametrize("together", [2, 10_000])
 def test_each_word_counts_the_same_in_whichever_batch(tagger, monkeypatch, together):
-    """Ten labelled words in three sentences: a batch of two has 6.67 in the mean, whichever it is."""
+    """Ten labelled words in three sentences: any batch of two is taken to have the mean, 6.67."""
     monkeypatch.setattr("keras_bert_zoo.text.token_batches._COUNTED_TOGETHER", together)
     examples = tagger.preprocessor.pack(SENTENCES[:3])
     targets = examples.lay(np.arange(10) % 3)
-    for seed in range(3):  # Each pairs other sentences.
+    for seed in range(3):  # Each seed pairs other sentences.
         batches = list(TokenBatches(examples, targets, batch_size=2, training=True, shuffle_seed=seed))
         for (_, _, weights), sentences in zip(batches, (2, 1), strict=True):
             each = weights[weights > 0] / weights.size  # Keras divides by the size.
@@ -239,7 +239,7 @@ def test_fit_learns_and_scores_entities(tokenizer, tmp_path):
 
 
 def test_tags_have_places(tagger, monkeypatch):
-    """What is found where, by logits that the test gives: entities never go from one sentence into the next."""
+    """The test gives the logits and checks what is found where. No entity goes from one sentence into the next."""
     x = {"B": [9.0, 0, 0], "I": [0, 9.0, 0], "O": [0, 0, 9.0]}
     monkeypatch.setattr(tagger, "_word_logits", lambda examples, *a, **k: np.array([x[c] for c in given], "float32"))
     score = pytest.approx(1 / (1 + 2 * np.exp(-9)))
@@ -258,12 +258,12 @@ def test_tags_have_places(tagger, monkeypatch):
     ]
     true = [[["B-PER", "I-PER"], ["B-PER", "O"]], [["O", "B-PER"]]]
     assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 1, "f1": 1}
-    true[1] = [["B-ORG", "B-PER"]]  # A label that the model does not have is missed.
+    true[1] = [["B-ORG", "B-PER"]]  # A label that the model does not have counts as missed.
     assert tagger.evaluate_entities(words, true) == {"precision": 1, "recall": 3 / 4, "f1": pytest.approx(6 / 7)}
 
 
 def test_an_entity_scores_the_mean_of_its_own_words(tagger, monkeypatch):
-    """Not the best of them, and nothing of the text before."""
+    """It is not the best of them, and takes nothing from the text before."""
     shares = [[0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.1, 0.1, 0.8], [0.9, 0.05, 0.05]]
     monkeypatch.setattr(tagger, "_word_logits", lambda *a, **k: np.log(shares).astype("float32"))
     assert tagger.tag(["Ann Lee .", "Bo"]) == [
@@ -286,7 +286,7 @@ def test_words_of_a_text(text, words):
 
 
 def split_plainly(text):
-    """The words of a text, from its runs of characters without white space."""
+    """Return the words of a text, found in its runs of characters without white space."""
     spaces, chinese, punctuation = map(character_set, (SPACES, CHINESE, PUNCTUATION))
     marks = "".join(punctuation)
     words = []
@@ -357,7 +357,7 @@ def test_a_batch_that_streams_weighs_its_labelled_tokens(tagger):
 
 @slow_on("tensorflow", "jax")
 def test_labels_that_stream_are_integers(tagger):
-    """Floats had no weights, and what has no label counted."""
+    """Floats had no weights, so that tokens without a label counted."""
     inputs = tagger.preprocessor(SENTENCES)
     for data in streams((inputs, np.full(inputs["token_ids"].shape, -100.0))):
         tagger.compile(keras.optimizers.SGD(0.1))
@@ -438,7 +438,7 @@ def test_transformers_heads_come_and_go(reference, tmp_path):
     assert (type(saved).__name__, saved.config.id2label) == ("BertForTokenClassification", dict(enumerate(NAMES)))
     np.testing.assert_allclose(logits(saved.eval()), expected, atol=1e-5)
     assert read_json(tmp_path / "ours" / "config.json")["classifier_dropout"] == pytest.approx(0.3)
-    # A head of texts is none of tokens, and the other way about, though the tensors are called the same.
+    # A head for texts is not one for tokens, nor the other way round, although the tensors have the same names.
     other = kbz.BertTextClassifier.from_preset(tmp_path / "ours", num_classes=3)
     assert "classifier/kernel" in other.load_report.fresh
     assert "classifier/kernel" in other.load_report.unused

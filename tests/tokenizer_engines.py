@@ -1,4 +1,4 @@
-"""Every tokenizer there is over the real data: transformers', both of our engines, the original algorithm."""
+"""Run every tokenizer over the real data: transformers', both of our engines, and the original algorithm."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ ENGINES = ("tokenizers", "in graph", "original")
 
 
 def engines(data, name):
-    """Transformers' tokenizer and those to compare with it, each from texts to lists of ids."""
+    """Return transformers' tokenizer and those to compare with it, each a function from texts to lists of ids."""
     uncased = VOCABULARIES[name]
     ours = kbz.BertTokenizer(vocabulary(data, name), lowercase=uncased)
     graph = ours.in_graph()
@@ -36,7 +36,7 @@ def in_batches(graph, texts, size=10_000):
 
 
 def mismatches(data, name):
-    """Corpus -> number of texts, and for each engine the texts that differ from transformers."""
+    """Return the number of texts by corpus and, by corpus and engine, the texts that differ from transformers."""
     transformers_ids, compared = engines(data, name)
     counts, different = Counter(), {}
     for corpus, texts in corpora(data):

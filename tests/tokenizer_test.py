@@ -36,7 +36,7 @@ def test_a_batch_end_to_end(tokenizer, monkeypatch, together):
 
 
 def test_a_batch_looks_at_parts_of_words_as_at_whole_texts(tokenizer):
-    """Each text is what the engine makes of it as one piece, also where parts begin with marks or look special."""
+    """Each text gives what the engine makes of it as a whole, even where parts begin with marks or look special."""
     pieces = ["[MASK]", "[", "MASK]", "[UNK]", "film", "good", "!", ".", "_", "`", "~", "{", "^", "\\", "]", "@", ":"]
     pieces += [
         "\u0301",

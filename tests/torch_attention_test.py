@@ -1,4 +1,4 @@
-"""PyTorch's kernels of attention with dropout: on a card as they are, elsewhere in Triton's interpreter."""
+"""PyTorch's kernels of attention with dropout, run as they are on a card and in Triton's interpreter elsewhere."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_the_kernels_compute_attention_and_its_gradient(sizes, dtype):
     *shape, is_masked, rate = sizes
     qkv, mask, gradient = case(*shape, is_masked)
     tensor = torch.tensor(qkv, dtype=getattr(torch, dtype), device=DEVICE, requires_grad=True)
-    # In memory the other way round, as a user's may lie.
+    # The memory order is reversed, as a user's tensor may have it.
     marks = None if mask is None else kernels.marked(torch.tensor(mask.T, device=DEVICE).T)
     outputs, _, words = kernels._attention(tensor.transpose(1, 3).contiguous().transpose(1, 3), marks, rate)
     outputs.backward(torch.tensor(gradient.T, device=DEVICE).to(outputs).permute(3, 2, 1, 0))
@@ -60,7 +60,7 @@ def test_pytorch_knows_the_operation():
 
 
 def test_a_hash_of_two_words_is_as_good_as_a_draw():
-    """Rows, columns, pairs of either and quadruples, of which independent draws agree by chance alone."""
+    """Rows, columns, pairs of either and quadruples agree only by chance, as independent draws do."""
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 2**32, (2, 1024), dtype="uint32")
     for rate in (0.1, 0.5):
@@ -80,7 +80,7 @@ def test_a_hash_of_two_words_is_as_good_as_a_draw():
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Has layers take the kernels on a CPU, too; returns the rates of their calls."""
+    """Make layers take the kernels on a CPU too; return the rates of their calls."""
     rates, original = [], kernels.attention
     monkeypatch.setattr("keras_bert_zoo.layers.fused_attention.on_cpu", lambda tensor: False)
     monkeypatch.setattr(kernels, "takes", lambda qkv: True)

@@ -1,4 +1,4 @@
-"""`jit_compile=True` on PyTorch: a step as one program, which computes what it computes without."""
+"""`jit_compile=True` on PyTorch: a step as one program, which computes the same as without it."""
 
 import gc
 import shutil
@@ -47,7 +47,7 @@ def programs_of(model):
 
 
 def trained(model):
-    """Losses, weights and predictions, of batches of several sizes and lengths."""
+    """Return losses, weights and predictions, for batches of several sizes and lengths."""
     losses = model.fit(TEXTS, LABELS, batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]
     return [losses, *map(numpy, model.weights), model.predict(TEXTS, batch_size=2, verbose=0)]
 
@@ -92,7 +92,7 @@ def test_the_program_is_the_same(tokenizer, drawn_only, options):
 
 
 def inputs_of(batch, length):
-    """Without padding: `random_inputs` leaves two tokens of each text, and wants one more."""
+    """Return inputs without padding. `random_inputs` leaves at least two tokens of each text, and needs one more."""
     ids = np.random.default_rng(batch).integers(5, 40, (batch, length)).astype("int32")
     return {"token_ids": ids, "segment_ids": ids % 2, "padding_mask": np.ones_like(ids)}
 
@@ -102,9 +102,9 @@ def inputs_of(batch, length):
     [(1, 9), (4, 1), (4, 16), (4, 8), (8, 9), (2, 9), (9, 9)],
     ids=["one text", "one token", "all positions", "the width", "a batch of the width", "of the segments", "a square"],
 )
-@pytest.mark.filterwarnings("ignore:You are using a softmax")  # Of one token.
+@pytest.mark.filterwarnings("ignore:You are using a softmax")  # For one token.
 def test_whatever_comes_first_the_program_is_for_all_shapes(first, drawn_only):
-    """Sizes that PyTorch would take for a constant, or for one of a weight's."""
+    """PyTorch would take the first sizes for constants, or for sizes of a weight."""
     model, expected = classifier(None, True), classifier(None, False)
     for batch, length in [first, (5, 7), (1, 9), (4, 1), (4, 16), (3, 8)]:
         x, y = inputs_of(batch, length), np.arange(batch) % 3
@@ -116,7 +116,7 @@ def test_whatever_comes_first_the_program_is_for_all_shapes(first, drawn_only):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """What PyTorch's front end gives to its back end, which takes half a minute, and here runs it as it is."""
+    """Return what PyTorch's front end gives its back end, which takes half a minute but here runs it as it is."""
     graphs = []
 
     def back_end(graph, inputs):
@@ -128,7 +128,7 @@ def compiled(monkeypatch):
 
 
 def test_pytorch_compiles_it_for_the_first_shapes_and_once_for_others(compiled, monkeypatch):
-    # As in a fresh process, which imports it as it draws.
+    # As in a fresh process, which imports it while it draws.
     monkeypatch.delitem(sys.modules, "keras_bert_zoo.layers.torch_product", raising=False)
     monkeypatch.delattr(kbz.layers, "torch_product", raising=False)
     model, expected = classifier(None, True), classifier(None, False)
@@ -337,7 +337,7 @@ def test_metrics_and_weights_of_examples(drawn_only):
 
 
 def test_classes_as_vectors(drawn_only):
-    """Three of them, as many as there are tokens in the last batch."""
+    """There are three, as many as tokens in the last batch."""
 
     def make(jit_compile):
         model = kbz.BertTextClassifier(backbone_of(), num_classes=3, dropout=0.0)
@@ -375,7 +375,7 @@ def test_an_epoch_has_the_mean_of_its_batches(drawn_only):
 
 
 def test_targets_of_tokens_spans_and_choices(drawn_only):
-    """A length of as many tokens as there are choices is another graph; as many as classes or examples are none."""
+    """As many tokens as choices make another graph; as many tokens as classes or examples do not."""
     tokens = [(inputs_of(n, length), np.arange(n * length).reshape(n, length) % 3) for n, length in [*SHAPES, (3, 3)]]
     model = assert_steps_are_the_same(
         lambda compiled: compiled_as(
@@ -398,7 +398,7 @@ def test_targets_of_tokens_spans_and_choices(drawn_only):
     model = assert_steps_are_the_same(
         lambda compiled: compiled_as(kbz.BertMultipleChoice(backbone_of(), dropout=0.0), compiled), choices
     )
-    assert programs_of(model) == 4  # Three choices of three tokens.
+    assert programs_of(model) == 4  # Two of them for three choices of three tokens.
 
 
 def test_numbers_to_predict(drawn_only):
@@ -411,7 +411,7 @@ def test_numbers_to_predict(drawn_only):
 
 
 def test_regularizers_and_states_of_layers(drawn_only):
-    """By SGD: of what comes before the norm many gradients are zero but for rounding, which AdamW makes whole steps."""
+    """With SGD: before the norm, many gradients are zero but for rounding, which AdamW would turn into whole steps."""
 
     def make(jit_compile):
         backbone = backbone_of()
@@ -539,7 +539,7 @@ def test_quantized_kernels_are_trained_with_their_own_gradient(drawn_only):
 
 
 def test_losses_of_layers_are_not_compiled(drawn_only):
-    """Whatever else keeps the step from being drawn."""
+    """This holds whatever else keeps the step from being drawn."""
 
     def make(jit_compile):
         backbone = backbone_of()

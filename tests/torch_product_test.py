@@ -1,4 +1,4 @@
-"""PyTorch's product with weights: values and gradients, whichever library multiplies, and which one does."""
+"""PyTorch's product with weights: values and gradients with either library, and which library multiplies."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ WANTED = RNG.normal(size=(3, 5, 4))
 
 @pytest.fixture(params=[True, False], ids=["onednn", "blas"])
 def library(request, monkeypatch):
-    """Which of the two is taken; the first runs on any machine whose PyTorch has it."""
+    """Choose one of the two; the first runs on any machine whose PyTorch has it."""
     from keras_bert_zoo.layers import torch_product
 
     if request.param and not hasattr(torch_product.torch.ops.mkldnn, "_linear_pointwise"):
@@ -26,7 +26,7 @@ def library(request, monkeypatch):
 
 @pytest.fixture
 def taken(library, monkeypatch):
-    """The shapes of the products that oneDNN made."""
+    """Return the shapes of the products that oneDNN made."""
     shapes, onednn = [], library._onednn
 
     def noted(inputs, kernel, bias):
@@ -85,7 +85,7 @@ def test_only_what_needs_a_gradient_gets_one(library, taken):
 
 @pytest.mark.parametrize("dtype, products", [("float32", 2 * 4 + 3), ("mixed_bfloat16", 0)])
 def test_each_float32_product_of_a_masked_lm_is_onednns(library, taken, dtype, products):
-    """Of both blocks four, of pooler and head one each, and the logits; bfloat16 PyTorch gives to oneDNN by itself."""
+    """Four per block, one each for pooler, head and logits. PyTorch gives bfloat16 to oneDNN by itself."""
     model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, dtype=dtype))
     ids = np.ones((2, 6), "int32")
     model.predict({"token_ids": ids, "segment_ids": ids, "padding_mask": ids, "mask_positions": ids[:, :2]}, verbose=0)
@@ -97,7 +97,7 @@ def test_under_autocast_and_in_a_trace_pytorch_chooses(library, taken):
     x, kernel = tensors(torch, X, KERNEL)
     with torch.autocast("cpu", torch.bfloat16):
         assert library.product(x, kernel).dtype == torch.bfloat16
-    # Its own check would call the function once more, without a trace.
+    # PyTorch's own check would call the function once more, without a trace.
     traced = torch.jit.trace(library.product, (x.detach(), kernel.detach()), check_trace=False)
     assert not taken
     np.testing.assert_allclose(traced(x, kernel).detach(), X @ KERNEL, atol=1e-5)

@@ -1,4 +1,4 @@
-"""What goes to a card on PyTorch, ahead of what the card does."""
+"""What goes to a card on PyTorch, ahead of the card's own work."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="a card is 
 
 @pytest.fixture
 def card(monkeypatch):
-    """Has another kind of device be the card, and returns what is pinned, which needs a card."""
+    """Make another kind of device the card, and return what would be pinned, which needs a real card."""
     pinned = []
     monkeypatch.setattr(torch_sending, "_pinned", lambda tensor: pinned.append(tensor) or tensor)
 
@@ -155,7 +155,7 @@ def test_numbers_of_a_drawn_step_are_made_in_its_graph(make, card, drawn_only):
 
 
 def test_nothing_of_layers_and_updates_passes_python(card, monkeypatch):
-    """Of loss and metrics alone, whatever the number of weights."""
+    """Only loss and metrics do, whatever the number of weights."""
     card("cpu")
     calls, call = [], NumbersSent.__torch_function__
     monkeypatch.setattr(NumbersSent, "__torch_function__", lambda *given: calls.append(1) or call(*given))
@@ -180,7 +180,8 @@ def test_fit_evaluate_and_predict_send_their_batches(tokenizer, card):
 
     expected, pinned = run(), card("cpu")
     assert run() == expected
-    # Before a step and, as the host is the card here, again in it. Ids, segments and mask have two dimensions.
+    # They are sent before a step and, because the host is the card here, again in it. Only ids, segments and mask have
+    # two dimensions.
     sizes = Counter(len(tensor) for tensor in pinned if tensor.ndim == 2)
     in_fit, evaluated, predicted = [4, 2] * 2 * 2, [6], [6]
     assert not Counter([*in_fit, *evaluated, *predicted] * 3 * 2) - sizes

@@ -36,7 +36,7 @@ POINT = {"learning_rate": 1e-3, "batch_size": 4, "epochs": 1}
 
 
 def without_cleaning(monkeypatch):
-    """Keras Tuner does it before each trial, for a second."""
+    """Skip what Keras Tuner does before each trial, for a second."""
     for module, name in ((keras.backend, "clear_session"), (gc, "collect")):
         monkeypatch.setattr(module, name, lambda: None)
 
@@ -111,7 +111,7 @@ def search(tuner, **options):
 
 
 def test_the_papers_grid(trainings, tmp_path):
-    """18 points, each once, and what of them reaches the optimizer and `fit`."""
+    """The 18 points are each tried once, and this is what of them reaches the optimizer and `fit`."""
     search(tuner_of(kbz.tuning.GridSearch, tmp_path, **PAPER))
     points = product([5e-5, 3e-5, 2e-5], [16, 32], [2, 3, 4])
     assert sorted(trainings.rows) == sorted((*point, 0.1, 12345) for point in points)
@@ -145,7 +145,7 @@ def test_restarts(trainings, tmp_path):
     assert (tmp_path / "best" / "README.md").read_text() == "mine"
     assert load_file(tmp_path / "best" / "model.safetensors")["classifier.bias"][0] == best
     means = [np.mean(scores[point]) for point in points]
-    better = [f"{i:04d}" for i in range(6) if means[i] > max(means[:i], default=0)]  # Than those before.
+    better = [f"{i:04d}" for i in range(6) if means[i] > max(means[:i], default=0)]  # Better than those before.
     trials = tmp_path / "sweep"
     for weights in ("preset/model.safetensors", "checkpoint.weights.h5"):
         assert sorted(path.relative_to(trials).parts[0][6:] for path in trials.glob(f"trial_*/{weights}")) == better
@@ -158,7 +158,7 @@ def test_restarts(trainings, tmp_path):
 
 
 def test_the_sweep_is_drawn(trainings, tmp_path, monkeypatch):
-    """A panel of each hyperparameter that was searched, with all means, their spreads, and a ring around the best."""
+    """Each hyperparameter that was searched has a panel with all means, their spreads, and a ring around the best."""
     pytest.importorskip("matplotlib")
     from keras_bert_zoo.tuning import results
 
@@ -215,7 +215,7 @@ SEARCHES = {
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_killed_sweep_goes_on(name, trainings, tmp_path):
-    """Killed in the second training of a trial: the same trainings as never killed, none of them twice."""
+    """Killed in the second training of a trial, it has the same trainings as if it were not, none of them twice."""
     kind, options = SEARCHES[name][0](), {**SEARCHES[name][1], "seed": 3}
     space = {"learning_rate": [1e-2, 1e-3], "batch_size": [2, 4, 8], "restarts": 2}
     space |= {"epochs": None} if name == "hyperband" else {}
@@ -238,7 +238,7 @@ def test_a_killed_sweep_goes_on(name, trainings, tmp_path):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_sweep_goes_on_between_two_of_its_files(name, trainings, tmp_path, monkeypatch):
-    """The disk had place for a trial's file, and none for that of all trials."""
+    """The disk had room for a trial's file, but none for that of all trials."""
     from keras_bert_zoo.tuning import resuming
     from keras_bert_zoo.tuning.sweep import _tuner_class
 
@@ -259,14 +259,14 @@ def test_a_sweep_goes_on_between_two_of_its_files(name, trainings, tmp_path, mon
     assert len(trainings.rows) == 2
     tuner = search(tuner_of(kind, tmp_path / "full", options, **space))
     assert {row["status"] for row in kbz.tuning.table(tuner)} == {"COMPLETED"}
-    more = name == "hyperband"  # Whose rounds do not know it.
+    more = name == "hyperband"  # Its rounds do not know of the trial.
     assert len(trainings.rows) == len(whole) + more
     assert len(set(trainings.rows)) == len(trainings.rows) or more
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_what_failed_is_tried_again(name, trainings, tmp_path):
-    """Want of memory passes, in the second training of a trial, too; a loss that is no number is the point's own."""
+    """Lack of memory passes, in the second training of a trial too; a loss that is no number is the point's own."""
     from keras_bert_zoo.tuning.failures import failures, reasons
     from keras_bert_zoo.tuning.sweep import _tuner_class
 
@@ -353,7 +353,7 @@ def test_none_and_some_of_it_are_one_choice():
 @slow_on("tensorflow", "jax")
 @pytest.mark.filterwarnings("ignore:All-NaN axis encountered")  # NumPy, within Keras Tuner.
 def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
-    """It is not complete, keeps what there is, and goes on until all is well; three in a row are no end."""
+    """It is not complete, keeps what there is, and goes on until all is well; three failures in a row do not end it."""
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
     broken, trained = dict.fromkeys((2, 3, 4), MemoryError("Out of it.")), []
@@ -448,7 +448,7 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
 
 
 def test_seed_0_is_a_seed(start, tmp_path, monkeypatch):
-    """To Keras Tuner it is none."""
+    """To Keras Tuner, 0 means no seed."""
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
     monkeypatch.setattr(kbz.BertTextClassifier, "fit", lambda *arguments, **options: 1 / 0)
@@ -463,7 +463,7 @@ def test_seed_0_is_a_seed(start, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_no_kill_leaves_half_a_file(name, trainings, tmp_path, monkeypatch):
-    """Files are replaced, never written into; what is broken otherwise is named."""
+    """Files are replaced, never written into; a file that is broken otherwise is named."""
     from keras_bert_zoo.tuning.sweep import _tuner_class
 
     options = {**SEARCHES[name][1], "seed": 3}
@@ -495,7 +495,7 @@ def test_no_kill_leaves_half_a_file(name, trainings, tmp_path, monkeypatch):
 
 
 def test_several_objectives(trainings, tmp_path):
-    """Keras Tuner minimises the sum of them, of those to be maximised the negative."""
+    """Keras Tuner minimises their sum, with those to be maximised negated."""
     hypermodel = kbz.tuning.TaskHyperModel(
         kbz.BertTextClassifier, "start", **{**POINT, "learning_rate": [1e-2, 1e-3]}, restarts=2
     )
@@ -519,7 +519,7 @@ def test_several_objectives(trainings, tmp_path):
 
 @pytest.mark.parametrize("written", [False, True])
 def test_a_grid_goes_on_between_two_trials(written, trainings, tmp_path, monkeypatch):
-    """Nothing was under way, or no more of it than a trial's file: Keras Tuner's own grid search would end at once."""
+    """Nothing was under way, or only a trial's file was there: Keras Tuner's own grid search would end at once."""
     space = {"learning_rate": [1e-2, 1e-3], "batch_size": [2, 4, 8]}
     tuner = tuner_of(kbz.tuning.GridSearch, tmp_path, **space)
     monkeypatch.setattr(tuner, "pre_create_trial", lambda: 1 / (4 - len(trainings.rows)))
@@ -536,9 +536,9 @@ def test_a_grid_goes_on_between_two_trials(written, trainings, tmp_path, monkeyp
 
 
 def test_hyperband_sets_the_epochs(trainings, tmp_path):
-    """Each trial is trained from the start with the epochs of its round; nothing of the space gives others."""
+    """Each trial is trained from the start with the epochs of its round; nothing in the space sets others."""
     options = {"max_epochs": 4, "factor": 2, "seed": 1}
-    rates = [i / 1000 for i in range(1, 100)]  # Points enough for all brackets.
+    rates = [i / 1000 for i in range(1, 100)]  # Enough points for all brackets.
     tuner = search(tuner_of(keras_tuner.Hyperband, tmp_path, options, epochs=None, learning_rate=rates))
     rows = kbz.tuning.table(tuner)
     trials = tuner.oracle.trials
@@ -564,7 +564,7 @@ def test_a_range_and_a_choice_of_presets(trainings, tmp_path):
     assert len(set(rates)) == 4
     assert all(1e-5 <= rate <= 1e-3 for rate in rates)
     assert {row["preset"] for row in kbz.tuning.table(tuner)} == {"a", "b"}
-    (model,) = tuner.get_best_models()  # Keras Tuner's own way goes on working.
+    (model,) = tuner.get_best_models()  # Keras Tuner's own way still works.
     best = tuner.oracle.get_best_trials()[0].hyperparameters.values["learning_rate"]
     assert model.layers[-1].bias[0] == rates.index(best) + 1
 
@@ -685,7 +685,7 @@ def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkey
 
 @slow_on("tensorflow", "jax")
 def test_what_no_preset_holds_is_kept_as_a_file(start, tmp_path, monkeypatch):
-    """The BiLSTM's sweep: the file of the best point alone, which computes what that point trained."""
+    """The BiLSTM's sweep saves the file of the best point alone, which computes what that point trained."""
     words, tags = (
         [["a", "good", "film"], ["bad", "cast", "!"], ["so", "warm"]],
         [["O", "B-X", "O"], ["O"] * 3, ["O"] * 2],
@@ -736,7 +736,7 @@ def test_every_task_takes_a_dropout(start):
         assert (schedule.learning_rate, schedule.warmup) == (5e-5, 0.1)
 
 
-# Until it is killed; a training takes a second longer, so that the kill comes within it.
+# Runs until it is killed; a training takes a second longer, so that the kill comes within it.
 SEARCHING = """
 import json, sys, time
 import keras_bert_zoo as kbz
@@ -798,7 +798,7 @@ SHARED += ["--learning-rate", "1e-2", "5e-3", "1e-3", "--batch-size", "4", "8", 
 
 
 def share(folder, command, code=CONSOLE):
-    """What a worker, a chief, and another worker end with, and their stderr."""
+    """Run a worker, a chief and another worker; return their exit statuses and stderr."""
     for part in ("train", "dev"):
         mrpc(folder, part)
     with socket.socket() as free:
@@ -825,7 +825,7 @@ def share(folder, command, code=CONSOLE):
             process.kill()
 
 
-# Who ran which trial, as Keras Tuner does not keep it; the faster worker waits in its first one for the other's.
+# Keeps who ran which trial, which Keras Tuner does not; in its first trial the faster worker waits for the other's.
 MARKED = """
 import glob, os, time
 from keras_bert_zoo.tuning.resuming import Resuming
@@ -871,7 +871,7 @@ def test_processes_share_a_sweep(start, tmp_path):
 
 @pytest.mark.slow
 def test_a_shared_sweep_outlives_failures(start, tmp_path):
-    """The workers end well, and the chief has the reasons, which no message between them has room for."""
+    """The workers end well, and the chief has the reasons, for which messages between them have no room."""
     broken = "import keras_bert_zoo as kbz; kbz.BertTextClassifier.fit = lambda *arguments, **options: 1 / 0; "
     (one, _), (chief, said), (two, _) = share(tmp_path, SHARED, broken + CONSOLE)
     assert (one, chief, two) == (0, 2, 0)
@@ -884,7 +884,7 @@ def test_a_shared_sweep_outlives_failures(start, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # Keras Tuner's, of what it promotes.
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # Keras Tuner says so of promoted trials.
 @pytest.mark.parametrize(
     "options", [{"search": "random", "trials": 2}, {"search": "bayesian"}, {"search": "hyperband"}]
 )

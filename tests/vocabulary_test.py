@@ -34,7 +34,7 @@ def test_pairs_within_one_word_are_merged_from_the_left():
 
 
 def test_merges_are_those_of_counting_anew_each_time():
-    """Words of three letters, in which pairs overlap, vanish and come again."""
+    """Words over an alphabet of three letters, in which pairs overlap, vanish and come again."""
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(["a", "b", "c"], rng.integers(1, 9))) for _ in range(400)]
     words = [([word[0], *("##" + letter for letter in word[1:])], count) for word, count in Counter(texts).items()]
@@ -58,7 +58,7 @@ def test_merges_are_those_of_counting_anew_each_time():
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("together", [1, 200, 2**26])
 def test_words_are_counted_as_the_tokenizer_splits_them(lowercase, together, monkeypatch):
-    """Of each text as a whole, with all that a word may begin with, hold or end with."""
+    """The words are those of each text as a whole, with all that a word may begin with, hold or end with."""
     monkeypatch.setattr("keras_bert_zoo.text.vocabulary._BYTES_COUNTED_TOGETHER", together)
     pieces = [*" " * 12, *"abAB'.,-!|$12“”…éÅßΣςİǅſﬁ", *"\t\n\r\v\f\x00\x07\x1c\x1f\x7f\x85\xa0\xad", "[MASK]", "##a"]
     pieces += [*"\u0301\u0327\u0345\u093c\u1ab0\u200b\u200d\u2009\u2028\u2029\u202f\u3000\u1680\u180e\ufeff\ufffd"]
@@ -174,7 +174,7 @@ def test_rare_characters_give_way():
 
 
 def test_chinese_characters_are_words():
-    """They fill half of the room that 1,000 characters of others leave."""
+    """They fill half of the room that 1,000 other characters leave."""
     chinese, common = [chr(0x4E00 + i) for i in range(1500)], [chr(0xAC00 + i) for i in range(900)]
     texts = ["".join(chinese), *common, *common]
     for size, count in ((2100, 100), (5000, 1500), (4000, 1000)):
@@ -182,7 +182,7 @@ def test_chinese_characters_are_words():
         assert set(common) < set(tokens)
         assert [token for token in tokens if token in set(chinese)] == chinese[:count]
         other = kbz.learn_vocabulary(["".join(reversed(chinese)), *texts[1:]], size, lowercase=False)
-        assert other == tokens  # Of equally frequent ones the first stay, in whatever order they come.
+        assert other == tokens  # Of equally frequent ones the first ones stay, in whatever order they come.
 
 
 def test_what_the_tokenizer_does_not_cut_is_not_learned_from():
