@@ -31,14 +31,23 @@ def test_fresh_weights_spread_as_told():
                 assert numpy(weight).std() == pytest.approx(0.088, rel=0.3), (model.name, weight.path)
 
 
-def test_outputs_and_their_precision():
-    for policy, dtype in (("float32", "float32"), ("mixed_bfloat16", "bfloat16"), ("mixed_float16", "float16")):
-        outputs = kbz.BertBackbone(**TINY, dtype=policy)(random_inputs())
-        assert {name: tuple(value.shape) for name, value in outputs.items()} == {
-            "sequence_output": (3, 9, 8),
-            "pooled_output": (3, 8),
-        }
+def test_outputs_and_their_precision(backbone):
+    expected = {name: numpy(value) for name, value in randomise(backbone)(random_inputs()).items()}
+    assert {name: value.shape for name, value in expected.items()} == {
+        "sequence_output": (3, 9, 8),
+        "pooled_output": (3, 8),
+    }
+    for policy, dtype, atol in (
+        ("float32", "float32", 0),
+        ("mixed_bfloat16", "bfloat16", 0.1),
+        ("mixed_float16", "float16", 0.02),
+    ):
+        other = kbz.BertBackbone(**TINY, dtype=policy)
+        other.set_weights(backbone.get_weights())
+        outputs = other(random_inputs())
         assert {keras.backend.standardize_dtype(value.dtype) for value in outputs.values()} == {dtype}
+        for name, value in expected.items():
+            np.testing.assert_allclose(numpy(outputs[name]).astype("float32"), value, atol=atol, err_msg=name)
 
 
 def test_padding_changes_nothing(backbone):

@@ -69,5 +69,5 @@ def test_differences_from_the_original(name):
     tokenizer = kbz.BertTokenizer(DIFFERENCE_WORDS, lowercase=lowercase)
     assert tokenizer.tokenize(text) == ours
     original = OriginalTokenizer(DIFFERENCE_WORDS, lowercase)
-    if unicodedata.unidata_version >= "13" and name != "new capital letters are lower-cased":
+    if int(unicodedata.unidata_version.split(".")[0]) >= 13 and name != "new capital letters are lower-cased":
         assert [DIFFERENCE_WORDS[i] for i in original.encode(text)] == theirs

@@ -107,7 +107,7 @@ def test_safetensors_come_before_pytorch(bert, tmp_path):
 
 
 def test_views_of_one_storage(bert, tmp_path):
-    """Slices, transposed and tied tensors, as state dicts have them."""
+    """Slices, transposed and expanded tensors, as state dicts have them."""
     state = bert.state_dict()
     flat = torch.cat([torch.zeros(3), state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"]])
     name = "encoder.layer.0.intermediate.dense.weight"

@@ -172,7 +172,7 @@ def test_what_tensorflow1_cannot_hold_is_refused_by_name(backbone, build, words,
     build(backbone).save_to_preset(tmp_path / "ours")
     with pytest.raises(ValueError) as error:
         kbz.convert_preset(tmp_path / "ours", tmp_path / "tf1", to="tensorflow1")
-    assert f"{words}" in str(error.value)
+    assert words in str(error.value)
     assert "in google-research/bert's layout. Received: " in str(error.value)
     assert not (tmp_path / "tf1").exists()
 
@@ -205,8 +205,7 @@ def test_keras_hub_to_transformers(kind, tmp_path):
     before, after = load_preset(tmp_path / "theirs"), load_preset(tmp_path / "ours")
     assert after.backbone == before.backbone
     ours, again = (getattr(kbz, kind).from_preset(tmp_path / name) for name in ("theirs", "ours"))
-    assert again.get_config().keys() == ours.get_config().keys()
-    if kind == "BertTextEmbedder":
+    if kind != "BertBackbone":
         assert again.head_config() == ours.head_config()
 
 

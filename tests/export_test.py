@@ -52,7 +52,7 @@ def named(outputs):
 
 
 def inputs_of(model, batch, length):
-    """Padding in all rows but the first; two choices a question, two masked positions a text."""
+    """Padding in all rows but the first; two choices a question; three masked positions a text, of which two are equal."""
     if isinstance(model, kbz.BertMultipleChoice):
         rows = random_inputs(2 * batch, length, seed=batch)
         return {name: array.reshape(batch, 2, length) for name, array in rows.items()}
@@ -471,3 +471,4 @@ def test_quantized_after_training(mode, tmp_path):
     configs = [json.dumps(keras.saving.serialize_keras_object(some.backbone)) for some in (loaded, model)]
     assert configs[0] == configs[1]
     loaded.fit(TEXTS, LABELS, batch_size=6, verbose=0)
+    assert (loaded.predict(TEXTS, verbose=0) != expected).any()

@@ -377,7 +377,8 @@ def test_files_without_labels(start, tmp_path):
     bare = "".join(line.split(" ")[0] + "\n" for line in words.read_text().splitlines())
     (tmp_path / "bare.bio").write_text(bare)
     (tmp_path / "test.txt").write_text(bare)  # Known by its first line.
-    tagged = words.read_text().replace("-DOCSTART- -X- -X- O\n", "")
+    tagged = words.read_text().replace("-DOCSTART- -X- O O\n", "")
+    assert "DOCSTART" not in tagged
     (tmp_path / "tagged.txt").write_text(f"\ufeff{tagged}")  # By a tag at the end of each line.
     asked = json.loads(questions.read_text())
     for row in asked["data"][0]["paragraphs"][0]["qas"]:
@@ -823,8 +824,15 @@ def test_a_preset_of_the_other_squad(start, tmp_path):
     for task, has_answer in (("squad2", False), ("squad", True)):
         predict(Run(task, tmp_path / "two"), tmp_path / "out.jsonl", tmp_path / "pairs")
         assert [bool(row["answer"]) for row in lines_of(tmp_path / "out.jsonl")] == [has_answer] * 2
-    scores = evaluate(Run("squad2", tmp_path / "one", data=tmp_path))["scores"]
-    assert scores["f1"] <= scores["best_f1"]
+    scores = evaluate(Run("squad2", tmp_path / "two", data=tmp_path))["scores"]
+    assert scores["f1"] == 50.0  # Half of the questions have no answer, as it says of each.
+    results = evaluate(Run("squad2", tmp_path / "one", data=tmp_path), tmp_path / "scores")
+    check_scores(results, "squad2", tmp_path, tmp_path / "scores" / "predictions")
+    said, odds = (
+        json.loads((tmp_path / "scores" / "predictions" / f"{name}.json").read_text())
+        for name in ("predictions", "null_odds")
+    )
+    assert {name: bool(text) for name, text in said.items()} == {name: odd <= 0 for name, odd in odds.items()}
 
 
 def test_the_label_is_that_of_the_greatest_logit():

@@ -114,7 +114,7 @@ def test_safetensors_that_lie(preset, content):
 
 
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E8M0", "F4", "I32", "C64"])
-def test_weights_that_numpy_has_no_type_for(preset, kind):
+def test_weights_of_kinds_that_no_model_has(preset, kind):
     path = preset / "model.safetensors"
     size = struct.unpack("<Q", path.read_bytes()[:8])[0]
     header, data = json.loads(path.read_bytes()[8 : 8 + size]), path.read_bytes()[8 + size :]
@@ -497,7 +497,7 @@ def test_views_outside_their_storage(pytorch_preset, view, container):
 
 
 def test_few_bytes_do_not_pose_as_many(pytorch_preset):
-    """A thousand layers of one storage: each view is sound, their sum is not."""
+    """A hundred layers of one storage: each view is sound, their sum is not."""
     program = state(**{f"t{i}": tensor(shape=(10_000,), size=10_000) for i in range(100)})
     content = zipped(program, {"archive/data/0": bytes(40_000)})
     refused("must hold the values of its tensors. Received:", pytorch_preset(content))

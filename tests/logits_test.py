@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, SHALLOW, TEXTS, randomise
+from tests.helpers import LABELS, SHALLOW, TEXTS, numpy, randomise
 
 ONES = np.random.default_rng(0).integers(0, 2, (len(TEXTS), 3))
 METRICS = keras.metrics
@@ -119,9 +119,17 @@ def test_what_is_a_users_own_is_theirs(several):
     def share(y_true, y_pred):
         return keras.ops.mean(y_pred, axis=-1)
 
-    wrapped = METRICS.MeanMetricWrapper(partial(share), name="share")
-    several.compile(metrics=[Own(), share, wrapped, METRICS.F1Score(), METRICS.TopKCategoricalAccuracy(2)])
-    assert np.isfinite(several.evaluate(TEXTS, ONES, verbose=0)[1]).all()
+    def metrics():
+        wrapped = METRICS.MeanMetricWrapper(partial(share), name="wrapped")
+        return [Own(name="own"), wrapped, METRICS.F1Score(name="f1"), METRICS.TopKCategoricalAccuracy(2, name="top")]
+
+    several.compile(metrics=[share, *metrics()])
+    found = several.evaluate(TEXTS, ONES, verbose=0, return_dict=True)
+    logits = several.predict(TEXTS, verbose=0)
+    assert found["share"] == pytest.approx(logits.mean(), abs=1e-5)
+    for metric in metrics():
+        metric.update_state(ONES, logits)
+        np.testing.assert_allclose(found[metric.name], numpy(metric.result()), atol=1e-5, err_msg=metric.name)
 
 
 def test_metrics_of_numbers_stay(tokenizer):

@@ -38,6 +38,7 @@ def models(tokenizer):
 
 
 def test_a_card_says_what_it_is_and_its_code_runs(tokenizer, tmp_path):
+    """The code for sentence-transformers is only looked at, because that package is not installed here."""
     pytest.importorskip("torch")  # transformers' models need it.
     transformers = pytest.importorskip("transformers")
     for number, (task, model) in enumerate(models(tokenizer).items()):

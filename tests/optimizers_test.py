@@ -286,7 +286,7 @@ def test_small_decays_add_up(rate):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_weights_in_half_precision(dtype):
-    """At an update whose number overflows there, in a loop of one's own: `fit` refuses such weights."""
+    """In a loop of one's own, as `fit` refuses such weights. The update's turn, 65,534 of 65,536, overflows float16."""
     kernel = keras.Variable(np.full(4, 2.0), dtype=dtype, name="kernel")
     optimizer = kbz.AdamW(0.5, weight_decay=0.1)
     optimizer.build([kernel])

@@ -753,8 +753,8 @@ def test_predictions_are_counted_once_an_update(tmp_path, corpus, tokenizer, opt
     assert drawn == ([] if batches.next_token else ["random", "random", "integers"] * 2)
 
 
-def test_two_threads_take_parts_of_one_update(tmp_path, corpus, tokenizer, monkeypatch):
-    """The second takes its part while the first one still draws, as TensorFlow's iterators may."""
+def test_a_part_may_be_taken_while_another_is_drawn(tmp_path, corpus, tokenizer, monkeypatch):
+    """One of two threads takes its part while the other still draws, as TensorFlow's iterators may."""
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
     whole = PretrainingBatches(tmp_path / "data", 16)[0]
     batches, others = PretrainingBatches(tmp_path / "data", 16), []

@@ -330,7 +330,7 @@ def test_the_head_s_epsilon_is_the_backbone_s(tmp_path):
 
 
 def test_heads_are_in_float32():
-    """A loss over them is too."""
+    """This keeps the digits of the losses."""
     backbone = kbz.BertBackbone(**SHALLOW, dtype="mixed_bfloat16")
     for task, options in (
         (kbz.BertTextRegressor, {}),

@@ -135,7 +135,7 @@ def test_a_pass_has_a_batch(data, tmp_path):
 
 
 def test_workers_share_the_batches(data, tmp_path, monkeypatch):
-    """Three files, the last one longer, for two workers, as a strategy divides them."""
+    """Three files, or a fourth with the rest, for two workers, as a strategy divides them."""
     from tensorflow.python.distribute import input_ops
 
     count = PretrainingBatches(data, 1).examples

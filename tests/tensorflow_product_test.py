@@ -1,4 +1,4 @@
-"""TensorFlow's product with weights in float32: its gradient, and where it is taken."""
+"""TensorFlow's product with weights: its gradient, and where it is taken."""
 
 import keras
 import numpy as np
@@ -57,8 +57,10 @@ def test_without_tensorflows_own_recording_gradients_are_the_same(monkeypatch):
 
     monkeypatch.setattr(tensorflow_gradient, "record_operation", None)
     step = gradients()
-    _, of_x, *_ = step(X, WANTED)
+    _, of_x, of_kernel, of_bias = step(X, WANTED)
     np.testing.assert_allclose(of_x, WANTED @ KERNEL.T, atol=1e-5)
+    np.testing.assert_allclose(of_kernel, X.T @ WANTED, atol=1e-5)
+    np.testing.assert_allclose(of_bias, WANTED.sum(0), atol=1e-5)
     assert "BatchMatMulV2" not in kinds(step.get_concrete_function(X, WANTED).graph)
 
 

@@ -536,7 +536,7 @@ def test_what_else_keras_takes_has_ready_batches(classifier):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_in_half_precision_predict_and_are_not_trained(dtype):
-    """One minus Adam's 0.999 does not fit into three digits: little would be learned, and in float16 squares vanish."""
+    """Adam's 0.999 does not fit into three digits: little would be learned, and in float16 squares vanish."""
     classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW, dtype=dtype), num_classes=3)
     assert np.isfinite(classifier.predict(random_inputs(), verbose=0)).all()
     with pytest.raises(ValueError, match=f'`dtype` must be "mixed_{dtype}" to train'):
@@ -845,7 +845,7 @@ def test_a_batch_to_predict_is_checked(classifier):
         classifier.predict_on_batch(random_inputs(vocabulary_size=400))
 
 
-def test_what_streams_is_what_is_at_hand(tokenizer):
+def test_what_streams_is_what_is_at_hand():
     classifier = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), class_names=["no", "yes"]))
     inputs, weights = random_inputs(), np.array([1.0, 0.0, 2.0], "float32")
     for y in (["no", "yes", "yes"], np.array([0, 1, 1], "int64")):

@@ -448,7 +448,6 @@ def test_transformers_heads_come_and_go(reference, tmp_path):
 
 
 def test_loss_and_gradients_are_those_of_transformers(reference, tmp_path):
-
     tagger = kbz.BertTokenClassifier.from_preset(tmp_path / "theirs", dropout=0.0)
     windows = tagger.preprocessor.pack(SENTENCES)
     labels = windows.lay(np.array([NAMES.index(tag) for tags in TAGS for tag in tags]))

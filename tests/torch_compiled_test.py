@@ -40,7 +40,7 @@ def classifier(tokenizer, jit_compile, change=lambda model: None, pooling="first
 
 
 def programs_of(model):
-    """How many programs there are, none of which was given up."""
+    """Return how many programs there are; either all or none were given up, and then there are 0."""
     programs = _programs.get(model, {}).values()
     assert len({program is None for program in programs}) <= 1
     return len([program for program in programs if program])

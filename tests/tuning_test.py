@@ -91,7 +91,7 @@ class Trainings:
 
     @staticmethod
     def score(row, epoch):
-        """Between 0 and 1; the first epoch is best, and no epoch but the last may count."""
+        """Return a number in which the first epoch is best; no epoch but the last may count."""
         return (hash(row) % 1000) / 1000 + 1.0 / epoch
 
 

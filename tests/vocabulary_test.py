@@ -144,7 +144,7 @@ def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
     assert list(kbz.read_lines(tmp_path / "a.txt")) == ["abcd", "efgh", "ij", "k"]
     with pytest.raises(ValueError, match=r"a.txt must have lines of less than a MiB. Received: line 1, longer"):
         list(kbz.read_lines(tmp_path / "a.txt", whole=True))
-    (tmp_path / "a.txt").write_bytes(b"a\nb\xffcdefg\xc3\xa4h\nk")  # Its parts end at f and within the umlaut.
+    (tmp_path / "a.txt").write_bytes(b"a\nb\xffcdefg\xc3\xa4h\nk")  # Its parts end at d and within the umlaut.
     skipped = []
     lines = kbz.read_lines(tmp_path / "a.txt", skip=lambda number, reason: skipped.append((number, reason)))
     assert (list(lines), skipped) == (["a", "k"], [(2, "invalid start byte")])

@@ -19,5 +19,5 @@ def keep_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # musl has no mallopt.
-        mallopt(_MMAP_THRESHOLD, 2**30)
+        mallopt(_MMAP_THRESHOLD, 2**30) or mallopt(_MMAP_THRESHOLD, 2**25)  # The most that older versions accept.
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)

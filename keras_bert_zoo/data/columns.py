@@ -63,7 +63,8 @@ def class_reader(*spellings: Sequence[str]) -> Callable[[str, Any], int | None]:
     def read_label(place: str, label: Any) -> int | None:
         if is_withheld(label):
             return None
-        number = numbers.get(label) if isinstance(label, (str, int, np.integer)) else None
+        is_label = isinstance(label, (str, int, np.integer)) and not isinstance(label, bool)  # Which equals 0 or 1.
+        number = numbers.get(label) if is_label else None
         if number is None:
             raise ValueError(f"{place}: a label must be one of {list(spellings[0])}. Received: {reprlib.repr(label)}")
         return number

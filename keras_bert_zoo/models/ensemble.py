@@ -127,7 +127,7 @@ def ensemble(members: Sequence[_Task]) -> _Task:
     F1 of 91.8; a single model has 90.9 (table 2). Logits are averaged, not probabilities.
 
     The result is an instance of the members' class: `predict`, `evaluate`, `classify`, `tag`, `answer`, `choose` and
-    the other methods work as usual. Each text is tokenised once. Members keep their weights, precision and size; no
+    the like work as usual. It is not trained, and a preset cannot hold it. Each text is tokenised once. Members keep their weights, precision and size; no
     weight is copied. `save` writes all of them to one `.keras` file.
 
     Args:

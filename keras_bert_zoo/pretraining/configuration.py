@@ -56,7 +56,8 @@ class Run:
             is written keeps the model's own rates for fine-tuning. Over few passes a model learns more without dropout
             (Geiping and Goldstein 2022, section 4.3).
         validation: A second data set of the same kind, evaluated after each epoch of the log in whole batches of the
-            run's size; a remainder is left out. Its masks do not depend on the seed.
+            size of a training batch, which is a part of `batch_size` with accumulation; a remainder is left out. Its
+            masks do not depend on the seed.
         strategy: Argument of `keras_bert_zoo.distribute`, to train on many devices; each batch is split among them.
         vocab: The `vocab.txt` for TFRecords, which do not contain one; None for data made by `prepare`.
         cased: Whether that vocabulary keeps case and accents.

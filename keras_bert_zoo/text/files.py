@@ -69,7 +69,12 @@ def read_lines(
                     number += ends
                     broken = broken and not ends  # The rest of the line is also skipped.
                     within = not ends
-                decoder.decode(b"", final=True)
+                try:
+                    decoder.decode(b"", final=True)
+                except UnicodeDecodeError as error:  # The file ends within a character, at a part's end.
+                    if skip is None:
+                        raise
+                    skip(number, error.reason)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None
         except OSError as error:
