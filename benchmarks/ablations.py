@@ -5,13 +5,13 @@
     KBZ_DATA=DATA python benchmarks/ablations.py --novels NOVELS --vocab vocab.txt --work WORK
     python benchmarks/ablations.py --table
 
-`ablations/ROW.json` is the configuration of each row, also for `keras-bert-zoo pretrain --config FILE --data DATA`. All
-rows are BERT tiny, 2 x 128, which learns more than word frequencies in ten CPU minutes. A step has 32 examples, because
-many small steps get further than few large ones on few tokens. The learning rate is ten times the paper's and the
-standard deviation of the initial weights four times, because the paper's are for a model six times as wide. There is no
-dropout, because nothing is seen twice (Geiping and Goldstein 2022, section 4.3).
+`ablations/ROW.json` is the configuration of each row, which `keras-bert-zoo pretrain --config FILE --data DATA` takes
+as well. All rows are BERT tiny, 2 x 128, which learns more than word frequencies in ten CPU minutes. A step has 32
+examples, because many small steps get further than few large ones on few tokens. The learning rate is ten times the
+paper's and the standard deviation of the initial weights four times, because the paper's are for a model six times as
+wide. There is no dropout, because nothing is seen twice (Geiping and Goldstein 2022, section 4.3).
 
-`NOVELS` are text files, one book each, of which the three shortest are held out; `DATA` holds `glue/MRPC` and
+`NOVELS` is a folder of text files, one book each; the three shortest are held out. `DATA` holds `glue/MRPC` and
 `glue/SST-2`. Every row sees the same number of tokens of the same books. It is then fine-tuned with three seeds on the
 first 6,400 sentences of SST-2 and on MRPC. The script can be interrupted: pre-training resumes, and rows in
 `results/ablations.jsonl` are skipped. `--rows ltr ltr_bilstm` runs only these; `--trial` runs a few steps of each row
@@ -37,8 +37,8 @@ RESULTS = Path(__file__).parent / "results" / "ablations.jsonl"
 CURVES = Path(__file__).parent / "results" / "curves"
 
 CONFIGS = Path(__file__).parent / "ablations"
-LENGTH = 64  # Half of the paper's: more steps for as many tokens, 8 million, half of the books' once.
-# Of the small models' grid; of SST-2 the first so many sentences.
+LENGTH = 64  # Half of the paper's, for more steps with as many tokens: 8 million, half of the books', each once.
+# Values from the small models' grid. Of SST-2, only the first `examples` sentences are used.
 FINE_TUNING: dict[str, Any] = {
     "batch_size": 32,
     "peak": 3e-4,
@@ -54,7 +54,7 @@ class Ablation:
 
     Attributes:
         why: What it shows.
-        pairs: Whether pre-trained on next-sentence pairs, else on packed sentences.
+        pairs: Whether it is pre-trained on next-sentence pairs; otherwise on packed sentences.
         pooling: What stands for a text in fine-tuning.
         like: The row whose pre-training it shares.
     """
@@ -68,7 +68,7 @@ class Ablation:
 ABLATIONS = {
     "base": Ablation("5.1: masked tokens and next sentence"),
     "no_nsp": Ablation("5.1: masked tokens alone", pairs=False),
-    # [CLS] has seen nothing there, so the last token stands for the text.
+    # Left to right, [CLS] has seen nothing else, so the last token stands for the text.
     "ltr": Ablation("5.1: each next token, in fine-tuning left to right, too", pairs=False, pooling="last"),
     "ltr_bilstm": Ablation("5.1: the same + BiLSTM", pairs=False, pooling="bilstm", like="ltr"),
     # The paper's first row, 80/10/10, is the base.
@@ -90,7 +90,7 @@ ABLATIONS = {
 
 
 def prepare_data(novels: Path, vocabulary: Path, work: Path) -> None:
-    """Two data sets for all rows, and their held-out books."""
+    """Prepare the two data sets that all rows share, and the same two from the held-out books."""
     import keras_bert_zoo as kbz
 
     files = sorted(novels.glob("*.txt"), key=lambda path: (path.stat().st_size, path.name))
@@ -156,7 +156,7 @@ def run_row(name: str, work: Path, data: Path, trial: bool) -> dict[str, Any]:
 
 
 def fine_tune(preset: Path, task: str, pooling: str, dtype: str, data: Path, seed: int, examples: int | None) -> float:
-    """Accuracy on the development set after training on the first examples, or all."""
+    """Return the accuracy on the development set after training on the first `examples`, or on all if None."""
     import keras
     import numpy as np
 
@@ -197,7 +197,7 @@ TABLES: dict[str, tuple[tuple[str, ...], dict[str, tuple[float | None, ...]]]] =
             "mask_0_0_100": (83.6, 94.9, 94.6),
         },
     ),
-    # Of BERT-large, uncased, in google-research/bert's README.
+    # BERT-large, uncased, from google-research/bert's README.
     "Whole words": (("SQuAD 1.1 F1", "MultiNLI"), {"base": (91.0, 86.05), "whole_words": (92.8, 87.07)}),
     "Sizes (section 5.2, table 6)": (
         (),
@@ -216,7 +216,7 @@ PAPER_SIZES = {
 
 
 def table() -> str:
-    """Markdown; of the seeds the mean, and the lowest and the highest in brackets."""
+    """Return Markdown tables: scores are means over the seeds, with the lowest and the highest in brackets."""
     records = {record["row"]: record for record in read_records()}
     lines = []
     for title, (columns, rows) in TABLES.items():

@@ -22,7 +22,7 @@ from reports import about, describe, table, write
 
 from keras_bert_zoo.layers import jax_attention, jax_sum_norm
 
-# Texts, tokens, heads of 64: those of base at 128 and 512 tokens, and of large.
+# Texts, tokens and heads of width 64: base at 128 and 512 tokens, and large.
 SIZES = [(256, 128, 12), (64, 512, 12), (32, 512, 16)]
 SMALL = [(2, 64, 2)]
 DROPOUT = 0.1
@@ -37,7 +37,7 @@ def _tiles(*names: str) -> Callable[..., list[Tile]]:
 
 _of_attention = _tiles("block_m", "block_n", "num_warps", "num_stages")
 _of_rows = _tiles("rows_at_once", "num_warps", "num_stages")
-# What the gradient needs of a processor's registers lets one program of 64 x 128 run there, and two of 64 x 64.
+# A processor has registers for one program of the gradient at 64 x 128, or for two at 64 x 64.
 TILES: dict[str, dict[str, list[Tile]]] = {
     "attention": {
         "_FORWARD": _of_attention((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 1), (128, 64, 8, 2), (64, 128, 4, 2)),
@@ -54,7 +54,7 @@ MODULES = {"attention": jax_attention, "sum_norm": jax_sum_norm}
 
 
 def attention(size: tuple[int, int, int], interpret: bool) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function of the arrays that have gradients, and these."""
+    """Return a function of the arrays that have gradients, and these arrays."""
     batch, length, heads = size
     qkv = jax.random.normal(jax.random.key(0), (batch, length, 3, heads, 64), "bfloat16")
     key, bias = jax.random.key(1), jnp.zeros((3, heads, 64))
@@ -77,14 +77,14 @@ KERNELS = {"attention": attention, "sum_norm": sum_norm}
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     def both(*arrays: Any) -> Any:
         outputs, pull = jax.vjp(function, *arrays)
-        return outputs, pull(outputs)  # Of some gradient or other.
+        return outputs, pull(outputs)  # Any gradient of the outputs will do.
 
     return both
 
 
 def microseconds(function: Callable[..., Any], arrays: tuple[Any, ...], calls: int) -> float:
-    """Of a call, the fastest of some rounds; a call waits for the one before it on the card alone."""
-    run = jax.jit(lambda *arrays: function(*arrays))  # Of its own, as JAX keeps what it has compiled of a function.
+    """Return the microseconds per call of the fastest round; a call waits for the one before it only on the card."""
+    run = jax.jit(lambda *arrays: function(*arrays))  # A new function, as JAX keeps what it compiled for an old one.
     jax.block_until_ready(run(*arrays))
     rounds = []
     for _ in range(ROUNDS):
@@ -107,7 +107,7 @@ def measure(interpret: bool) -> Iterator[dict[str, Any]]:
                 with mock.patch.dict(getattr(MODULES[kernel], part), tile):
                     try:
                         row["microseconds"] = microseconds(timed, arrays, 1 if interpret else CALLS)
-                    except Exception as error:  # A tile that Triton refuses, for want of memory; the others go on.
+                    except Exception as error:  # Triton may refuse a tile for want of memory; the others go on.
                         row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
                 print(row, flush=True)
                 yield row

@@ -1,10 +1,10 @@
-"""Compile JAX's pre-training step for a GPU that is not present: XLA's kernels, and the bytes that each moves.
+"""Compile JAX's pre-training step for a GPU that is not present, and list XLA's kernels and the bytes each moves.
 
     KERAS_BACKEND=jax python benchmarks/card_program.py --target h200.txtpb
 
 `--target` is XLA's description of the GPU, `xla/backends/gpu/target_config/specs/h200.txtpb` of openxla/xla; remove
 fields that an older XLA does not know. The whole step is compiled, not run, in bfloat16, at `--size`, with our own
-kernels. Bytes are those of each kernel's inputs and outputs: divided by the GPU's bandwidth they give a lower bound of
+kernels. Bytes are those of each kernel's inputs and outputs: divided by the GPU's bandwidth they give a lower bound on
 the step's time, and they show what is read twice. XLA chooses matrix-product kernels without trying any. Takes two
 minutes. Needs jax[cuda12] or jax[cuda13], but no GPU.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Where weights are drawn.
-os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # It asks the driver.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Weights are drawn there.
+os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # The check would ask the driver.
 
 import jax
 from gpu_pretraining import CONTENDERS, TABLE
@@ -36,7 +36,7 @@ _TO_NOBODY = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant"}
 
 
 def compile_step(work: Work, target: Path) -> str:
-    """The step's program as XLA's text."""
+    """Return the step's compiled program as XLA's text."""
     card = topologies.get_topology_desc("card", "cuda", target_config=target.read_text(), topology="1x1x1").devices[0]
     placed = jax.sharding.SingleDeviceSharding(card)
     model = kbz.BertPretrainer(backbone_of(work))
@@ -47,7 +47,7 @@ def compile_step(work: Work, target: Path) -> str:
         trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
     )
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed), (state, data))
-    # What our code asks about where it runs is answered for the card.
+    # When our code asks where it runs, it gets the card's answers.
     answers = {"default_backend": mock.Mock(return_value="gpu"), "devices": mock.Mock(return_value=[_Hopper])}
     with mock.patch.multiple(jax, **answers):
         assert jax_kernels.is_for_card("bfloat16", 1)
@@ -60,7 +60,7 @@ class _Hopper:
 
 
 def kernels(program: str) -> list[dict[str, Any]]:
-    """The kernels of a step in their order: what they are for, and the bytes that they read and write."""
+    """Return the kernels of a step in order: what each is for, and the bytes that it reads and writes."""
     entry = program[program.index("\nENTRY") :]
     types: dict[str, str] = {}
     found = []
@@ -82,7 +82,7 @@ def kernels(program: str) -> list[dict[str, Any]]:
 
 
 def _size(kind: str) -> int:
-    """Bytes of an array's type, or of a tuple's."""
+    """Return the bytes of an array's type, or of a tuple's."""
     arrays = re.findall(r"(\w+)\[([\d,]*)\]", kind)
     return sum(BYTES.get(dtype, 4) * math.prod(map(int, re.findall(r"\d+", lengths))) for dtype, lengths in arrays)
 
@@ -95,7 +95,7 @@ def _kind(name: str, operation: str, rest: str) -> str:
 
 
 def add_up(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    """Kernels and bytes of each value of `by`, the most bytes first."""
+    """Return the number of kernels and their bytes for each value of `by`, the most bytes first."""
     counts, moved = Counter(), Counter()
     for row in rows:
         counts[row[by]] += 1

@@ -3,8 +3,8 @@
     KERAS_BACKEND=torch python -m benchmarks.checkpoint_layouts --preset PRESET
     python -m benchmarks.checkpoint_layouts --preset PRESET --backends tensorflow,jax,torch --out TABLE.md
 
-PRESET is a Hugging Face BERT directory. It is written in every layout that `from_preset` reads, by the writers of the
-tests, loaded again, and run in float32 on 8 inputs of up to 64 tokens with padding and both segments. The result is the
+PRESET is a Hugging Face BERT directory. The tests' writers write it in every layout that `from_preset` reads. Each
+is loaded again and run in float32 on 8 inputs of up to 64 tokens with padding and both segments. The result is the
 largest absolute difference over all tokens and the pooled output. For half precision transformers loads the same file
 as float32.
 """
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(preset: Path) -> Iterator[tuple[str, float]]:
-    """Layout -> largest difference."""
+    """Yield each layout and its largest difference."""
     import transformers
 
     from tests import layouts

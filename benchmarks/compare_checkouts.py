@@ -3,7 +3,7 @@
     git worktree add ../before HEAD~1
     KERAS_BACKEND=tensorflow python benchmarks/compare_checkouts.py ../before . --dtype mixed_bfloat16
 
-Reports milliseconds per batch of `fit` and of `evaluate`, from arrays, and seconds of the first `fit`, which compiles.
+Reports milliseconds per batch of `fit` and `evaluate` on arrays, and seconds of the first `fit`, which compiles.
 The model is a new classifier of MiniLM's size, on random tokens of which at most a quarter are padding. Each checkout
 runs in its own process, and they take turns.
 """
@@ -22,7 +22,7 @@ from worker import Worker, serve, take_turns
 
 
 def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], Callable[[str], dict[str, float]]]:
-    """Warm up; an order is a round, and its answer milliseconds a batch."""
+    """Warm up; each order then runs a round, and its answer is milliseconds per batch."""
     import numpy as np
 
     import keras_bert_zoo as kbz

@@ -17,13 +17,13 @@ from typing import Any
 from process import device_name, half_precision_attention, memory, peak, threads, timed
 from worker import serve
 
-SEED = 0  # The same before each run: the same batches, hence the same shapes, none of which compiles again.
+SEED = 0  # Set before each run: the same batches have the same shapes, none of which compiles again.
 _BATCHES_SORTED_TOGETHER = 50
 _BATCHES_OF_ONE_SHAPE = 6
-_BATCH_OF_TOKENS = 2048  # keras_bert_zoo's, which the peers' environment lacks.
+_BATCH_OF_TOKENS = 2048  # From keras_bert_zoo, which the peers' environment lacks.
 
 Texts = list[str] | tuple[list[str], ...]
-"""Sentences, or for pairs a tuple of two columns."""
+"""Sentences, or a tuple of two columns for pairs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Task:
     """Texts, or pairs of texts, of two classes.
 
     Attributes:
-        read: Gives so many of the texts and their labels.
-        examples: How many, unless told.
-        batch_size: Examples a batch.
+        read: Returns the given number of texts and their labels.
+        examples: How many to read, unless told otherwise.
+        batch_size: Examples per batch.
         sequence_length: Where texts are cut, in tokens.
-        fixed: Whether all are as long.
+        fixed: Whether all texts have the same length.
     """
 
     read: Callable[[int], tuple[Texts, list[int]]]
@@ -58,7 +58,7 @@ def _file(name: str) -> Path:
 def _glue(folder: str, text_columns: tuple[str, ...], label_column: str) -> Callable[[int], tuple[Texts, list[int]]]:
     def read(examples: int) -> tuple[Texts, list[int]]:
         with _file(f"glue/{folder}/train.tsv").open(encoding="utf-8-sig", newline="\n") as file:
-            names = next(file).rstrip("\r\n").split("\t")  # Quotes are text: this is not what csv reads.
+            names = next(file).rstrip("\r\n").split("\t")  # Quotes are text here, unlike in what csv reads.
             lines = [line for _, line in zip(range(examples), file, strict=False)]
         columns = dict(zip(names, zip(*(line.rstrip("\r\n").split("\t") for line in lines), strict=True), strict=True))
         texts = tuple(list(columns[name]) for name in text_columns)
@@ -68,7 +68,7 @@ def _glue(folder: str, text_columns: tuple[str, ...], label_column: str) -> Call
 
 
 def _squad(examples: int) -> tuple[Texts, list[int]]:
-    """Questions and contexts, spread over the articles; whether there is an answer stands in for a label."""
+    """Return questions and contexts, spread over the articles; whether there is an answer stands in for a label."""
     articles = json.loads(_file("squad/dev-v2.0-half.json").read_text("utf-8"))["data"]
     rows = [
         (question["question"], paragraph["context"], int(question["is_impossible"]))
@@ -81,7 +81,7 @@ def _squad(examples: int) -> tuple[Texts, list[int]]:
 
 
 def _fixed(length: int) -> Callable[[int], tuple[Texts, list[int]]]:
-    """Texts that all have the same number of tokens: nobody gains by padding less."""
+    """Return a reader of texts that all have the same number of tokens, so that nobody gains by padding less."""
 
     def read(examples: int) -> tuple[Texts, list[int]]:
         words = ("the", "old", "man", "went", "to", "sea", "with", "a", "boy", "and")
@@ -101,12 +101,12 @@ TASKS = {
 
 
 def predicted_size(task: Task) -> int | None:
-    """None, keras_bert_zoo's default, where that is the task's size for all but short texts, which have more."""
+    """Return None, keras_bert_zoo's default, if the task has its size; short texts then come in larger batches."""
     return None if task.batch_size == 32 else task.batch_size
 
 
 def cut(lengths: Sequence[int], task: Task, by_tokens: bool) -> Iterator[slice]:
-    """Batches of sorted examples, the longest first; `by_tokens` as keras_bert_zoo's, larger where they are short."""
+    """Yield batches of examples sorted longest first; `by_tokens` puts short ones into larger batches, as ours does."""
     start = 0
     while start < len(lengths):
         size = task.batch_size
@@ -130,11 +130,11 @@ class Contender:
     """What is timed.
 
     Attributes:
-        train: One epoch over raw texts and labels; None where there is prediction only.
-        predict: Logits of raw texts, in their order.
-        count_tokens: Tokens of the texts as this contender sees them, padding left out.
+        train: Trains for one epoch on raw texts and labels; None if the contender only predicts.
+        predict: Returns the logits of raw texts, in their order.
+        count_tokens: Returns the number of tokens that this contender sees in the texts, without padding.
         compiles: Whether each shape of a batch costs time when it is first met.
-        one_shape: Whether all batches have one, so that a few of them tell what each takes.
+        one_shape: Whether all batches have the same shape, so that a few of them show what each takes.
     """
 
     train: Callable[[Texts, list[int]], object] | None
@@ -158,7 +158,7 @@ def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False, compiled: bo
     classifier.compile(jit_compile=True if compiled else "auto")
 
     def train(x: Texts, y: list[int]) -> None:
-        random.seed(SEED)  # The order of the batches; Keras' own seeding has TensorFlow prepare its kernels anew.
+        random.seed(SEED)  # For the order of batches. Keras' own seeding makes TensorFlow prepare its kernels anew.
         classifier.fit(x, y, batch_size=task.batch_size, epochs=1, verbose=0)
 
     return Contender(
@@ -191,7 +191,7 @@ torch.onnx.export(model, kwargs=example, f=path, input_names=list(example), dyna
 
 
 def _exported(program: str, preset: str, task: Task) -> Any:
-    """A session of ONNX Runtime; another process exports, so that what that takes does not count."""
+    """Return a session of ONNX Runtime; another process exports, so that what the export takes does not count."""
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
@@ -201,7 +201,7 @@ def _exported(program: str, preset: str, task: Task) -> Any:
 
 
 def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_size: int | None = None) -> Any:
-    """Logits of our export on the batches that `predict` makes."""
+    """Return the logits of our export on the batches that `predict` makes."""
     import numpy as np
 
     from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, LengthSortedBatches
@@ -212,7 +212,7 @@ def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_siz
 
 
 def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
-    """Our export to ONNX in ONNX Runtime, fed with our batches of similar length."""
+    """Predict with our ONNX export in ONNX Runtime, fed with our batches of similar length."""
     from keras_bert_zoo import BertPreprocessor, BertTokenizer
     from keras_bert_zoo.presets import load_preset
 
@@ -230,7 +230,7 @@ def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
 
 
 def transformers_onnx(preset: str, task: Task) -> Contender:
-    """transformers' model in ONNX Runtime, all texts tokenised first and sorted by length, in batches as ours."""
+    """Predict with transformers' model in ONNX Runtime: tokenise all texts first, sort by length, batch as ours."""
     import numpy as np
     from transformers import AutoTokenizer
 
@@ -268,11 +268,11 @@ def transformers(
     bfloat16: bool = False,
     compiled: bool = False,
 ) -> Contender:
-    """Fine-tuning as transformers' Trainer does it, without what it costs: the loop is plain PyTorch.
+    """Fine-tune as transformers' Trainer does, but without its cost: the loop is plain PyTorch.
 
-    Batches are tokenised as they come and padded to their longest; or, grouped, all texts are tokenised first and
+    Batches are tokenised as they come and padded to their longest text. If `grouped`, all texts are tokenised first and
     sorted by length: within chunks of a shuffled epoch for training, as a whole for prediction. `by_tokens` predicts
-    in batches that are larger where texts are short, as ours are. `compiled` is torch.compile for any shape.
+    in batches that are larger where texts are short, as ours are. `compiled` uses torch.compile for any shape.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
@@ -316,7 +316,7 @@ def transformers(
         optimizer = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
             lr=5e-5,
-            fused=True,  # What Trainer does by default, and the fastest.
+            fused=True,  # Trainer's default, and the fastest.
         )
         steps = -(-len(y) // task.batch_size)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
@@ -336,7 +336,7 @@ def transformers(
         model.eval()
         count = len(columns(x)[0])
         logits = torch.empty(count, 2, device=device)
-        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):  # Which keeps what it has cast.
+        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):  # It keeps what it has cast.
             for rows, inputs in batches(x, range(count), count, by_tokens):
                 logits[rows] = forward(**inputs).logits.float()
         return logits.cpu().numpy()
@@ -350,7 +350,7 @@ def transformers(
 
 
 def keras_hub(preset: str, task: Task, bfloat16: bool = False, sequence_length: int | None = None) -> Contender:
-    """The checkpoint's sizes with random weights, on whose values the speed does not depend."""
+    """Use the checkpoint's sizes with random weights; the speed does not depend on their values."""
     import keras
     import keras_hub as hub
     import tensorflow as tf
@@ -374,8 +374,8 @@ def keras_hub(preset: str, task: Task, bfloat16: bool = False, sequence_length: 
     classifier.compile(optimizer=optimizer)
 
     def dataset(*element: Any) -> Any:
-        # Not `fit(x, y)`, nor `((a, b))` as an element: a bare pair of texts would be taken for a text and its label.
-        # Untuned, as the end of a pass waits for the tuning, for seconds at times, and a few batches are timed here.
+        # Neither `fit(x, y)` nor an element `((a, b))`: a bare pair of texts would be taken for a text and its label.
+        # It is untuned: the end of a pass waits for the tuning, at times for seconds, and few batches are timed here.
         options = tf.data.Options()
         options.autotune.enabled = False
         return tf.data.Dataset.from_tensor_slices(element).with_options(options)
@@ -391,7 +391,7 @@ def keras_hub(preset: str, task: Task, bfloat16: bool = False, sequence_length: 
         train=train,
         predict=lambda x: classifier.predict(dataset(x).batch(task.batch_size), verbose=0),
         count_tokens=count_tokens,
-        compiles=False,  # Not after the first batches.
+        compiles=False,  # Only the first batches do.
         one_shape=True,
     )
 
@@ -406,16 +406,16 @@ CONTENDERS: dict[str, Callable[..., Contender]] = {
 
 
 def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
-    """Load and warm up; the rest is timed, an order at a time, or `"peak"`, the product's."""
+    """Load and warm up. Each order is then timed, except `"peak"`, which asks for the FLOP/s of a large product."""
     task, framework, device = TASKS[job["task"]], job["framework"], job["device"]
     card, dtype = device_name(framework, device), "bfloat16" if job["options"].get("bfloat16") else "float32"
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
     tokens, examples = contender.count_tokens(x), len(y)
-    if contender.one_shape and device == "cpu":  # Where what `fit` does once is little beside six batches.
+    if contender.one_shape and device == "cpu":  # There, what `fit` does once is little beside six batches.
         part = range(min(len(y), _BATCHES_OF_ONE_SHAPE * task.batch_size))
         x, y = take(x, part), [y[row] for row in part]
-    # What compiles must meet each shape, and a whole epoch has them all; the rest is warm after a few batches.
+    # A contender that compiles must meet each shape, and an epoch has them all; others are warm after a few batches.
     rows = range(len(y) if contender.compiles else min(len(y), 3 * task.batch_size))
     warm_x, warm_y = take(x, rows), [y[row] for row in rows]
     orders: dict[str, Callable[[Texts, list[int]], object]] = {"predict": lambda x, _: contender.predict(x)}

@@ -18,7 +18,7 @@ MEASURES = ("loss", "accuracy")
 
 
 def read(run: Path) -> Curve:
-    """A point each time the run saved its state: `step`, and what was logged under the names of a `BertPretrainer`."""
+    """Return a point for each time the run saved its state: `step`, and what it logged, by `BertPretrainer`'s names."""
     folder = run if run.is_dir() else run.parent
     with (run / "log.csv" if run.is_dir() else run).open() as file:
         rows = [{name: float(value) for name, value in row.items() if value != "NA"} for row in csv.DictReader(file)]
@@ -29,7 +29,7 @@ def read(run: Path) -> Curve:
 
 
 def _named(row: dict[str, float]) -> dict[str, float]:
-    """A run of one task alone does not say which in its log."""
+    """Return the row with the task in its names, which the log of a run of one task alone leaves out."""
     if any("mlm_" in name for name in row):
         return row
     return {re.sub("(loss|accuracy)$", r"mlm_\1", name): value for name, value in row.items()}

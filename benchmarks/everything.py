@@ -6,9 +6,9 @@
 onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax. The novels are for shard making and for cost against
 corpus size. `--original`, the folder of google-research/bert that `prepare_speed.py` describes, adds the original code.
 Reports go to `WORK` and `results/`, and together to `results/README.md`. Results in `WORK` of this machine, these
-versions and this code are not measured again, so the command can be interrupted, and what fails is retried the next
-time; `--only base_8x128_float32,load_time` selects some. `WORK` also holds the scripts' logs and a model of BERT base's
-size with random weights. On a GPU use `gpu_pretraining.py` and `finetune_speed.py --device gpu`.
+versions and this code are not measured again, so the command can be interrupted; what fails is retried the next time.
+`--only base_8x128_float32,load_time` selects some reports. `WORK` also holds the scripts' logs and a model of BERT
+base's size with random weights. On a GPU use `gpu_pretraining.py` and `finetune_speed.py --device gpu`.
 """
 
 import argparse
@@ -39,7 +39,7 @@ kbz.BertTextClassifier(backbone, num_classes=2, preprocessor=preprocessor).save_
 
 
 def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, tuple[str, list[str]]]:
-    """Of each report its title, and the script that writes it to `out` with its arguments."""
+    """Return each report's title, and the script that writes it to `out`, with its arguments."""
     peers = ["--peers-python", arguments.peers_python]
     rounds = [] if arguments.rounds is None else ["--rounds", str(arguments.rounds)]
     minilm, vocab = ["--preset", str(arguments.preset)], ["--vocab", str(arguments.preset / "vocab.txt")]
@@ -67,7 +67,7 @@ def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, t
         options = ["--preset", str(base), "--tasks", task, *few]
         for dtype in DTYPES:
             speed(f"base_{task}_{dtype}", f"BERT base, {name}, {dtype}", *options, "--dtypes", dtype, "--runtimes")
-        for backend in BACKENDS.split(","):  # On its own: all contenders are alive at once, at up to 5 GiB each.
+        for backend in BACKENDS.split(","):  # One report each: contenders are alive at once, at up to 5 GiB each.
             title = f"BERT base, {name}, beside keras-hub on {backend}"
             speed(f"base_{task}_keras_hub_{backend}", title, *options, *beside(backend))
     few = ["--examples", "96", "--as-it-comes"]
@@ -98,12 +98,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--original", type=Path)
     parser.add_argument("--rounds", type=int, help="of fine-tuning and pre-training, in place of their own number")
-    # With commas, as words after it would take the novels, too.
+    # With commas: an option of several words would also take the novels.
     parser.add_argument("--only", metavar="REPORT,…", help="by default all are made")
     arguments = parser.parse_args()
     work, base = arguments.work.resolve(), arguments.work.resolve() / "base"
     arguments.novels = [path.resolve() for path in arguments.novels]
-    unfinished = work / "unfinished"  # Where scripts that can go on find what they have measured.
+    unfinished = work / "unfinished"  # Scripts that can resume find what they have measured here.
     wanted = reports(arguments, base, unfinished)
     only = list(wanted) if arguments.only is None else arguments.only.split(",")
     if not set(only) <= set(wanted):
@@ -111,7 +111,7 @@ def main() -> None:
     data_folder()
     if not (arguments.preset / "vocab.txt").is_file():
         parser.error(f"--preset must be a directory with a vocab.txt. Received: {arguments.preset}")
-    versions(arguments.peers_python)  # Which says so where that is no interpreter.
+    versions(arguments.peers_python)  # Exits with a message if it is no interpreter.
     unfinished.mkdir(parents=True, exist_ok=True)
     environment = {**with_code(True), "KERAS_BACKEND": "torch"}
     if not base.exists():
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def publish(titles: dict[str, str], work: Path, results: Path) -> None:
-    """Copies these reports and puts them together, in the place of what was there of the same title."""
+    """Copy these reports to `results`, and put each into the summary in place of an older one of the same title."""
     summary = results / "README.md"
     before = summary.read_text(encoding="utf-8") if summary.is_file() else "# Speed, measured by `everything.py`"
     head, *sections = before.strip().split("\n\n## ")

@@ -39,7 +39,7 @@ def read_results(path: Path) -> list[dict]:
 
 
 def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -> bool:
-    """One run, unless it is among the results; False where it fails."""
+    """Do one run unless it is among the results; return False if it fails."""
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     name = PEER if contender == PEER else f"keras_bert_zoo, {backend}"
     if arguments.bfloat16:
@@ -56,7 +56,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         "learning_rate": arguments.learning_rate,
         "share": str(TASKS[task]),
     }
-    if arguments.random:  # Its fresh weights are those of another `initializer_range`, too.
+    if arguments.random:  # Fresh weights also depend on `initializer_range`.
         run["initializer_range"] = json.loads((arguments.preset / "config.json").read_text())["initializer_range"]
     if any(run.items() <= record.items() for record in read_results(arguments.results)):
         return True
@@ -91,7 +91,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
 
 
 def table(records: list[dict]) -> Iterator[str]:
-    """A line for each score of each task on each backend."""
+    """Yield a Markdown table with a line for each score of each task on each backend."""
     yield "| preset | task, score | backend | seeds | keras_bert_zoo | transformers | within its standard deviation |"
     yield "|---|---|---|---|---|---|---|"
     runs: dict[tuple[str, str, float, str, str], dict[int, dict]] = {}
@@ -103,7 +103,7 @@ def table(records: list[dict]) -> Iterator[str]:
         if contender.startswith(PEER):
             continue
         backend, *options = contender.removeprefix("keras_bert_zoo, ").split(", ")
-        alike = (option for option in options if f", {option}" != NORMAL_HEADS)  # As theirs always are.
+        alike = (option for option in options if f", {option}" != NORMAL_HEADS)  # Theirs are always normal.
         theirs = runs.get((task, ", ".join([PEER, *alike]), *rest), {})
         for metric in (name for name in METRICS if any(name in record for record in ours.values())):
             values, peers = ([record[metric] for _, record in sorted(own.items())] for own in (ours, theirs))

@@ -1,4 +1,4 @@
-"""Measure how fast a classifier trains and predicts from raw strings: keras_bert_zoo, transformers, KerasHub.
+"""Measure how fast a classifier trains and predicts from raw strings: keras_bert_zoo, transformers, keras-hub.
 
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset PRESET --peers-python PEERS_PYTHON
     KBZ_DATA=DATA python benchmarks/finetune_speed.py --preset BASE --tasks 8x128,4x512 --name fixed …
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def framework(self) -> str:
-        """What computes."""
+        """The framework that computes."""
         return "onnxruntime" if self.contender.endswith("_onnx") else self.backend
 
 
@@ -65,18 +65,18 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
         entries.append(Entry("keras_bert_zoo, torch, compiled", "keras_bert_zoo", sys.executable, "torch", compiled))
     if args.runtimes and dtype == "float32":
         entries.append(Entry("keras_bert_zoo, ONNX Runtime", "keras_bert_zoo_onnx", sys.executable, "torch"))
-    if args.runtimes and dtype == "bfloat16":  # In which it computes where the processor can.
+    if args.runtimes and dtype == "bfloat16":  # OpenVINO computes in it if the processor can.
         entries.append(Entry("keras_bert_zoo, openvino", "keras_bert_zoo", sys.executable, "openvino"))
     if args.peers_python:
         python = args.peers_python
-        if not TASKS[task].fixed:  # Where all have one length, nothing is there to group.
+        if not TASKS[task].fixed:  # If all texts have one length, there is nothing to group.
             entries.append(Entry("transformers", "transformers", python, "torch", options))
         options = {"grouped": True, **options}
         entries.append(Entry("transformers, grouped", "transformers", python, "torch", options))
         if args.device == "gpu":
             compiled = {"compiled": True, **options}
             entries.append(Entry("transformers, grouped, torch.compile", "transformers", python, "torch", compiled))
-        if predicted_size(TASKS[task]) is None:  # And ours makes larger batches of short texts.
+        if predicted_size(TASKS[task]) is None:  # Ours then makes larger batches of short texts.
             by_tokens = {"by_tokens": True, **options}
             entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
         if args.runtimes and dtype == "float32":
@@ -108,9 +108,9 @@ def start(entry: Entry, task: str, args: argparse.Namespace, log: IO[bytes] | in
 def measure(
     task: str, dtype: str, args: argparse.Namespace, log: IO[bytes] | int
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """All rounds of a task in a precision: for each contender what it says of itself, and the seconds of its runs.
+    """Run all rounds of a task in one precision.
 
-    Also the contenders that failed, and why.
+    Returns what each contender says of itself, with the seconds of its runs, and which contenders failed and why.
     """
     entries = {entry.name: entry for entry in line_up(args, task, dtype)}
 
@@ -132,7 +132,7 @@ def measure(
 
 
 def _in_words(turn: dict[str, Any]) -> str:
-    """The seconds of a turn, and the cores kept busy: fewer than usual tell of others at work on this machine."""
+    """Describe a turn's seconds and busy cores; fewer than usual tell of other work on this machine."""
     return ", ".join(
         f"{order} {run['seconds']:.1f} s on {run['cpu_seconds'] / run['seconds']:.1f} cores"
         for order, run in turn.items()
@@ -211,7 +211,7 @@ def main() -> None:
                         f"Nobody could be measured at {task} in {dtype} (--log FILE keeps what they print): {failed}"
                     )
                 results, left_out = results + measured, left_out | failed
-                report(args, facts, results, left_out)  # After each: what has been measured is not lost to a later one.
+                report(args, facts, results, left_out)  # After each, so that a later failure loses nothing.
     print((args.out / f"{args.name}.md").read_text(encoding="utf-8"))
 
 

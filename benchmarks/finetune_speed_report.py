@@ -25,7 +25,7 @@ _CHECKPOINT_SIZES = {
 
 
 def _seconds(result: dict[str, Any], order: str) -> list[float]:
-    """Of an example, in each round."""
+    """Return the seconds per example in each round."""
     return [turn[order]["seconds"] / turn[order]["examples"] for turn in result["rounds"]]
 
 
@@ -34,7 +34,7 @@ def _median(result: dict[str, Any], order: str) -> float:
 
 
 def _rate(result: dict[str, Any], order: str) -> str:
-    """Examples a second: the median, and the slowest and fastest."""
+    """Describe the examples per second: the median, the slowest and the fastest."""
     if order not in result["orders"]:
         return "-"
     seconds = _seconds(result, order)
@@ -46,7 +46,7 @@ def _examples(result: dict[str, Any]) -> int:
 
 
 def _compile_seconds(result: dict[str, Any]) -> float | None:
-    """What the first runs cost beyond those that are timed."""
+    """Return the seconds that the first runs cost beyond those that are timed."""
     if result["first_runs"] is None:
         return None
     first = sum(run["seconds"] for run in result["first_runs"].values())
@@ -64,7 +64,7 @@ def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
 
 
 def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: float, order: str, peak: float | None) -> str:
-    """Of the peak, what the model's products of real tokens take."""
+    """Describe the share of the peak that the model's products of real tokens take."""
     if order not in result["orders"] or peak is None:
         return "-"
     flops = training_flops(architecture, tokens) / (1 if order == "train" else 3)
@@ -72,7 +72,7 @@ def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: float, 
 
 
 def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterator[list[str]]:
-    """The table of one run, its head first."""
+    """Yield the table's rows, its head first."""
     peers = list(dict.fromkeys(result["name"] for result in results if not result["ours"]))
     on_card = any(result["device_name"] for result in results)
     yield [
@@ -81,7 +81,7 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
     ]  # fmt: skip
     for result in results:
         beside = [each for each in results if (each["task"], each["dtype"]) == (result["task"], result["dtype"])]
-        tokens = beside[0]["tokens"]  # Of an example; one count for all, that of the checkpoint's own tokeniser.
+        tokens = beside[0]["tokens"]  # Per example; one count for all, from the checkpoint's own tokeniser.
         compiling = _compile_seconds(result)
         printed = peak_of(result["device_name"]) if result["dtype"] == "bfloat16" else None
         mfu = " / ".join(_share(result, architecture, tokens, order, printed) for order in _ORDERS)
@@ -101,7 +101,7 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
 
 
 def unequal_tokens(results: list[dict[str, Any]]) -> Iterator[str]:
-    """Where contenders cut or split texts differently, so that their rates are not of the same work."""
+    """Yield a line for each task whose texts contenders cut or split differently, so that rates are of other work."""
     for task in dict.fromkeys(result["task"] for result in results):
         counts = {result["name"]: result["tokens"] for result in results if result["task"] == task}
         if max(counts.values()) > 1.01 * min(counts.values()):
@@ -117,7 +117,7 @@ def report(
     config = json.loads(path.read_text(encoding="utf-8"))
     architecture = {**read_backbone(path, config), "pooler": True}
     threads = {result["name"]: result["threads"] for result in results}
-    examples = {result["task"]: _examples(result) for result in reversed(results)}  # The first one's, who takes all.
+    examples = {result["task"]: _examples(result) for result in reversed(results)}  # The first one's, which takes all.
     fewer = {
         (result["task"], result["name"]): _examples(result)
         for result in results

@@ -1,6 +1,6 @@
-"""Programs that take turns, with a new process for each run, to measure start-up.
+"""Run programs in turns, each time in a new process, to measure start-up.
 
-`worker.py` has the processes that are warm before they are timed.
+`worker.py` has processes that are warm before they are timed.
 """
 
 import json
@@ -14,17 +14,17 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def run(code: str, python: str, backend: str, *arguments: str, is_ours: bool = True) -> dict[str, Any]:
-    """What the program says on its last line, as JSON, on a CPU; one of ours finds this checkout.
+    """Run a program on a CPU and return the JSON of its last line; a program of ours finds this checkout.
 
     Raises:
-        RuntimeError: It failed, with the last line of its stderr.
+        RuntimeError: The program failed; the message is the last line of its stderr.
     """
     variables = {
         **with_code(is_ours),
         **environment("cpu"),
         "KERAS_BACKEND": backend,
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONDONTWRITEBYTECODE": "",  # The first run compiles what `pip` compiles of an installed package.
+        "PYTHONDONTWRITEBYTECODE": "",  # Bytecode is kept: the first run compiles it, as `pip` does when it installs.
     }
     done = subprocess.run([python, "-c", code, *arguments], env=variables, capture_output=True, text=True)
     if done.returncode:
@@ -35,7 +35,7 @@ def run(code: str, python: str, backend: str, *arguments: str, is_ours: bool = T
 def take_fresh_turns(
     contenders: Mapping[Key, Callable[[], dict[str, Any]]], rounds: int
 ) -> tuple[dict[Key, list[dict[str, Any]]], dict[Key, str]]:
-    """What each contender gave in each round but the first, and why some are left out: the first fills the cache."""
+    """Return what each contender gave in each round but the first, which fills the cache, and why some are left out."""
     runs: dict[Key, list[dict[str, Any]]] = {name: [] for name in contenders}
     left_out: dict[Key, str] = {}
     for turn in range(rounds + 1):

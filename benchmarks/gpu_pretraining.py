@@ -1,4 +1,4 @@
-"""Pre-training in bfloat16 on one accelerator: ours on JAX and PyTorch beside transformers, with MFU and sweeps.
+"""Time pre-training in bfloat16 on one accelerator: ours on JAX and PyTorch beside transformers, with MFU and sweeps.
 
     KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py
     KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py --table
@@ -64,13 +64,14 @@ TINY = {"layers": 1, "width": 64, "heads": 1, "length": 16, "predictions": 2, "b
 
 
 def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, Work]]]:
-    """What is measured side by side, the most wanted first: the keys it is kept under, and the contenders' works."""
+    """Return what is measured side by side, the most wanted first: the keys of its rows, and the contenders' works."""
     wanted = [({"sweep": "table", "n": title}, size, tuple(CONTENDERS)) for title, size in TABLE.items()]
     for sweep, values in SWEEPS.items():
         wanted += [({"sweep": sweep, "n": n}, size, SWEPT) for n, size in values.items()]
-    if options.quick:  # One of each.
+    if options.quick:  # One of the table and of each sweep.
         wanted = [each for each in wanted if each[0]["n"] in ("base, 128/20", 8, 64)]
-    # The next multiple of 128, which tensor cores are made for; for all. Many steps, as a `fit` takes a while to begin.
+    # `rows` is the next multiple of 128, which suits tensor cores, for all contenders. There are many steps, because a
+    # `fit` takes a while to begin.
     common = {"dtype": "bfloat16", "device": options.device, "rows": 30592, "steps": 50}
     tiny = TINY if options.quick else {}
     return [
@@ -80,12 +81,12 @@ def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, W
 
 
 def rates_of(row: dict[str, Any]) -> list[float]:
-    """Sequences a second, of each round."""
+    """Return the sequences per second of each round."""
     return [row["batch"] * row["steps"] / seconds for seconds in row["seconds"]]
 
 
 def share(row: dict[str, Any], sequences_per_second: float, peak: float | None) -> str:
-    """Of a peak, what the model's own products take."""
+    """Describe the share of a peak that the model's own products take."""
     flops = training_flops(architecture(_work(row)), row["length"], row["predictions"])
     return f"{sequences_per_second * flops / peak:.1%}" if peak else "-"
 
@@ -128,7 +129,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _peers_of(name: str) -> list[str]:
-    """transformers with the same dropout, of which the faster one is compared with."""
+    """Return the names of transformers with the same dropout; the faster one is compared with."""
     same = CONTENDERS[name].get("attention_dropout")
     return [
         peer

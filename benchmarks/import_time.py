@@ -2,8 +2,8 @@
 
     python benchmarks/import_time.py --peers-python PEERS_PYTHON --out OUT
 
-Every import runs in a fresh process. Contenders take turns, on each backend of Keras, all in the peers' environment if
-there is one; for transformers it is the import of PyTorch and of the classes that a model needs. The first round, which
+Every import runs in a fresh process. Contenders take turns on each backend of Keras, all in the peers' environment if
+there is one. For transformers the script imports PyTorch, then the classes that a model needs. The first round, which
 fills the system's file cache, is not counted.
 """
 
@@ -37,7 +37,7 @@ OURS, PEER = "keras_bert_zoo", "keras-hub"
 
 
 def line_up(arguments: argparse.Namespace) -> dict[tuple[str, str], Callable[[], dict[str, float]]]:
-    """By what is imported first and the contender."""
+    """Return the programs by what they import first and by contender."""
     peers = arguments.peers_python
     contenders: dict[tuple[str, str], Callable[[], dict[str, float]]] = {}
     for backend in arguments.backends.split(","):

@@ -6,7 +6,7 @@
 for one epoch with batch size 32, peak learning rate 5e-5 and 10 % warm-up. The same weights then predict the dev set
 from raw strings in float32 and int8: in Keras after `quantize("int8")`, and exported to ONNX after ONNX Runtime's own
 `quantize_dynamic`. They take turns; seconds are the median of `--runs` after one that does not count. Keras' models are
-loaded back from their `.keras` files. Results: `results/int8_score_<backend>.json` and `.md`.
+loaded back from their `.keras` files. Results go to `results/int8_score_<backend>.json` and `.md`.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def in_onnx_runtime(preprocessor: Any, file: Path, texts: list[str]) -> Callable
 
 
 def line_up(model: Any, folder: Path, texts: list[str]) -> dict[str, tuple[Callable[[], np.ndarray], Path]]:
-    """What predicts, and its file."""
+    """Return, for each contender, what predicts and its file."""
     from onnxruntime.quantization import quantize_dynamic
 
     files = {FLOAT: "float32.keras", INT8: "int8.keras", FLOAT_ONNX: "float32.onnx", INT8_ONNX: "int8.onnx"}

@@ -20,7 +20,7 @@ from keras_bert_zoo.pretraining import Run, pretrain
 RESULTS = Path(__file__).parent / "results"
 EXAMPLES = 81_920
 BATCHES = (64, 256, 1024, 4096)
-# As in ablations.py: with BERT's 0.02 all of so few examples would be spent on the frequencies of words.
+# As in ablations.py. With BERT's 0.02, so few examples would all be spent on learning the frequencies of words.
 ARCHITECTURE = {"initializer_range": 0.08}
 PEAKS = {"adamw": 5e-4, "lamb": 2e-3}  # At a batch of 64.
 

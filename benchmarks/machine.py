@@ -1,4 +1,4 @@
-"""What distinguishes measurements of the same thing. Uses only the standard library, for peers' environments.
+"""Facts that tell measurements of the same thing apart. Uses only the standard library, for peers' environments.
 
 `python machine.py` prints the versions in that Python's environment.
 """
@@ -22,14 +22,14 @@ _PACKAGES = (*_FRAMEWORKS, "transformers", "keras-hub", "tokenizers")
 
 
 def identity(python: str = sys.executable) -> dict[str, Any]:
-    """Machine, versions in that Python's environment and code: where one is another, so is the measurement."""
+    """Return the machine, versions in that Python's environment and code; if one differs, so does the measurement."""
     return {"machine": describe_machine(), "versions": versions(python), "code": code()}
 
 
 def describe_machine() -> str:
     cpu, memory = (_read(f"/proc/{name}") for name in ("cpuinfo", "meminfo"))
     model = re.search(r"model name\s*:\s*(.+)", cpu)
-    # A cloud's processors are all called alike.
+    # In a cloud, different processors have the same model name.
     numbers = [re.search(rf"{name}\s*:\s*(\d+)", cpu) for name in ("cpu family", "model", "stepping")]
     kind = f" ({'-'.join(found[1] for found in numbers if found)})" if any(numbers) else ""
     kib = re.search(r"MemTotal:\s*(\d+)", memory)
@@ -41,7 +41,7 @@ def describe_machine() -> str:
 
 @functools.cache
 def cards() -> tuple[str, ...]:
-    """The names of NVIDIA's cards here."""
+    """Return the names of this machine's NVIDIA cards."""
     if not shutil.which("nvidia-smi"):
         return ()
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -51,7 +51,7 @@ def cards() -> tuple[str, ...]:
 
 @functools.cache
 def versions(python: str = sys.executable) -> dict[str, str]:
-    """Of Python and the packages that compute, in the environment of that interpreter."""
+    """Return the versions of Python and of the packages that compute, in that interpreter's environment."""
     if not shutil.which(python):
         sys.exit(f"--peers-python must be an interpreter. Received: {python}")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -71,7 +71,7 @@ def _versions_here() -> dict[str, str]:
 
 @functools.cache
 def code() -> str:
-    """A digest of the package's code and the contenders'; a commit does not tell what has not been committed."""
+    """Return a digest of the package's and the contenders' code; a commit does not tell uncommitted changes."""
     digest = hashlib.sha256()
     for path in sorted(
         [*(_HERE.parent / "keras_bert_zoo").rglob("*.py"), *_HERE.glob("*contenders.py"), _HERE / "process.py"]
@@ -82,7 +82,7 @@ def code() -> str:
 
 @functools.cache
 def commit() -> str:
-    """The repository's commit; nothing where git is not there."""
+    """Return the repository's commit, or `""` without git."""
     if not shutil.which("git"):
         return ""
     done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=_HERE, capture_output=True, text=True)

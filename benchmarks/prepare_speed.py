@@ -1,4 +1,4 @@
-"""Time text to pre-training examples, beside google-research/bert's `create_pretraining_data.py`, in turns.
+"""Time making pre-training examples from text, in turns with google-research/bert's `create_pretraining_data.py`.
 
     python benchmarks/prepare_speed.py --original ORIGINAL --vocab VOCAB --out OUT NOVELS/*.txt
 
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 
 def write_sentences(novels: Sequence[Path], folder: Path) -> tuple[list[Path], int]:
-    """Each novel as one document of a sentence a line; the files, and the number of words."""
+    """Write each novel as one document with a sentence per line; return the files and the number of words."""
     from keras_bert_zoo.pretraining.corpus import CorpusReport, read_documents
 
     paths, words = [], 0
@@ -62,7 +62,7 @@ def write_sentences(novels: Sequence[Path], folder: Path) -> tuple[list[Path], i
 
 
 def run(contender: str, paths: Sequence[Path], duplicates: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Seconds, processor seconds and examples of one run."""
+    """Return the seconds, processor seconds and examples of one run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         if contender == "original":

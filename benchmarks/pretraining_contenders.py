@@ -1,11 +1,11 @@
-"""Pre-training steps to be timed: ours and transformers', at any size, one process each.
+"""Time pre-training steps, ours and transformers', at any size, each in its own process.
 
     python benchmarks/pretraining_contenders.py '{"contender": "keras_bert_zoo", "batch": 8, "steps": 2}'
 
 Prints a line of JSON: seconds of each of `repeats` rounds of `steps` updates, memory, and the speed of a product of two
-large matrices. With `--turns` the process is a worker that takes one order per round. `Work` lists the names. Dropout
-is on, the optimizer is AdamW, gradients are clipped, one batch of random tokens is repeated, and both sides get a mask
-of ones. `SIDES` says how the two differ.
+large matrices. With `--turns` the process is a worker that takes one order per round. `Work` lists the names that the
+argument may have. Dropout is on, the optimizer is AdamW, gradients are clipped, one batch of random tokens is repeated,
+and both sides get a mask of ones. `SIDES` says how the two differ.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ SIDES = (
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is timed; `batch` is that of an update, of which `accumulation` parts are worked on one after the other."""
+    """What is timed. `batch` is that of an update, which works on `accumulation` parts of it one after the other."""
 
     contender: str = "keras_bert_zoo"
     backend: str = "torch"  # Keras'; transformers runs on PyTorch.
-    rows: int = WORDS  # Of the embedding, which may have more than there are words.
+    rows: int = WORDS  # Of the embedding, which may have more rows than there are words.
     layers: int = 2
     width: int = 128
     heads: int = 2
@@ -75,7 +75,7 @@ def make_batch(size: int, length: int, predictions: int) -> dict[str, np.ndarray
 
 
 def data_of(work: Work) -> tuple[dict[str, np.ndarray], ...]:
-    """The inputs, targets and weights that `BertPretrainer` takes at each step."""
+    """Return the inputs, targets and weights that `BertPretrainer` takes at each step."""
     batch = make_batch(work.batch // work.accumulation, work.length, work.predictions)
     return (
         {
@@ -122,7 +122,7 @@ def keras_bert_zoo(work: Work) -> Callable[[int], object]:
             return data
 
     def same(steps: int) -> Any:
-        """Fed as `PretrainingBatches` are: a data set of Keras' making would hold up the end of each `fit`."""
+        """Feed it as `PretrainingBatches` are fed: a data set made by Keras would hold up the end of each `fit`."""
         if work.backend != "tensorflow":
             return Same(steps)
         import tensorflow as tf
@@ -200,7 +200,7 @@ CONTENDERS: dict[str, Callable[[Work], Callable[[int], object]]] = {
 
 
 def architecture(work: Work) -> dict[str, Any]:
-    """For `training_flops`."""
+    """Return the architecture for `training_flops`."""
     return {
         "num_layers": work.layers,
         "hidden_dim": work.width,
@@ -211,7 +211,7 @@ def architecture(work: Work) -> dict[str, Any]:
 
 
 def _command(work: Work, python: str) -> tuple[list[str], dict[str, str]]:
-    """What starts a process for it, and its variables."""
+    """Return the command that starts a process for `work`, and its environment variables."""
     variables = {
         **with_code(work.contender == "keras_bert_zoo"),
         "KERAS_BACKEND": work.backend,
@@ -222,7 +222,7 @@ def _command(work: Work, python: str) -> tuple[list[str], dict[str, str]]:
 
 
 def measure(work: Work) -> dict[str, Any]:
-    """The measurement, by a process of its own; `{"error": …}` where it failed, for want of memory, say."""
+    """Measure in a process of its own; return `{"error": …}` if it failed, for want of memory, say."""
     command, variables = _command(work, sys.executable)
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     if done.returncode:
@@ -231,15 +231,15 @@ def measure(work: Work) -> dict[str, Any]:
 
 
 def start(name: str, work: Work, python: str) -> Worker:
-    """A process that has built and compiled what it takes, ready for turns."""
+    """Return a process that has built and compiled what it takes, ready for turns."""
     command, variables = _command(work, python)
     return Worker(name, [*command, "--turns"], variables)
 
 
 def once(results: Path, work: Work, **keys: Any) -> dict[str, Any]:
-    """The result of `work` in a file of JSON lines, measured and added where it is not there.
+    """Return the result of `work` in a file of JSON lines; measure and add it if it is not there.
 
-    Another machine's or card's result is another, and so is one of other versions or other code.
+    A result of another machine or card, of other versions or other code does not count.
     """
     wanted = {**keys, **dataclasses.asdict(work), **identity()}
     found = _found(results, wanted)
@@ -253,7 +253,7 @@ def once(results: Path, work: Work, **keys: Any) -> dict[str, Any]:
 
 
 def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rounds: int, **keys: Any) -> None:
-    """Adds a row for each of `works`, by title, measured in turns, once all are ready; none where all are there."""
+    """Measure `works` in turns, once all are ready, and add a row for each, by title; add none if all are there."""
     wanted = {
         title: {**keys, "title": title, **dataclasses.asdict(work), **identity(pythons[title])}
         for title, work in works.items()
@@ -278,7 +278,7 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
 
 
 def _found(results: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:
-    """The row of a file of JSON lines that has these facts, and no error."""
+    """Return the row of a file of JSON lines that has these facts and no error."""
     for line in results.read_text().splitlines() if results.is_file() else []:
         row = json.loads(line)
         if "error" not in row and {name: row.get(name) for name in wanted} == wanted:
@@ -292,7 +292,7 @@ def _add(results: Path, row: dict[str, Any]) -> None:
 
 
 def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each sweep those of the machine, the code and the contender's versions that are last: others are no peers."""
+    """Return each sweep's rows of the last machine, code and versions of the contender: other rows are no peers."""
     last = {row["sweep"]: row for row in rows}
     own = {(row["sweep"], row.get("contender")): row for row in rows}
 
@@ -305,7 +305,7 @@ def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def prepare(work: Work) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
-    """Build and warm up; an order is `"go"`, a round, or `"peak"`, the product's."""
+    """Build and warm up. The order `"go"` runs a round; `"peak"` asks for the FLOP/s of a large product."""
     card = device_name(work.framework, work.device)
     train = CONTENDERS[work.contender](work)
     before = memory(work.framework, work.device)
@@ -318,7 +318,7 @@ def prepare(work: Work) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]
         if order == "peak":
             return {"product_peak": peak(work.framework, work.dtype, work.device)}
         if work.device == "gpu":
-            train(2)  # Takes back what memory has been given to others.
+            train(2)  # Takes back the memory that was given to others.
         start = time.perf_counter()
         train(work.steps)
         seconds = time.perf_counter() - start

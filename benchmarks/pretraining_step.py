@@ -1,4 +1,4 @@
-"""Time the pre-training step, 128 tokens with 20 predictions and 512 with 76, beside `BertForPreTraining`.
+"""Time the pre-training step beside `BertForPreTraining`, at 128 tokens with 20 predictions and at 512 with 76.
 
     python benchmarks/pretraining_step.py --peers-python PEERS_PYTHON --out OUT
 
@@ -36,7 +36,7 @@ PEER = "transformers"
 
 
 def prepare(contender: str, name: str, dtype: str) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
-    """Warm up; an order is a round, and its answer sequences a second and memory."""
+    """Warm up; each order then runs a round, and its answer has sequences per second and memory."""
     work = Work(contender, os.environ["KERAS_BACKEND"], **SIZES[name], dtype=dtype)
     train = CONTENDERS[contender](work)
     train(2)
@@ -58,7 +58,7 @@ def start(title: str, python: str, backend: str, name: str, dtype: str) -> Worke
 
 
 def line_up(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
-    """Of each contender the Python and Keras' backend."""
+    """Return each contender's Python and Keras backend."""
     contenders = {f"keras_bert_zoo, {backend}": (sys.executable, backend) for backend in arguments.backends.split(",")}
     if arguments.peers_python:
         contenders[PEER] = (arguments.peers_python, "torch")
@@ -66,7 +66,7 @@ def line_up(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
 
 
 def measure(name: str, dtype: str, arguments: argparse.Namespace, raw: dict[str, Any]) -> None:
-    """Adds each contender's sequences a second, one number a round, its process' figures, and who failed, and why."""
+    """Add to `raw` each contender's sequences per second by round, its process' figures, and who failed and why."""
     starts = {title: partial(start, title, *each, name, dtype) for title, each in line_up(arguments).items()}
     said, turns, left_out = take_turns(starts, arguments.rounds, Worker.ask)
     if not turns:
@@ -82,7 +82,7 @@ def measure(name: str, dtype: str, arguments: argparse.Namespace, raw: dict[str,
 
 
 def known(out: Path | None, peers_python: str | None) -> dict[str, Any]:
-    """What the report has of this machine, these versions and this code."""
+    """Return what the report has of this machine, these versions and this code."""
     return read(out) if out and is_current(out, peers_python) else {"processes": {}, "left_out": {}}
 
 
@@ -106,13 +106,13 @@ def main() -> None:
             continue
         raw["about"] = about("pretraining_step.py", arguments, between=" ")
         measure(name, dtype, arguments, raw)
-        if arguments.out:  # After each: what has been measured is not lost to a later one.
+        if arguments.out:  # After each, so that a later failure loses nothing.
             write(arguments.out, report(raw), raw)
     print(report(raw))
 
 
 def report(raw: dict[str, Any]) -> str:
-    from keras_bert_zoo.training.speed import training_flops  # Not for the peers' processes, which have no Keras.
+    from keras_bert_zoo.training.speed import training_flops  # Here, because peers' processes have no Keras.
 
     lines = [
         "# A step of pre-training",

@@ -35,10 +35,10 @@ def threads(framework: str) -> str:
 
 
 def device_name(framework: str, device: str) -> str:
-    """The card that the framework computes on, nothing for `"cpu"`.
+    """Return the card that the framework computes on, or `""` for `"cpu"`.
 
     Raises:
-        RuntimeError: It has none, and would compute elsewhere.
+        RuntimeError: The framework has none, and would compute elsewhere.
     """
     if device == "cpu":
         return ""
@@ -61,9 +61,9 @@ def device_name(framework: str, device: str) -> str:
 
 
 def peak(framework: str, dtype: str, device: str = "cpu") -> float:
-    """FLOP/s of the framework's own product of two large matrices, the fastest of some.
+    """Return the FLOP/s of the framework's own product of two large matrices, the fastest of some.
 
-    To be asked before a card's memory is in question, or after: on a card the matrices take 0.2 to 0.4 GB.
+    Ask for it before or after a card's memory is measured: on a card the matrices take 0.2 to 0.4 GB.
     """
     size = 2048 if device == "cpu" else 4096 if dtype == "float32" else 8192
     work = _product(framework, dtype, device, size)
@@ -111,14 +111,14 @@ def _product(framework: str, dtype: str, device: str, size: int) -> Callable[[],
 
 
 def half_precision_attention() -> None:
-    """Has PyTorch's attention, where it drops out on a CPU, multiply in bfloat16; else it does so in float32."""
+    """Let PyTorch's attention with dropout multiply in bfloat16 on a CPU; otherwise it does so in float32."""
     import torch
 
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # Of CPUs, too.
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # Also for CPUs.
 
 
 def memory(framework: str, device: str = "cpu") -> int:
-    """The most bytes so far: of the process, or of what its framework took of the card."""
+    """Return the most bytes so far, of the process or of what its framework took of the card."""
     if device == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if framework == "torch":
@@ -135,7 +135,7 @@ def memory(framework: str, device: str = "cpu") -> int:
 
 
 def release(framework: str, device: str) -> None:
-    """Gives back what the framework keeps of the card's memory for later, if it can: others have their turn."""
+    """Give back the card's memory that the framework keeps for later, if it can: others have their turn."""
     if device == "gpu" and framework == "torch":
         import torch
 
@@ -143,14 +143,14 @@ def release(framework: str, device: str) -> None:
 
 
 def with_code(is_ours: bool) -> dict[str, str]:
-    """This process' variables; one of ours finds this checkout, whatever is installed, and one of theirs its own."""
+    """Return this process' variables; ours then finds this checkout, whatever is installed, and a peer its own."""
     others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]
     return {**others, "PYTHONPATH": os.pathsep.join(filter(None, paths))} if is_ours else others
 
 
 def environment(device: str) -> dict[str, str]:
-    """Variables under which all frameworks take that device, and of a card no more memory than they use."""
+    """Return variables that make all frameworks take that device, and no more of a card's memory than they use."""
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}

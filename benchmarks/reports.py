@@ -12,7 +12,7 @@ from typing import Any
 
 from machine import commit, identity, versions
 
-# Variables of the environment with which the same command has another speed.
+# Environment variables that change the speed of a command.
 _CHANGE_SPEED = (
     "KERAS_BACKEND",
     "TF_ENABLE_ONEDNN_OPTS",
@@ -22,14 +22,14 @@ _CHANGE_SPEED = (
 
 
 def about(script: str, args: argparse.Namespace, between: str = ",") -> dict[str, Any]:
-    """Facts of a run that begins now; `args.peers_python`, where there is one, says where the peers' versions are."""
+    """Return the facts of a run that begins now, with the peers' versions if `args` has a `peers_python`."""
     peers = getattr(args, "peers_python", None)
     beside = {"peers": versions(peers)} if peers else {}
     return {"command": describe_command(script, args, between), **now(), **beside}
 
 
 def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Facts of rows that were measured before, each with its own; what old ones do not tell is unknown."""
+    """Return the facts of rows that were measured before, each with its own; what old ones do not tell is unknown."""
     found = {row.get("contender") == "transformers": row.get("versions", {}) for row in rows}
     facts = {name: rows[-1].get(name, "unknown") for name in ("date", "machine", "commit", "code")}
     beside = {"peers": found[True]} if found.get(True) else {}
@@ -37,13 +37,13 @@ def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, A
 
 
 def now(python: str = sys.executable) -> dict[str, Any]:
-    """What a measurement that is made now, by that Python, is of."""
+    """Return the facts of a measurement that the interpreter `python` makes now."""
     date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
     return {"date": date, "commit": commit(), **identity(python)}
 
 
 def describe_command(script: str, args: argparse.Namespace, between: str = ",") -> str:
-    """The command with every option spelt out, and placeholders where a path of this machine would stand.
+    """Return the command with every option spelt out, and placeholders in place of this machine's paths.
 
     `between` is what the script wants between the values of an option.
     """
@@ -55,7 +55,7 @@ def describe_command(script: str, args: argparse.Namespace, between: str = ",") 
             continue
         option, values = f"--{name.replace('_', '-')}", value if isinstance(value, list) else [value]
         if isinstance(value, list) and isinstance(values[0], Path):
-            words.append(f"{name.upper()}/*")  # Files have no option.
+            words.append(f"{name.upper()}/*")  # Files are positional.
         elif isinstance(value, Path) or name in ("peers_python", "preset"):
             words.append(f"{option} {name.upper()}")
         else:
@@ -64,7 +64,7 @@ def describe_command(script: str, args: argparse.Namespace, between: str = ",") 
 
 
 def describe(facts: dict[str, Any]) -> list[str]:
-    """Lines of Markdown."""
+    """Return the facts as lines of Markdown."""
 
     def spelt(found: dict[str, str]) -> str:
         return ", ".join(f"{package} {version}" for package, version in found.items() if version != "none")
@@ -77,13 +77,13 @@ def describe(facts: dict[str, Any]) -> list[str]:
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Markdown of rows, their head first."""
+    """Return the rows, their head first, as a Markdown table."""
     head, *body = rows
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body))
 
 
 def write(out: Path, text: str, raw: dict[str, Any]) -> None:
-    """`out`, a file of Markdown, and its numbers beside it as JSON, each at once or not at all."""
+    """Write `out`, a Markdown file, and its numbers beside it as JSON, each at once or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
     numbers = json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
     for path, content in ((out, text), (out.with_suffix(".json"), numbers)):
@@ -93,7 +93,7 @@ def write(out: Path, text: str, raw: dict[str, Any]) -> None:
 
 
 def is_current(out: Path, peers_python: str | None) -> bool:
-    """Whether the report `out` is there, of this machine, these versions, the peers' too, and this code."""
+    """Whether the report `out` exists and is of this machine, this code and these versions, including the peers'."""
     if not (out.is_file() and out.with_suffix(".json").is_file()):
         return False
     facts = read(out).get("about", {})
@@ -102,18 +102,18 @@ def is_current(out: Path, peers_python: str | None) -> bool:
 
 
 def is_whole(out: Path) -> bool:
-    """Whether nothing failed of what the report `out` was to measure."""
+    """Whether nothing failed that the report `out` was to measure."""
     raw = read(out)
     return not raw.get("left_out") and not any("error" in row for row in raw.get("rows", ()))
 
 
 def read(out: Path) -> dict[str, Any]:
-    """The numbers of the report `out`."""
+    """Return the numbers of the report `out`."""
     return json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
 
 
 def data_folder() -> Path:
-    """The folder of real data."""
+    """Return the folder of real data."""
     if "KBZ_DATA" not in os.environ:
         sys.exit("KBZ_DATA must name the folder that holds the data. Received: KBZ_DATA unset")
     return Path(os.environ["KBZ_DATA"])

@@ -4,9 +4,9 @@
     python benchmarks/scaling.py --backend tensorflow --table
 
 Each measurement is its own process. Results in `results/scaling_<backend>.jsonl` of this machine, these versions and
-this code are not measured again, so the command can be interrupted. The first line measures. Both lines fit a law to
-each sweep by least squares, draw `results/scaling_<backend>.svg` and print the laws. Without novels the corpus sweep is
-left out. `--only length batch` runs some sweeps, `--quick` uses tiny sizes to check that everything runs. Memory, with
+this code are not measured again, so the command can be interrupted. The first command measures. Both fit a law to each
+sweep by least squares, draw `results/scaling_<backend>.svg` and print the laws. Without novels the corpus sweep is left
+out. `--only length batch` runs some sweeps; `--quick` uses tiny sizes to check that everything runs. Memory, with
 rematerialisation and accumulation, is measured on PyTorch for any backend: XLA on a CPU saves none by
 rematerialisation. Needs the extra `plot`, and TensorFlow for replicas. Measure on an idle machine.
 """
@@ -64,10 +64,10 @@ def sweeps(quick: bool, backend: str) -> dict[str, list[tuple[float, Work]]]:
     def sized(length: int) -> dict[str, Any]:
         return {"length": length, "predictions": max(1, round(0.15 * length))}
 
-    # Enough of it that activations are most of the memory.
+    # So much work that activations are most of the memory.
     heavy = dataclasses.replace(base, backend="torch", batch=4 if quick else 32, steps=1, repeats=1)
     heavy = dataclasses.replace(heavy, **({} if quick else sized(256)))
-    # So little of it that the host's part shows, in the update of a vocabulary's rows, too.
+    # So little work, even in the update of the vocabulary's rows, that the host's part shows.
     light = dataclasses.replace(QUICK, backend="jax" if backend == "jax" else "tensorflow", width=8)
     light = dataclasses.replace(light, steps=16 if quick else 256, repeats=1 if quick else 5)
     return {
@@ -87,7 +87,7 @@ def sweeps(quick: bool, backend: str) -> dict[str, list[tuple[float, Work]]]:
 
 
 def law(name: str, x: np.ndarray, y: np.ndarray) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
-    """The fitted law, in words and as a function; errors are relative."""
+    """Return the fitted law, in words and as a function; errors are relative."""
     if name == "width":
         power, scale = np.polyfit(np.log(x), np.log(y), 1)
         words, predict = f"{np.exp(scale):.3g} n^{power:.2f}", lambda n: np.exp(scale) * n**power
@@ -106,7 +106,7 @@ def law(name: str, x: np.ndarray, y: np.ndarray) -> tuple[str, Callable[[np.ndar
 
 
 def points(name: str, rows: list[tuple[float, dict[str, Any]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds an update, or the bytes that training took beyond the model."""
+    """Return x, and the seconds per update or the bytes that training took beyond the model."""
     pairs = []
     for value, row in rows:
         if "error" in row:
@@ -152,7 +152,7 @@ def report(measured: dict[str, list[tuple[float, dict[str, Any]]]], out: Path) -
 
 
 def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterator[tuple[float, dict[str, Any]]]:
-    """`prepare` on 2, 4, 8, … of the files, by their megabytes; a next sentence from elsewhere needs two."""
+    """Run `prepare` on 2, 4, 8, … of the files, by their megabytes; a next sentence from elsewhere needs two."""
     counts = [count for count in (2, 4, 8, 16, 32, 64) if count <= len(paths)][: 2 if quick else None]
     known = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
     for count in counts:

@@ -68,7 +68,7 @@ def their_rows(name: str, features: Features) -> list[Row]:
 
 
 class KerasAdamW(torch.optim.AdamW):
-    """Adds epsilon before the correction of the moments (Kingma and Ba 2015, end of section 2)."""
+    """AdamW that adds epsilon before the correction of the moments (Kingma and Ba 2015, end of section 2)."""
 
     steps = 0
 
@@ -80,7 +80,7 @@ class KerasAdamW(torch.optim.AdamW):
 
 
 class Losses(keras.callbacks.Callback):
-    """That of each step, where Keras shows the mean so far."""
+    """The loss of each step, where Keras itself shows the mean so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Losses(keras.callbacks.Callback):
         self.losses.append(float(logs["loss"]))
 
 
-@patch.object(scores_ours, "WARMUP", 0.5)  # Of four steps a tenth is none.
+@patch.object(scores_ours, "WARMUP", 0.5)  # A tenth of four steps is none.
 @patch.object(scores_transformers, "WARMUP", 0.5)
 def losses(name: str, preset: Path, train: Examples) -> tuple[list[float], list[float]]:
     squad = name in ("squad", "squad2")

@@ -11,7 +11,7 @@ from keras_bert_zoo.text import batching
 
 
 def build(name: str, preset: str, random: bool = False, learning_rate: float = LEARNING_RATE, **options: Any) -> Any:
-    """The task's model with the preset's weights, or with fresh ones of the same architecture."""
+    """Build the task's model with the preset's weights, or with fresh ones of the same architecture."""
     model_class: Any
     model_class, head = {
         "conll": (kbz.BertTokenClassifier, {"class_names": TAGS}),
@@ -28,7 +28,7 @@ def build(name: str, preset: str, random: bool = False, learning_rate: float = L
 
 
 def fill_heads(model: Any, seed: int) -> None:
-    """A normal of 0.02 in the fresh kernels, in place of the original's truncated one, whose deviation is 0.0176."""
+    """Fill fresh kernels from a normal of 0.02 instead of the original's truncated one, whose deviation is 0.0176."""
     rng = np.random.default_rng(seed)
     for weight in model.weights:
         if weight.path.endswith("kernel") and any(weight.path.endswith(name) for name in model.load_report.fresh):

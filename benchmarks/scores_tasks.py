@@ -16,10 +16,10 @@ from keras_bert_zoo.metrics import accuracy, entity_scores, glue_scores, squad_v
 BATCH_SIZE = 32
 LEARNING_RATE = 5e-5
 WARMUP = 0.1
-EPSILON = 1e-8  # PyTorch's; with BERT's 1e-6 it would count whether it is added before bias correction or after.
+EPSILON = 1e-8  # PyTorch's; with BERT's 1e-6 it would matter whether it is added before or after bias correction.
 STRIDE = 128
-FEW = ", few"  # After the name of a task of GLUE of which few examples are trained.
-FRESH = ", random weights"  # After the name of a task that did not start from the preset's.
+FEW = ", few"  # Ends the name of a GLUE task that trains on few examples.
+FRESH = ", random weights"  # Ends the name of a task that did not start from the preset's weights.
 TAGS = ["B-LOC", "B-MISC", "B-ORG", "B-PER", "I-LOC", "I-MISC", "I-ORG", "I-PER", "O"]
 
 
@@ -38,11 +38,11 @@ class Task(NamedTuple):
         return share if self.batch_size == BATCH_SIZE else f"{share}, batches of {self.batch_size}"
 
 
-# The shortest first. A thread of an AVX-512 machine with bfloat16 trains some 1,300 tokens of MiniLM a second on torch
-# and predicts three times as many: the shares make runs of three to twelve minutes, of SQuAD up to 40. At 256 tokens 9
-# of 10 contexts of SQuAD are one window, and half as many tokens again would be padding at 384; the longest sentence of
-# CoNLL-2003 has 164, so that nobody has to cut or to lay windows. Of SQuAD 2.0 small batches make 441 updates: enough
-# to see more than that no answer is the likeliest one.
+# The shortest first. A thread of an AVX-512 machine with bfloat16 trains some 1,300 tokens of MiniLM a second on torch,
+# and predicts three times as many. With these shares runs take three to twelve minutes, those of SQuAD up to 40. At 256
+# tokens, 9 of 10 contexts of SQuAD fit into one window; at 384, half as many tokens again would be padding. The longest
+# sentence of CoNLL-2003 has 164 tokens, so nobody has to cut it or lay windows. SQuAD 2.0 has small batches, which make
+# 441 updates: enough to see more than that no answer is the likeliest one.
 TASKS = {
     "cola": Task(),
     "sst2": Task(epochs=2),
@@ -65,7 +65,7 @@ class Examples(NamedTuple):
 
 
 def read_task(name: str, part: str, data: Path, limit: int | None = None) -> Examples:
-    """The share of `part`, `"train"` or `"dev"`, or the first examples of it."""
+    """Read the share of `part`, `"train"` or `"dev"`, or only its first `limit` examples."""
     rows: Any = None
     if name == "conll":
         sentences = read_conll(data / "conll2003" / {"train": "eng.train", "dev": "eng.testa"}[part])
@@ -94,12 +94,12 @@ def read_task(name: str, part: str, data: Path, limit: int | None = None) -> Exa
 
 
 def score(name: str, y: Any, predictions: Any) -> dict[str, float]:
-    """The official scores.
+    """Return the official scores.
 
     Args:
         name: The task.
         y: As `read_task` gives them.
-        predictions: Logits; of CoNLL tags; of SQuAD texts and the odds that there is no answer.
+        predictions: Logits; for CoNLL, tags; for SQuAD, texts and the odds that there is no answer.
     """
     if name == "conll":
         return entity_scores(y, predictions)
@@ -109,20 +109,20 @@ def score(name: str, y: Any, predictions: Any) -> dict[str, float]:
         return squad_v1_scores(y, predictions[0])
     if name == "squad2":
         scores = squad_v2_scores(y, *predictions, threshold=float("inf"))
-        # The last one where every question is answered, so that saying nothing is worth nothing.
+        # In the last one every question is answered, so that saying nothing is worth nothing.
         return {key: scores[key] for key in ("best_exact", "best_f1", "HasAns_f1")}
     return glue_scores(name.removesuffix(FEW), y, predictions)
 
 
 def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple[str, ...]) -> None:
-    """One run in a process of its own: adds a line to the results.
+    """Do one run, in a process of its own, and add a line to the results.
 
     Args:
-        finetune: Takes the task's name, training and dev examples and the job, of which it needs the preset, the seed,
-            whether weights shall be fresh (`random`), the peak of the learning rate, whether to compute in mixed
-            precision (`bfloat16`), whether batches shall be of any lengths (`random_batches`) and whether fresh heads
-            shall be those of transformers (`normal_heads`); gives predictions and what it measured.
-        packages: Whose versions are worth keeping.
+        finetune: Takes the task's name, training and dev examples and the job; returns predictions and what it
+            measured. Of the job it needs the preset, the seed, the peak of the learning rate, and whether weights are
+            fresh (`random`), training is in mixed precision (`bfloat16`), batches are of any lengths (`random_batches`)
+            and fresh heads are those of transformers (`normal_heads`).
+        packages: Packages whose versions are worth keeping.
     """
     job = json.loads(sys.argv[1])
     name, data = job["task"], Path(os.environ["KBZ_DATA"])
@@ -154,7 +154,7 @@ def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple
 
 
 def timed(work: Callable[[], object]) -> dict[str, int]:
-    """Seconds of a training: the second number is worth something on a machine that does other work, too."""
+    """Return the seconds of a training; the second number means something even if the machine does other work."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return {"train_seconds": round(time.perf_counter() - wall), "cpu_seconds": round(time.process_time() - cpu)}

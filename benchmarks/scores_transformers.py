@@ -14,7 +14,7 @@ Collate = Callable[[Features], dict[str, Any]]
 
 
 def build(name: str, preset: str, random: bool = False) -> torch.nn.Module:
-    """The task's model with the preset's weights, or with fresh ones of the same architecture."""
+    """Build the task's model with the preset's weights, or with fresh ones of the same architecture."""
     head: dict[str, Any]
     auto, head = {
         "conll": (transformers.AutoModelForTokenClassification, {"num_labels": len(TAGS)}),
@@ -28,7 +28,7 @@ def build(name: str, preset: str, random: bool = False) -> torch.nn.Module:
 
 
 def encode(name: str, tokenizer: Any, examples: Examples) -> tuple[Features, Collate]:
-    """What a model takes, an item an example or, of SQuAD, a window; and what makes a batch of items."""
+    """Return what a model takes, an item per example (for SQuAD, per window), and what makes a batch of items."""
     x, y = examples
     options = {"truncation": True, "max_length": TASKS[name].sequence_length}
     collate: Any = transformers.DataCollatorWithPadding(tokenizer)
@@ -54,19 +54,19 @@ def encode(name: str, tokenizer: Any, examples: Examples) -> tuple[Features, Col
 
 
 def first_tokens(word_ids: list[int | None]) -> dict[int, int]:
-    """Word -> its first token; a word that is cut off, or of which the tokenizer leaves nothing, has none."""
+    """Map each word to its first token; a word that is cut off, or of which the tokenizer leaves nothing, has none."""
     return {word: token for token, word in reversed(list(enumerate(word_ids))) if word is not None}
 
 
 class SimilarLengths(torch.utils.data.Sampler):
-    """Batches of similar length in any order, or unshuffled in the items' order.
+    """Batches of similar length in random order, or, unshuffled, in the items' order.
 
-    transformers' own sampler leaves the batches sorted, from long to short fifty at a time.
+    transformers' own sampler leaves the batches sorted from long to short, fifty at a time.
     """
 
     def __init__(self, lengths: list[int], batch_size: int, shuffle: bool, together: int) -> None:
         self.lengths, self.batch_size, self.shuffle = torch.tensor(lengths), batch_size, shuffle
-        self.together = together  # So many batches are sorted together.
+        self.together = together  # How many batches are sorted together.
 
     def __len__(self) -> int:
         return -(-len(self.lengths) // self.batch_size)
@@ -92,7 +92,7 @@ def train(
     bfloat16: bool = False,
     together: int = 50,
 ) -> list[float]:
-    """The loss of each step."""
+    """Train the model; return the loss of each step."""
     decayed, plain = [], []
     for name, parameter in model.named_parameters():
         (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
@@ -102,7 +102,8 @@ def train(
     loader = torch.utils.data.DataLoader(features, batch_sampler=batches, collate_fn=collate)
     steps = len(loader) * epochs
     warmup = int(steps * WARMUP)
-    # BERT's own: `get_linear_schedule_with_warmup` counts the decay from the end of the warm-up, and is 1.1 times it.
+    # BERT's own schedule. `get_linear_schedule_with_warmup` counts the decay from the end of the warm-up, and is 1.1
+    # times as high.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: step / warmup if step < warmup else 1 - step / steps
     )
@@ -124,7 +125,7 @@ def train(
 
 @torch.inference_mode()
 def predict(model: Any, features: Features, collate: Collate) -> list[np.ndarray]:
-    """The logits of each item, `[classes]`, or `[tokens, classes]` with padding; of SQuAD starts and ends."""
+    """Return each item's logits: `[classes]`, or `[tokens, classes]` with padding; for SQuAD, starts and ends."""
     model.eval()
     order = np.argsort([-_length(item["input_ids"]) for item in features])
     logits: list[Any] = [None] * len(features)

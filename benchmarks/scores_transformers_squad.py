@@ -11,9 +11,9 @@ MAX_ANSWER_TOKENS = 30
 
 
 def windows(tokenizer: Any, x: tuple[list[str], list[str]], length: int) -> Iterator[tuple[int, Any, list[Any]]]:
-    """Question, encoding and offsets of each window; the offsets are None outside the context."""
+    """Yield the question, encoding and offsets of each window; the offsets are None outside the context."""
     for number, (question, context) in enumerate(zip(*x, strict=True)):
-        # A tokenizer's `stride` is what windows share; BERT's is how far the next one begins.
+        # A tokenizer's `stride` is what windows share; BERT's is how far apart they begin.
         budget = length - 3 - len(tokenizer.tokenize(question))
         encoded = tokenizer(
             question,
@@ -29,7 +29,7 @@ def windows(tokenizer: Any, x: tuple[list[str], list[str]], length: int) -> Iter
 
 
 def encode_questions(tokenizer: Any, x: Any, y: Any, length: int) -> list[dict[str, Any]]:
-    """Windows with the places of the first answer's first and last token, of `[CLS]` where it is not all there."""
+    """Return windows with the places of the first answer's first and last token, or `[CLS]`'s if it is not all in."""
     features = []
     for number, encoding, offsets in windows(tokenizer, x, length):
         start, end = 0, 0
@@ -53,7 +53,7 @@ def encode_questions(tokenizer: Any, x: Any, y: Any, length: int) -> list[dict[s
 def decode_answers(
     tokenizer: Any, x: tuple[list[str], list[str]], logits: list[np.ndarray], length: int
 ) -> tuple[list[str], list[float]]:
-    """For each question the best span, and by how much the score of no answer is above its score."""
+    """Return each question's best span, and by how much the score of no answer is above the span's."""
     spans: list[list[tuple[float, int, int]]] = [[] for _ in x[0]]
     nulls = [np.inf] * len(x[0])
     for (number, _, offsets), own in zip(windows(tokenizer, x, length), logits, strict=True):

@@ -42,7 +42,7 @@ class Numbers(NamedTuple):
 
 
 def certain_logits(windows, answers):
-    """Of windows that are sure of their targets, and of `[CLS]` less than of an answer."""
+    """Return logits of windows that are sure of their targets, and less sure of `[CLS]` than of an answer."""
     logits = []
     for (start, end), length in zip(windows.targets(answers), windows.lengths, strict=True):
         own = np.zeros((2, length), "float32")
@@ -53,7 +53,7 @@ def certain_logits(windows, answers):
 
 
 def reason(windows, question, answer):
-    """Why an answer did not come back."""
+    """Return why an answer did not come back."""
     first, last = windows.answer_tokens(question, answer.text, answer.start)
     rows = list(windows.windows_of(question))
     ends = windows.starts[rows] + windows.counts[rows]
@@ -65,7 +65,7 @@ def reason(windows, question, answer):
 
 
 def check(columns, tokenizer):
-    """Numbers for the table, and the answers that did not come back."""
+    """Return numbers for the table, and the answers that did not come back."""
     windows = kbz.BertQuestionPreprocessor(tokenizer).pack((columns.question, columns.context))
     logits = certain_logits(windows, columns.answers)
     whole, short = (

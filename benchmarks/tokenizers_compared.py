@@ -1,4 +1,4 @@
-"""Compare both engines of the tokenizer with transformers and the original algorithm on real text, and their speed.
+"""Compare both engines of the tokenizer with transformers and the original algorithm on real text, and time them.
 
     KBZ_DATA=DATA PYTHONPATH=. python benchmarks/tokenizers_compared.py --out OUT
 

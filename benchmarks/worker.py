@@ -43,7 +43,7 @@ class Worker:
 
     def ask(self, order: str = "go") -> Answer:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # It has ended, and the answer says how.
+        with contextlib.suppress(BrokenPipeError):  # If it has ended, the answer says how.
             self._process.stdin.write(f"{order}\n")
             self._process.stdin.flush()
         return self._answer()
@@ -59,15 +59,15 @@ class Worker:
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError), self._process:
-            pass  # Its stdin ends, and so does it.
+            pass  # It ends when its stdin does.
 
 
 def take_turns(
     starts: dict[str, Callable[[], Worker]], rounds: int, turn: Callable[[Worker], Any], started_at_once: int = 1
 ) -> tuple[dict[str, Answer], dict[str, list[Any]], dict[str, str]]:
-    """What each contender says of itself, and what `turn` gives for it, so often; and why some are left out.
+    """Return what each contender says of itself, what `turn` gives for it in each round, and why some are left out.
 
-    So many start beside each other; no turn is taken before all are ready.
+    `started_at_once` contenders start side by side; no turn is taken before all are ready.
     """
     workers: dict[str, Worker] = {}
     turns: dict[str, list[Any]] = {}
@@ -98,8 +98,8 @@ def take_turns(
 
 
 def serve(prepare: Callable[[], tuple[Answer, Callable[[str], Answer]]]) -> None:
-    """The process' side: `prepare` gives what it says of itself, and what answers an order."""
-    # Frameworks print as they like, to stderr; the answers have the old stdout to themselves.
+    """Serve orders in a contender's process; `prepare` returns what it says of itself, and what answers an order."""
+    # Frameworks print as they like, but to stderr; the answers have the old stdout to themselves.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
