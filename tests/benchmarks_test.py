@@ -182,7 +182,7 @@ def test_the_scores_on_the_pages_are_those_of_the_results(script):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX' kernels")
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX's kernels")
 def test_the_kernels_of_a_card_run_in_all_tiles(script):
     kernels = script("card_kernels")
     rows = list(kernels.measure(interpret=True))

@@ -467,7 +467,7 @@ def test_each_replica_drops_values_of_its_own_in_each_step():
     np.testing.assert_allclose(correlations, np.eye(32), atol=0.1)  # A standard deviation is 1.6 %.
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="of JAX' processes")
+@pytest.mark.skipif(BACKEND != "jax", reason="of JAX's processes")
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_first_process_writes(number, monkeypatch):
     monkeypatch.setattr("jax.process_index", lambda: number)

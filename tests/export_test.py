@@ -52,7 +52,7 @@ def named(outputs):
 
 
 def inputs_of(model, batch, length):
-    """Padding in all rows but the first; two choices a question; three masked positions a text, of which two are equal."""
+    """Padding in all rows but the first; two choices a question; three masked positions a text, two of them equal."""
     if isinstance(model, kbz.BertMultipleChoice):
         rows = random_inputs(2 * batch, length, seed=batch)
         return {name: array.reshape(batch, 2, length) for name, array in rows.items()}

@@ -1,4 +1,4 @@
-"""JAX' kernels of attention with dropout, interpreted, and lowered for a card that is not there."""
+"""JAX's kernels of attention with dropout, interpreted, and lowered for a card that is not there."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from tests.attention_oracle import CASES, assert_attention, case, is_kept
 from tests.helpers import numpy, on_devices
 
 if keras.backend.backend() != "jax":
-    pytest.skip("JAX' own", allow_module_level=True)
+    pytest.skip("JAX's own", allow_module_level=True)
 
 import jax
 

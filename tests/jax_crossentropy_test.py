@@ -1,11 +1,11 @@
-"""JAX' cross-entropy of tokens against softmax in float64."""
+"""JAX's cross-entropy of tokens against softmax in float64."""
 
 import keras
 import numpy as np
 import pytest
 
 if keras.backend.backend() != "jax":
-    pytest.skip("JAX' own", allow_module_level=True)
+    pytest.skip("JAX's own", allow_module_level=True)
 
 import jax
 

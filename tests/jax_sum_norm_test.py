@@ -1,4 +1,4 @@
-"""JAX' kernels of a residual sum with dropout and LayerNorm, interpreted, and lowered for a card that is not there."""
+"""JAX's kernels of a residual sum with dropout and LayerNorm, interpreted, and lowered for a card that is not there."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from keras_bert_zoo.layers import EncoderLayer
 from tests.helpers import numpy, on_devices
 
 if keras.backend.backend() != "jax":
-    pytest.skip("JAX' own", allow_module_level=True)
+    pytest.skip("JAX's own", allow_module_level=True)
 
 import jax
 

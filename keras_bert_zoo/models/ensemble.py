@@ -127,8 +127,8 @@ def ensemble(members: Sequence[_Task]) -> _Task:
     F1 of 91.8; a single model has 90.9 (table 2). Logits are averaged, not probabilities.
 
     The result is an instance of the members' class: `predict`, `evaluate`, `classify`, `tag`, `answer`, `choose` and
-    the like work as usual. It is not trained, and a preset cannot hold it. Each text is tokenised once. Members keep their weights, precision and size; no
-    weight is copied. `save` writes all of them to one `.keras` file.
+    the like work as usual. It is not trained, and a preset cannot hold it. Each text is tokenised once. Members keep
+    their weights, precision and size; no weight is copied. `save` writes all of them to one `.keras` file.
 
     Args:
         members: Built tasks of one class. They must agree in the meaning of inputs and outputs: classes and their

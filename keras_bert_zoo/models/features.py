@@ -22,6 +22,7 @@ from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
+from keras_bert_zoo.training.distribution import replicas
 
 # Number of batches sorted by length together; the features of at most so many batches are in memory at once.
 _BATCHES_SORTED_TOGETHER = 8
@@ -85,7 +86,7 @@ def extract_features(
     if layers is None:
         layers = last_layers(count - 1)[::-1]
     numbers = isinstance(layers, Sequence) and all(
-        isinstance(layer, int) and -count <= layer < count for layer in layers
+        isinstance(layer, int) and not isinstance(layer, bool) and -count <= layer < count for layer in layers
     )
     if not numbers or not len(layers):
         raise ValueError(f"`layers` must be numbers in [-{count}, {count}). Received: layers={layers!r}")
@@ -107,7 +108,11 @@ def _extract(
             packed, spans = _pack_words(tokenizer, [_words(text) for text in chunk], longest)
         lengths = task.static_lengths
         batches = LengthSortedBatches(
-            packed, None, batch_size=batch_size, static_lengths=lengths, few_sizes=bool(lengths)
+            packed,
+            batch_size=batch_size,
+            static_lengths=lengths,
+            multiple_of=replicas(task),
+            few_sizes=bool(lengths),
         )
         rows = [row for (inputs,) in batches for row in model.predict_on_batch(inputs)]
         order = batches.restore_order(np.arange(len(rows)))

@@ -15,12 +15,13 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from shutil import copyfileobj
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 try:
     import apache_beam as beam
-    from apache_beam.io.filesystem import CompressionTypes
+    from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 except ImportError as error:
@@ -110,9 +111,43 @@ def make_shards(
     passes = count_passes(languages, layout, strict, recipe, tokenizer, _open, _size)
     pipeline_options = PipelineOptions([*options])
     shared = pipeline_options.view_as(GoogleCloudOptions).temp_location
-    staging = FileSystems.join(shared, f"keras-bert-zoo-{uuid.uuid4().hex}") if shared else os.fspath(folder.resolve())
+    with _staging(shared) if shared else nullcontext(os.fspath(folder.resolve())) as staging:
+        result = _run(pipeline_options, languages, layout, strict, passes, recipe, tokenizer, staging)
+        if shared:
+            _fetch(staging, folder, [number for number, _, examples in result["made"] if examples])
+    for number, language in enumerate(languages):
+        own = [CorpusReport(**part) for (of, _), part in result["reports"] if of == number]
+        reports[language] = CorpusReport.total(own)
+    if strict:
+        for what in chain.from_iterable(report.skipped for report in reports.values()):
+            raise ValueError(what)
+    return passes, [(language, examples) for _, language, examples in result["made"]]
+
+
+@contextmanager
+def _staging(shared: str) -> Iterator[str]:
+    """Yield a new directory below a shared one, which is deleted at the end, and also after an error."""
+    staging = FileSystems.join(shared, f"keras-bert-zoo-{uuid.uuid4().hex}")
+    try:
+        yield staging
+    finally:
+        with suppress(BeamIOError):  # The pipeline may have failed before it wrote anything.
+            FileSystems.delete([FileSystems.join(staging, "")])  # With a slash at the end, as object stores need it.
+
+
+def _run(
+    options: PipelineOptions,
+    languages: Mapping[str, Sequence[str]],
+    layout: str,
+    strict: bool,
+    passes: dict[str, float],
+    recipe: Recipe,
+    tokenizer: BertTokenizer,
+    staging: str,
+) -> dict[str, Any]:
+    """Run the pipeline, which writes the shards below `staging`, and return what `_write_result` has written."""
     files = [((n, i), path) for n, paths in enumerate(languages.values()) for i, path in enumerate(paths)]
-    with beam.Pipeline(options=pipeline_options) as pipeline:
+    with beam.Pipeline(options=options) as pipeline:
         read = (
             pipeline
             | "Files" >> beam.Create(files)
@@ -135,16 +170,7 @@ def make_shards(
     with _open(FileSystems.join(staging, _RESULT)) as file:
         result = json.load(file)
     FileSystems.delete([FileSystems.join(staging, _RESULT)])
-    for number, language in enumerate(languages):
-        own = [CorpusReport(**part) for (of, _), part in result["reports"] if of == number]
-        reports[language] = CorpusReport.total(own)
-    if shared:
-        _fetch(staging, folder, [number for number, _, examples in result["made"] if examples])
-        FileSystems.delete([staging])
-    if strict:
-        for what in chain.from_iterable(report.skipped for report in reports.values()):
-            raise ValueError(what)
-    return passes, [(language, examples) for _, language, examples in result["made"]]
+    return cast(dict[str, Any], result)
 
 
 _RESULT = "result.json"
