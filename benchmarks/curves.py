@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", help="RUN or TITLE=RUN")
     parser.add_argument("--out", type=Path, help="the .svg or .png to draw")
-    parser.add_argument("--keep", type=Path, help="a folder for one small .csv a run")
+    parser.add_argument("--keep", type=Path, help="a folder for one small .csv per run")
     options = parser.parse_args()
     titled = [run.split("=", 1) if "=" in run else (Path(run).stem, run) for run in options.runs]
     runs = {title: Path(run) for title, run in titled}

@@ -139,7 +139,7 @@ def main() -> None:
             path.replace(work / path.name)
         if not is_whole(report):
             failed.append(name)
-            print(f"{name} lacks what failed, which the report names", flush=True)
+            print(f"{name} failed in part; its report says where", flush=True)
     titles = {
         name: title for name, (title, _) in wanted.items() if is_current(work / f"{name}.md", arguments.peers_python)
     }

@@ -121,7 +121,7 @@ def table(records: list[dict]) -> Iterator[str]:
 
 
 def gains(records: list[dict]) -> Iterator[str]:
-    """A line for each score of each task: from the preset's weights, and from fresh ones at their own best peak."""
+    """Yield a line for each task, start (the preset's weights or fresh ones), contender and peak: its first score."""
     yield "| task, score | from | trained by | peak | seeds | dev scores, mean ± standard deviation |"
     yield "|---|---|---|---|---|---|"
     runs: dict[tuple[str, float, str, float], list[dict]] = {}
@@ -174,7 +174,7 @@ def main() -> None:
         print("\n".join(gains(records) if fresh else table(records)))
         return
     if arguments.limit and arguments.results == RESULTS:
-        sys.exit("--limit needs --results of its own.")
+        sys.exit("--limit needs its own --results file.")
     if "KBZ_DATA" not in os.environ or arguments.preset is None or not set(arguments.tasks) <= set(TASKS):
         sys.exit("Needs --preset DIR, the data folder in KBZ_DATA, and tasks if not all; see --help.")
     contenders = ["keras_bert_zoo", *[PEER] * bool(arguments.peers_python)]

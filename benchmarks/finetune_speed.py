@@ -180,7 +180,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="file for what the contenders print")
     args = parser.parse_args()
     if args.device == "gpu" and not cards():
-        parser.error("--device gpu needs a card that nvidia-smi lists. Received: a machine without")
+        parser.error("--device gpu needs a card that nvidia-smi lists. Received: a machine without one")
     if args.device == "gpu" and args.runtimes:
         parser.error("--runtimes are measured on the CPU. Received: --device gpu")
     for name in ("config.json", "vocab.txt"):
@@ -208,7 +208,7 @@ def main() -> None:
                 measured, failed = measure(task, dtype, args, log)
                 if not measured:
                     sys.exit(
-                        f"Nobody could be measured at {task} in {dtype} (--log FILE keeps what they print): {failed}"
+                        f"No contender could be measured at {task} in {dtype} (--log FILE keeps their output): {failed}"
                     )
                 results, left_out = results + measured, left_out | failed
                 report(args, facts, results, left_out)  # After each, so that a later failure loses nothing.

@@ -11,10 +11,10 @@ other code are measured again and left out of the table. MFU is the fraction of 
 model's own products use (`training_flops`). The share of peak is relative to the framework's own product of two large
 matrices in the same process. transformers runs with SDPA, fused AdamW and, in a second row, torch.compile; ours on
 PyTorch has `jit_compile=True`. transformers computes its head at every position, which its shares do not count. All
-contenders apply attention dropout of a tenth; on PyTorch both sides do so within `scaled_dot_product_attention`.
-cuDNN's kernel, which we use on JAX, supports no attention dropout, so it runs in the rows "no attention dropout".
+contenders apply attention dropout of a tenth: transformers within `scaled_dot_product_attention`, ours in kernels of
+our own (Triton, Pallas). cuDNN's kernel supports none on JAX, so it runs in the rows "no attention dropout".
 
-`--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12], torch, transformers and the extra `plot`.
+`--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12] or jax[cuda13], torch, transformers and the extra `plot`.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.device == "gpu" and not options.table and not cards():
-        parser.error("--device gpu needs a card that nvidia-smi lists. Received: a machine without")
+        parser.error("--device gpu needs a card that nvidia-smi lists. Received: a machine without one")
     options.out.mkdir(parents=True, exist_ok=True)
     name = f"{options.device}_pretraining{'_quick' if options.quick else ''}"
     results = options.out / f"{name}.jsonl"

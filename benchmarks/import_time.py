@@ -61,7 +61,7 @@ def main() -> None:
     facts = about("import_time.py", arguments)
     runs, left_out = take_fresh_turns(line_up(arguments), arguments.rounds)
     if not any(runs.values()):
-        sys.exit(f"Nobody could be measured: {left_out}")
+        sys.exit(f"No contender could be measured: {left_out}")
     rows = [["imported first", "s", "then", "s beyond it, median (fastest..slowest)", f"x {OURS}"]]
     for (first, name), found in runs.items():
         beyond = [each["beyond"] for each in found]

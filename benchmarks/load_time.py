@@ -66,7 +66,7 @@ def main() -> None:
     }
     runs, left_out = take_fresh_turns(contenders, arguments.rounds)
     if not any(runs.values()):
-        sys.exit(f"Nobody could be measured: {left_out}")
+        sys.exit(f"No contender could be measured: {left_out}")
     weights = sum(path.stat().st_size for path in arguments.preset.glob("*.safetensors")) / 1e6
     failures = [f"\nLeft out: {name}: {reason}." for name, reason in left_out.items()]
     said = (

@@ -70,7 +70,7 @@ def measure(name: str, dtype: str, arguments: argparse.Namespace, raw: dict[str,
     starts = {title: partial(start, title, *each, name, dtype) for title, each in line_up(arguments).items()}
     said, turns, left_out = take_turns(starts, arguments.rounds, Worker.ask)
     if not turns:
-        sys.exit(f"Nobody could be measured at {name} in {dtype}: {left_out}")
+        sys.exit(f"No contender could be measured at {name} in {dtype}: {left_out}")
     key = f"{name}, {dtype}"
     raw[key] = {title: [turn["rate"] for turn in found] for title, found in turns.items()}
     raw["processes"][key] = {

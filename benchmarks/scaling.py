@@ -106,7 +106,7 @@ def law(name: str, x: np.ndarray, y: np.ndarray) -> tuple[str, Callable[[np.ndar
 
 
 def points(name: str, rows: list[tuple[float, dict[str, Any]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return x, and the seconds per update or the bytes that training took beyond the model."""
+    """Return x, and the seconds per update or the megabytes that training took beyond the model."""
     pairs = []
     for value, row in rows:
         if "error" in row:
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if bool(options.files) != bool(options.vocab):
-        parser.error("files need --vocab, and it needs them")
+        parser.error("files and --vocab go together. Received: only one of them")
     options.out.mkdir(parents=True, exist_ok=True)
     name = f"scaling_{options.backend}{'_quick' if options.quick else ''}"
     results = options.out / f"{name}.jsonl"
