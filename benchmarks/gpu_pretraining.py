@@ -14,7 +14,8 @@ PyTorch has `jit_compile=True`. transformers computes its head at every position
 contenders apply attention dropout of a tenth: transformers within `scaled_dot_product_attention`, ours in kernels of
 our own (Triton, Pallas). cuDNN's kernel supports none on JAX, so it runs in the rows "no attention dropout".
 
-`--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12] or jax[cuda13], torch, transformers and the extra `plot`.
+`--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12] or jax[cuda13], torch, transformers and the
+extra `plot`.
 """
 
 import argparse
