@@ -83,12 +83,12 @@ def _templates(prefix: str, heads: list[Template]) -> list[Template]:
     ]
 
 
-# Classes whose head has tensor names that no other class has, those with the most tensors first.
+# Classes that the names of their heads' tensors tell apart. A head with more tensors may include another: it is first.
 _TOLD_BY_HEAD = ("BertPretrainer", "BertMaskedLM", "BertNextSentencePredictor", "BertQuestionAnswerer")
 
 
 def class_by_head(names: Collection[str]) -> str | None:
-    """Return our class whose head has these tensors, if only one has."""
+    """Return the first of these classes whose whole head is among the tensors, if there is one."""
     modern = set(map(_modern, names))
     return next((ours for ours in _TOLD_BY_HEAD if all(modern.issuperset(t.theirs) for t in HEADS[ours])), None)
 

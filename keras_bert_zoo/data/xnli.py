@@ -18,7 +18,8 @@ def read_xnli(source: Source, language: str | None = None) -> Columns:
         source: `xnli.dev.tsv` or similar, or the same as `.jsonl`; `multinli.train.XX.tsv` of the translations; a file
             with the columns of a language, such as `sentence1_ur`; or one part of Hugging Face's data set of a
             language.
-        language: Language such as `"de"`, if the file has several; None takes all rows.
+        language: Language such as `"de"`, if the file has several. None takes all rows; columns of several languages
+            need one.
 
     Returns:
         `Columns` of pairs, with MNLI's class numbers.

@@ -46,8 +46,8 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
 
     Raises:
         ValueError: A file is not as expected (the message names file and line), `out` holds another run, one under way,
-            or an unfinished one that began with other data or another preset, or the loss became NaN (the message names
-            the step and the last state).
+            or an unfinished one that began with other data or another preset, or the loss became NaN or infinite (the
+            message names the step and the last state).
 
     Example:
 

@@ -38,8 +38,8 @@ class SelfAttention(keras.layers.Layer):
         hidden: `[batch, length, hidden_dim]`.
         padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
         output_positions: Positions of the outputs: an int (the same in each example), int32 `[batch, n]`, or None for
-            all. Queries, keys and values are computed at all positions regardless, except with an int, which needs
-            only one query.
+            all. Queries, keys and values are computed at all positions regardless, except with an int: then there is
+            only one query, and without LoRA keys and values are not computed at all.
         return_attention_scores: If True, also return the probabilities.
 
     Returns:

@@ -98,11 +98,11 @@ def squad_v2_scores(
 
 
 def _best(scores: np.ndarray, has_answer: np.ndarray, answered: np.ndarray, odds: np.ndarray) -> tuple[float, float]:
-    """Return the best score that any threshold gives, in percent, and that threshold.
+    """Return the best score of the official sweep over thresholds, in percent, and its threshold.
 
-    This is the official sweep. At first every question is given no answer; then each one gets its text, the most
-    certain first. A question with an answer gains the score of its text. A question without one loses its point if its
-    text is not empty. No threshold separates equal odds: a best score that lies between two of them is out of reach.
+    At first every question is given no answer; then each one gets its text, the most certain first. A question with an
+    answer gains the score of its text. A question without one loses its point if its text is not empty. No threshold
+    separates equal odds: a best score that lies between two of them is out of reach.
     """
     order = np.argsort(odds, kind="stable")
     gains = np.where(has_answer, scores, -1.0 * answered)[order]

@@ -15,8 +15,8 @@ class CompilesSteps:
 
     The program computes the forward pass, losses, metrics and the gradient of the loss. Run one by one, the hundreds of
     small operations of losses and metrics keep the host busy for longer than an H200 needs for the matrix products. If
-    a step calls any class or function that is neither Keras' nor ours, only the backbone is compiled: a traced graph
-    would freeze Python values, such as a number of examples or a flag, and omit custom gradients.
+    a step calls any class or function but those of Keras, PyTorch, Python and ours, only the backbone is compiled: a
+    traced graph would freeze Python values, such as a number of examples or a flag, and omit custom gradients.
     """
 
     backbone: Any
@@ -106,7 +106,7 @@ _CALLING_OTHERS = (keras.layers.Lambda, keras.layers.TorchModuleWrapper)
 
 
 def _is_known(part: Any) -> bool:
-    """Whether a class, a function or an object is Keras' or ours, and calls nothing else."""
+    """Whether a class, a function or an object is from one of these packages, and calls nothing else."""
     inner = [getattr(part, name) for name in ("fn", "_fn") if getattr(part, name, None) is not None]
     module = part.__module__ if isinstance(part, (type, FunctionType)) else type(part).__module__
     return module.partition(".")[0] in _KNOWN and part not in _CALLING_OTHERS and all(map(_is_known, inner))

@@ -61,7 +61,7 @@ def prepare(
             document, hard-wrapped or not, with blank lines between paragraphs.
         sequence_length: Longest example in tokens, including special tokens.
         masking: How masks are drawn. None takes the paper's 15 %, 80/10/10, with at most 15 % of `sequence_length`
-            predictions.
+            predictions, rounded up.
         fix_masks: Draw the masks now, as the original does, once per duplicate. If False, training draws new masks each
             epoch.
         next_sentence: Make pairs for next-sentence prediction; if False, pack whole sentences.

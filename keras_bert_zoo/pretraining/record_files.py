@@ -69,7 +69,7 @@ class RecordFiles:
             skipped: Number of records of the next pass to skip; they are read nevertheless.
         """
         tf = self._tf
-        # Not `Dataset.shuffle`: its seed may not be a tensor, and its order also depends on TensorFlow's own seed.
+        # Not `Dataset.shuffle`: its order also depends on TensorFlow's own seed.
         shuffle, fold_in = tf.random.experimental.stateless_shuffle, tf.random.experimental.stateless_fold_in
 
         def one_pass(number: Any) -> Any:

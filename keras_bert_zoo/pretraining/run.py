@@ -44,8 +44,8 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         verbose: As in `fit`.
 
     Raises:
-        ValueError: `out` holds another run or one that is under way, or the loss became NaN. For NaN the message names
-            the step and the last state.
+        ValueError: `out` holds another run or one that is under way, or the loss or a weight became NaN or infinite.
+            In the last case the message names the step and the last state.
     """
     folder = Path(out)
     check_directory(folder / CONFIG, asdict(run))

@@ -32,7 +32,8 @@ _NAMES = {
 def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
     """Return a scope in which a model is built and trained on many devices.
 
-    Every batch is split among the devices, and the weights become those that one device would have trained.
+    Every batch is split among the devices, or among their groups, and the weights become those that one device would
+    have trained.
 
     Args:
         strategy: On TensorFlow

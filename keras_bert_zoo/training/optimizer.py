@@ -46,7 +46,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return self._trainable_variables[self._get_variable_index(variable)]
 
     def _corrections(self) -> tuple[Any, Any]:
-        """Return the numbers by which bias correction divides the two moments after the current number of updates."""
+        """Return the numbers by which bias correction divides the two moments in this update."""
         step = ops.cast(self.iterations + 1, "float32")
         first, second = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (self.beta_1, self.beta_2))
         return first, second
