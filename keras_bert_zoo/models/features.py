@@ -22,7 +22,6 @@ from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
-from keras_bert_zoo.training.distribution import replicas
 
 # Number of batches sorted by length together; the features of at most so many batches are in memory at once.
 _BATCHES_SORTED_TOGETHER = 8
@@ -107,13 +106,7 @@ def _extract(
         else:
             packed, spans = _pack_words(tokenizer, [_words(text) for text in chunk], longest)
         lengths = task.static_lengths
-        batches = LengthSortedBatches(
-            packed,
-            batch_size=batch_size,
-            static_lengths=lengths,
-            multiple_of=replicas(task),
-            few_sizes=bool(lengths),
-        )
+        batches = LengthSortedBatches(packed, batch_size=batch_size, static_lengths=lengths, few_sizes=bool(lengths))
         rows = [row for (inputs,) in batches for row in model.predict_on_batch(inputs)]
         order = batches.restore_order(np.arange(len(rows)))
         ids = np.split(packed.token_ids, np.cumsum(packed.lengths)[:-1])
