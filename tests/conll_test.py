@@ -72,7 +72,7 @@ def test_reads_columns():
         ({"tokens": [["a"]]}, r"the columns must include \['tokens', 'ner_tags'\]. Received: \['tokens'\]"),
         (
             {"tokens": [["a"], ["b"]], "ner_tags": [["O"], ["PER"]]},
-            "Row 1: `ner_tags` must be O, or B- or I- with a label",
+            "Row 1: `ner_tags` must be O, or B-, I-, E- or S- with a label",
         ),
         ({"tokens": [["a", "b"]], "ner_tags": [["O"]]}, "Row 0 must have a tag for each token. Received: 2 .*, 1 tags"),
         ({"tokens": [["a"]], "ner_tags": [None]}, r"Row 0: `ner_tags` must be a list\. Received: None"),
@@ -97,7 +97,7 @@ def test_says_which_row_is_wrong(columns, words):
     [
         ("a b O\nc O\n", ", line 2 must have 3 columns, as before. Received: 'c O'"),
         ("a\n", ", line 1 must have a word and its tag. Received: 'a'"),
-        ("a O\n\nb PER\n", ", line 3 must end in O, or B- or I- with a label. Received: 'b PER'"),
+        ("a O\n\nb PER\n", ", line 3 must end in O, or B-, I-, E- or S- with a label. Received: 'b PER'"),
         ("a I-\n", ", line 1 must end in O"),
         ("\n-DOCSTART- O\n", " must hold a sentence. Received: none"),
         (b"a O\n\xff O\n", " must be UTF-8 text (invalid start byte in line 2)"),
@@ -189,7 +189,7 @@ def test_scores_are_of_whole_entities():
 @pytest.mark.parametrize(
     "true, predicted, words",
     [
-        ([["O"]], [], "`predicted` must have 1 sentences, as `true`. Received: 0"),
+        ([["O"]], [], "`predicted` must have 1 sentences, as `true` has. Received: 0"),
         ([["O"]], [["O", "O"]], "Received: predicted[0] with 2 tags, true[0] with 1"),
         ([["O"]], [["PER"]], "Received: tags[0]='PER'"),
         ([["O"]], [["P" * 10**5]], "Received: tags[0]='PPPPPPPPPPPP...PPPPPPPPPPPPP'"),

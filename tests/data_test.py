@@ -146,7 +146,7 @@ def test_broken_lines_of_qqp_are_said(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "keras_bert_zoo")
     columns = readers.read_glue("qqp", path)
     assert (columns.x, columns.y) == ((["a"], ["b"]), [1])
-    assert "2 lines are broken and left out, the first is line 2" in caplog.text
+    assert "broken lines left out: 2; the first is line 2" in caplog.text
     # Without labels each row has its number in a submission.
     test = written(tmp_path, "test.tsv", "id\tquestion1\tquestion2\n0\ta\tb\n1\tc\n2\td\te\n")
     refused(lambda: readers.read_glue("qqp", test), "test.tsv, line 3: a row must have 3 fields. Received: 2")
@@ -178,9 +178,14 @@ def test_hugging_face_data(task, source, x, y):
 def test_labels_are_withheld_from_all_or_from_none():
     for task, labels in (("rte", [1, -1, -1, 0]), ("stsb", [2.5, -1.0, -1.0, 0.0])):
         rows = {"sentence1": list("aceg"), "sentence2": list("bdfh"), "label": labels}
-        refused(lambda task=task, rows=rows: readers.read_glue(task, rows), "Row 1 must have a label, as others have")
+        refused(
+            lambda task=task, rows=rows: readers.read_glue(task, rows),
+            "Row 1 must have a label, because other rows have one",
+        )
     choices = {"sent1": ["a", "b"], "sent2": ["c", "d"], **{f"ending{i}": ["e", "f"] for i in range(4)}}
-    refused(lambda: readers.read_swag({**choices, "label": [-1, 0]}), "Row 0 must have a label, as others have")
+    refused(
+        lambda: readers.read_swag({**choices, "label": [-1, 0]}), "Row 0 must have a label, because other rows have one"
+    )
     assert readers.read_texts({"text": ["bad", "good"], "label": [-1, 1]}).y == [-1, 1]  # These are somebody's classes.
     assert readers.read_texts({"text": ["bad"], "label": [-1]}).y == [-1]
 
@@ -202,7 +207,7 @@ def test_labels_are_withheld_from_all_or_from_none():
          ("line 2: a label must be one of ['entailment', 'neutral', 'contradiction']. Received: '-'",)),
         ("sst2", "", ("must hold at least one line. Received: an empty file",)),
         ("sst2", b"sentence\tlabel\n\xff\t1\n", ("train.tsv, line 2 must be UTF-8 text",)),
-        ("sst2", "sentence\tlabel\n" + "a" * (16 * 2**20 + 1), ("line 2 must be of at most 16 MiB",)),
+        ("sst2", "sentence\tlabel\n" + "a" * (16 * 2**20 + 1), ("line 2 must be at most 16 MiB",)),
     ],
 )  # fmt: skip
 def test_bad_glue_files(task, content, words, tmp_path):
@@ -433,7 +438,7 @@ def test_squad_from_hugging_face():
     ):
         refused(
             lambda wrong=wrong: readers.read_squad({**data, "answers": [wrong, wrong]}),
-            "Row 0: `answers` must hold as many `text` as `answer_start`, in lists. Received: {",
+            "Row 0: `answers` must hold the lists `text` and `answer_start`, of equal length. Received: {",
         )
 
 
@@ -453,7 +458,7 @@ PLACE = "x.json, article 'Normans', paragraph 0"
         (squad(answers=[{"text": "Rollo"}]), f"{PLACE}, question 'q1': an answer must have a `text`, of"),
         (squad(answers=["Rollo"]), f"{PLACE}, question 'q1': `answers` must be a list of JSON objects"),
         (squad(answers=None), f"{PLACE}, question 'q1': `answers` must be a list of JSON objects. Received: None"),
-        (squad(is_impossible=True), "true where `answers` is empty, else false. Received: True and 1 answers"),
+        (squad(is_impossible=True), "true if `answers` is empty, and false otherwise. Received: True and 1 answers"),
         (squad(answers=[], is_impossible=False), "Received: False and 0 answers"),
         (squad(id=7), f"{PLACE}, question 7: `id` must be a string. Received: 7"),
         (squad(question=None), f"{PLACE}, question 'q1': `question` must be a string. Received: None"),
@@ -482,14 +487,18 @@ def test_squad_ids_are_different(tmp_path):
     long["data"][0]["title"] = "T" * 100_000
     place = f"article 'TTTTTTTTTTTT...TTTTTTTTTTTTT', paragraph 0, question '{'1' * 12}...{'1' * 13}'"
     lengthy = written(tmp_path, "long.json", json.dumps(long))
-    refused(lambda: readers.read_squad(lengthy), place, "else false. Received: 'xxxxxxxxxxxx...xxxxxxxxxxxxx' and 1")
+    refused(
+        lambda: readers.read_squad(lengthy),
+        place,
+        "and false otherwise. Received: 'xxxxxxxxxxxx...xxxxxxxxxxxxx' and 1",
+    )
     del long["data"][0]["paragraphs"][0]["qas"][0]["is_impossible"]
     long["data"] *= 2
     lengthy = written(tmp_path, "long.json", json.dumps(long))
     refused(lambda: readers.read_squad(lengthy), place, f"Received: '{'1' * 12}...{'1' * 13}' a second time")
     with path.open("wb") as file:
         file.truncate(257 * 2**20)
-    refused(lambda: readers.read_squad(path), "x.json must be of at most 256 MiB. Received: 257 MiB")
+    refused(lambda: readers.read_squad(path), "x.json must be at most 256 MiB. Received: 257 MiB")
 
 
 # --- Multiple choice
@@ -547,9 +556,11 @@ def test_dream_from_hugging_face():
         ([[["a"], []]], "x.json, dialogue 0 must be [turns, questions, id]. Received: [['a'], []]"),
         ([[["a"], [{"question": "q"}], "d"]], "dialogue 'd': a question must have `question`, `choice` and `answer`"),
         ([["a", [{"question": "q", "choice": ["x", "y"], "answer": "x"}], "d"]],
-         "x.json, dialogue 'd', question 0: `dialogue` must be a list of strings. Received: 'a'"),
-        ([[["a"], [{"question": "q", "choice": ["x"], "answer": "x"}], "d"]], "`choice` must be a list of strings"),
-        ([[["a"], [{"question": "q", "choice": ["x", 1], "answer": "x"}], "d"]], "`choice` must be a list of strings"),
+         "x.json, dialogue 'd', question 0: `dialogue` must be a list of strings, at least 1 of them. Received: 'a'"),
+        ([[["a"], [{"question": "q", "choice": ["x"], "answer": "x"}], "d"]],
+         "`choice` must be a list of strings, at least 2 of them"),
+        ([[["a"], [{"question": "q", "choice": ["x", 1], "answer": "x"}], "d"]],
+         "`choice` must be a list of strings, at least 2 of them"),
         ([[["a\udfff"], [{"question": "q", "choice": ["x", "y"], "answer": "x"}], "d"]],
          "x.json, dialogue 'd', question 0: `dialogue` must be valid Unicode. Received: half a surrogate pair at"),
         ([[["a"], [{"question": "q", "choice": ["x", "\ud800"], "answer": "x"}], "d"]], "`choice` must be valid"),

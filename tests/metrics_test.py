@@ -99,7 +99,7 @@ def test_the_scores_of_each_task():
 @pytest.mark.parametrize(
     "score, labels, predictions, words",
     [
-        (metrics.accuracy, [0, 1], [0], "must be as many, and not none. Received: 2 labels, 1 predictions"),
+        (metrics.accuracy, [0, 1], [0], "must be equal in number and not empty. Received: 2 labels, 1 predictions"),
         (metrics.accuracy, np.array([], int), np.array([], int), "Received: 0 labels, 0 predictions"),
         (metrics.accuracy, [0.5], [0], "`labels` must be class numbers [examples]. Received: labels.shape=(1,)"),
         (metrics.accuracy, ["a"], [0], "`labels` must be class numbers"),
@@ -252,7 +252,7 @@ def test_squad_2_edges():
 @pytest.mark.parametrize(
     "score, arguments, words",
     [
-        (metrics.squad_v1_scores, ([["a"]], []), "must be as many, and not none. Received: 1 and 0"),
+        (metrics.squad_v1_scores, ([["a"]], []), "must be equal in number and not empty. Received: 1 and 0"),
         (metrics.squad_v1_scores, ([["a"], []], ["a", "b"]), "Received: answers[1]=[]"),
         (metrics.squad_v1_scores, ([["a"]], [None]), "`predictions` must hold strings. Received: predictions[0]=None"),
         (metrics.squad_v1_scores, (["a"], ["a"]), "each a text or (text, start). Received: answers[0]='a'"),

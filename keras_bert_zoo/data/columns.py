@@ -88,7 +88,7 @@ class Labels:
     def column(self) -> list[Any] | None:
         """Return the labels, or None if they are withheld; raise an error if only some are."""
         if self._withheld and any(label is not None for label in self._labels):
-            raise ValueError(f"{self._withheld} must have a label, as others have. Received: -1")
+            raise ValueError(f"{self._withheld} must have a label, because other rows have one. Received: -1")
         return None if self._withheld else self._labels
 
 

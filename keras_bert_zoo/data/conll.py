@@ -111,7 +111,9 @@ def _file_sentences(
             expected = f"{columns} columns, as before" if columns > labels else "a word and its tag"
             raise ValueError(f"{path}, line {number} must have {expected}. Received: {line[:80]!r}")
         if labels and not is_tag(cells[-1]):
-            raise ValueError(f"{path}, line {number} must end in O, or B- or I- with a label. Received: {line[:80]!r}")
+            raise ValueError(
+                f"{path}, line {number} must end in O, or B-, I-, E- or S- with a label. Received: {line[:80]!r}"
+            )
         _check_known(f"{path}, line {number}", cells[-1:] * labels, known)
         words.append(cells[0])
         tags += cells[-1:] * labels
@@ -134,7 +136,9 @@ def _table_sentences(source: Any, labels: bool, known: list[str] | None) -> Iter
             for text in row:
                 check_text(place, text, f"each of `{name}`")
         if not all(map(is_tag, tags)):
-            raise ValueError(f"{place}: `ner_tags` must be O, or B- or I- with a label. Received: {reprlib.repr(tags)}")
+            raise ValueError(
+                f"{place}: `ner_tags` must be O, or B-, I-, E- or S- with a label. Received: {reprlib.repr(tags)}"
+            )
         if labels and len(words) != len(tags):
             raise ValueError(f"{place} must have a tag for each token. Received: {len(words)} tokens, {len(tags)} tags")
         _check_known(place, tags, known)
@@ -147,5 +151,6 @@ def _check_known(place: str, tags: Sequence[str], known: list[str] | None) -> No
     unknown = next((tag for tag in tags if tag[2:] and tag[2:] not in known), None)
     if unknown is not None:
         raise ValueError(
-            f"{place}: a tag must be O, or B- or I- with one of {listed(known)}. Received: {reprlib.repr(unknown)}"
+            f"{place}: a tag must be O, or B-, I-, E- or S- with one of {listed(known)}. "
+            f"Received: {reprlib.repr(unknown)}"
         )

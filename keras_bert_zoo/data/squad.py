@@ -83,7 +83,7 @@ def read_squad(source: Source, labels: bool = True) -> SquadColumns:
 
 def _file_rows(path: Path, labels: bool) -> Iterator[Row]:
     if not path.is_file():
-        raise ValueError(f"{path} must be a JSON file. Received: none of that name")
+        raise ValueError(f"{path} must be a JSON file. Received: no such file")
     for article in _objects(str(path), read_json(path, TEXT_BYTES), "data"):
         title = article.get("title", "")
         article_place = f"{path}, article {reprlib.repr(title)}"
@@ -94,7 +94,7 @@ def _file_rows(path: Path, labels: bool) -> Iterator[Row]:
                 answers = _objects(asked, question, "answers") if labels else []
                 if labels and question.get("is_impossible", not answers) != (not answers):
                     raise ValueError(
-                        f"{asked}: `is_impossible` must be true where `answers` is empty, else false. "
+                        f"{asked}: `is_impossible` must be true if `answers` is empty, and false otherwise. "
                         f"Received: {reprlib.repr(question['is_impossible'])} and {len(answers)} answers"
                     )
                 yield asked, [question.get("id"), question.get("question"), paragraph.get("context"), answers, title]
@@ -114,7 +114,7 @@ def _objects_of(place: str, answers: Any) -> list[dict[str, Any]]:
     texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         raise ValueError(
-            f"{place}: `answers` must hold as many `text` as `answer_start`, in lists. "
+            f"{place}: `answers` must hold the lists `text` and `answer_start`, of equal length. "
             f"Received: {reprlib.repr(answers)}"
         )
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]

@@ -56,7 +56,10 @@ def read_dream(source: Source) -> Columns:
         check_text(place, question)
         for name, texts, least in (("dialogue", turns, 1), ("choice", options, 2)):
             if not isinstance(texts, list) or len(texts) < least or not all(isinstance(text, str) for text in texts):
-                raise ValueError(f"{place}: `{name}` must be a list of strings. Received: {reprlib.repr(texts)}")
+                raise ValueError(
+                    f"{place}: `{name}` must be a list of strings, at least {least} of them. "
+                    f"Received: {reprlib.repr(texts)}"
+                )
             for text in texts:
                 check_text(place, text, f"`{name}`")
         if answer not in options:
@@ -70,7 +73,7 @@ def read_dream(source: Source) -> Columns:
 def _dream_rows(path: Path) -> Iterator[Row]:
     """Yield the questions of a file, in which each entry is `[turns, questions, id]`."""
     if not path.is_file():
-        raise ValueError(f"{path} must be a JSON file. Received: none of that name")
+        raise ValueError(f"{path} must be a JSON file. Received: no such file")
     check_size(path, TEXT_BYTES)
     entries = parse_json(path, path.read_bytes(), "a JSON list of dialogues")
     if not isinstance(entries, list):

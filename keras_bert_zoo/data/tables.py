@@ -143,9 +143,7 @@ def _delimited(
                     f"{path}, line {number}: a row must have {len(header)} fields. Received: {len(fields)}"
                 )
         if skipped:
-            _logger.warning(
-                "%s: %s lines are broken and left out, the first is line %s", path, len(skipped), skipped[0]
-            )
+            _logger.warning("%s: broken lines left out: %s; the first is line %s", path, len(skipped), skipped[0])
 
     return Table(str(path), list(header), rows())
 
@@ -192,7 +190,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 number += 1
                 if len(raw) > _LONGEST_LINE:
                     raise ValueError(
-                        f"{path}, line {number} must be of at most {_LONGEST_LINE // 2**20} MiB. Received: a longer one"
+                        f"{path}, line {number} must be at most {_LONGEST_LINE // 2**20} MiB. Received: a longer one"
                     )
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:

@@ -150,7 +150,7 @@ def _check_numbers(logits: np.ndarray) -> None:
 def _check_counts(labels: np.ndarray, predictions: np.ndarray) -> None:
     if len(labels) != len(predictions) or len(labels) == 0:
         raise ValueError(
-            "`labels` and `predictions` must be as many, and not none. "
+            "`labels` and `predictions` must be equal in number and not empty. "
             f"Received: {len(labels)} labels, {len(predictions)} predictions"
         )
 

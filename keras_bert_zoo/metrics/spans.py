@@ -27,7 +27,9 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     previous = "O"
     for i, tag in enumerate(tags):
         if not is_tag(tag):
-            raise ValueError(f"`tags` must be O, or B- or I- with a label. Received: tags[{i}]={reprlib.repr(tag)}")
+            raise ValueError(
+                f"`tags` must be O, or B-, I-, E- or S- with a label. Received: tags[{i}]={reprlib.repr(tag)}"
+            )
         if tag != "O":
             if tag[0] in "BS" or previous[0] in "OES" or tag[2:] != previous[2:]:
                 entities.append((tag[2:], i, i + 1))
@@ -83,12 +85,12 @@ def _counted(
     """Count the correct, true and predicted entities of each label."""
     true, predicted = list(true), list(predicted)
     if len(true) != len(predicted):
-        raise ValueError(f"`predicted` must have {len(true)} sentences, as `true`. Received: {len(predicted)}")
+        raise ValueError(f"`predicted` must have {len(true)} sentences, as `true` has. Received: {len(predicted)}")
     right, wanted, found = Counter[str](), Counter[str](), Counter[str]()
     for i, (there, here) in enumerate(zip(true, predicted, strict=True)):
         if len(there) != len(here):
             raise ValueError(
-                f"`predicted` must have a tag for each word, as `true`. "
+                f"`predicted` must have a tag for each word, as `true` has. "
                 f"Received: predicted[{i}] with {len(here)} tags, true[{i}] with {len(there)}"
             )
         a, b = find_entities(there), find_entities(here)

@@ -119,7 +119,7 @@ def answer_texts(answers: Sequence[Sequence[Any]]) -> list[list[str]]:
     for i, own in enumerate(answers):
         if not (isinstance(own, (list, tuple, np.ndarray)) and all(map(_is_answer, own))):
             raise ValueError(
-                "`answers` must hold for each question a list of those that count as right, each a text or "
+                "`answers` must hold for each question a list of correct answers, each a text or "
                 f"(text, start). Received: answers[{i}]={reprlib.repr(own)}"
             )
     return [[answer if isinstance(answer, str) else answer[0] for answer in own] for own in answers]
@@ -134,7 +134,7 @@ def _is_answer(answer: Any) -> bool:
 def _check_predictions(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> None:
     if len(answers) != len(predictions) or len(answers) == 0:
         raise ValueError(
-            "`answers` and `predictions` must be as many, and not none. "
+            "`answers` and `predictions` must be equal in number and not empty. "
             f"Received: {len(answers)} and {len(predictions)}"
         )
     wrong = next((i for i, guess in enumerate(predictions) if not isinstance(guess, str)), None)
