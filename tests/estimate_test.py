@@ -256,7 +256,7 @@ def test_table_on_the_console(capsys):
     rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")][1:]
     assert [row[0] for row in rows] == ["| 1", "| 64", "| 256"]
     assert [row[-1] for row in rows] == ["compute |", "network |", "network |"]
-    assert out.endswith("The network is short first, at 64 devices.\n")
+    assert out.endswith("The network is the first bottleneck, at 64 devices.\n")
 
 
 def test_options_on_the_console(capsys):
@@ -274,7 +274,7 @@ def test_options_on_the_console(capsys):
         ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
         ({"efficiency": 45}, "`efficiency` must be a share of the peak, at most 1. Received: efficiency=45"),
         ({"devices": 0}, "`devices` must be a positive integer"),
-        ({"devices": 3}, "`devices` must divide each batch, or be more. Received: devices=3, a batch of 256"),
+        ({"devices": 3}, "`devices` must divide each batch, or exceed it. Received: devices=3, a batch of 256"),
         ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),
         ({"schedule": []}, "`schedule` must have a phase"),
         ({"schedule": 3}, "`schedule` must be a list of phases. Received: schedule=3"),

@@ -198,5 +198,5 @@ def test_arrays_are_joined_by_writing(tmp_path, monkeypatch):
 
 def test_a_worker_that_ends_is_named():
     """The kernel ends a worker in this way when memory runs out."""
-    with pytest.raises(ChildProcessError, match=r"must live to the end.* Received: one of 2 that ended early"):
+    with pytest.raises(ChildProcessError, match=r"must run to the end.* Received: one of 2 that ended early"):
         list(in_order(iter(["__import__('os')._exit(1)"] * 2), eval, 2))

@@ -556,7 +556,7 @@ def test_one_document_makes_no_pairs(tmp_path, tokenizer):
         ("prose", {"x": [two, one], "y": [one]}, "1 of 'y'$"),
     ):
         with pytest.raises(
-            ValueError, match=f"`paths` must hold two documents or more of each .* Received: {received}"
+            ValueError, match=f"`paths` must hold at least two documents of each .* Received: {received}"
         ):
             prepare(paths, tmp_path / "data", tokenizer, layout, **options)
         assert not (tmp_path / "data").exists()

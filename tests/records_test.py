@@ -376,7 +376,7 @@ def write_changed(source, target, number, change):
 def test_records_that_differ_and_values_that_no_example_has(data, tmp_path, tokenizer):
     count = write_records(data, tmp_path / "records", verbose=False)
     good, path = tmp_path / "records" / "shard-00000-of-00001.tfrecord", tmp_path / "changed"
-    others = f"of the first record in all of them. Received: others among the first {count} of changed"
+    others = f"of its first record in every record. Received: others among the first {count} of changed"
     for number, change, words in (
         (1, lambda features: features["input_ids"].int64_list.value.pop(), others),
         (1, lambda features: features.pop("masked_lm_weights"), others),

@@ -101,7 +101,7 @@ class PretrainingBatches(PartedBatches):
             )
         pairs = typed(path, about, "next_sentence", bool, True)
         if next_sentence and not pairs:
-            raise ValueError("`next_sentence` needs a data set of pairs. Received: one without")
+            raise ValueError("`next_sentence` needs a data set of pairs. Received: one without pairs")
         if next_token and (next_sentence or masking is not None):
             raise ValueError(
                 "`next_token` excludes `next_sentence` and `masking`. "

@@ -157,11 +157,13 @@ class Run:
             if self.data.endswith(".tfrecord"):
                 raise ValueError(f"`vocab` must be given for TFRecords. Received: data={self.data!r}, vocab=None")
             if self.cased:
-                raise ValueError("`cased` needs `vocab`: data that `prepare` made know it. Received: cased=True")
+                raise ValueError(
+                    "`cased` needs `vocab`: data made by `prepare` already record it. Received: cased=True"
+                )
             return
         if self.masking is not None:
             raise ValueError(
-                f"`masking` must be None for TFRecords, which are masked. Received: masking={self.masking}"
+                f"`masking` must be None for TFRecords, which are already masked. Received: masking={self.masking}"
             )
         if self.epoch_batches % self.steps_per_execution:  # A stream has no end to stop at.
             raise ValueError(

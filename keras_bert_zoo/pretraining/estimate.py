@@ -94,7 +94,7 @@ def estimate(
     kind = DEVICES[device]
     efficiency = kind.measured if efficiency is None else efficiency
     if efficiency is None:
-        raise ValueError(f"`efficiency` must be given where none was measured. Received: device={device!r}")
+        raise ValueError(f"`efficiency` must be given if none was measured. Received: device={device!r}")
     check_positive(efficiency=efficiency)
     if efficiency > 1:
         raise ValueError(f"`efficiency` must be a share of the peak, at most 1. Received: efficiency={efficiency}")
@@ -141,10 +141,12 @@ def _phases(schedule: str | Sequence[Phase], devices: int, longest: int) -> Sequ
         length, predictions, batch, steps = phase
         check_positive_int(sequence_length=length, predictions=predictions, batch_size=batch, steps=steps)
         if predictions > length or length > longest:
-            raise ValueError(f"A phase must have at most {longest} tokens, and fewer predictions. Received: {phase}")
+            raise ValueError(
+                f"A phase must have at most {longest} tokens, and no more predictions than tokens. Received: {phase}"
+            )
         if devices < batch and batch % devices:
             raise ValueError(
-                f"`devices` must divide each batch, or be more. Received: devices={devices}, a batch of {batch}"
+                f"`devices` must divide each batch, or exceed it. Received: devices={devices}, a batch of {batch}"
             )
     if not len(schedule):
         raise ValueError("`schedule` must have a phase. Received: none")
@@ -158,7 +160,7 @@ def table(estimates: Iterable[Estimate]) -> str:
     phase.
     """
     lines = [
-        "| devices | examples on each, at once | GB on each | GB sent a step | compute | update | all-reduce | host "
+        "| devices | examples on each, at once | GB on each | GB sent per step | compute | update | all-reduce | host "
         "| step, s | run, hours | longest |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -174,5 +176,5 @@ def table(estimates: Iterable[Estimate]) -> str:
             f"| {step.sent / 1e9:.2f} | {shares} | {step.seconds:.3g} | {each.seconds / 3600:,.1f} | {each.bound} |"
         )
         if first is None and each.bound != "compute":
-            first = f"The {each.bound} is short first, at {each.devices:,} devices."
+            first = f"The {each.bound} is the first bottleneck, at {each.devices:,} devices."
     return "\n".join([*lines, "", first or "The matrix products take the longest throughout."])

@@ -182,7 +182,7 @@ def _check_documents(language: str, count: int, skipped: Sequence[str] = ()) -> 
     if count < 2:
         of = f" of {language!r}" if language else ""
         raise ValueError(
-            "`paths` must hold two documents or more of each language for next-sentence pairs, in prose two files; "
+            "`paths` must hold at least two documents of each language for next-sentence pairs, in prose two files; "
             f"next_sentence=False packs one. Received: {listed([f'{count}{of}', *skipped])}"
         )
 

@@ -91,7 +91,7 @@ class RecordBatches:
             ) from None
         except (errors.OpError, ValueError):  # TensorFlow's messages have several lines.
             raise ValueError(
-                f"`{name}` must have the features and lengths of the first record in all of them. "
+                f"`{name}` must have the features and lengths of its first record in every record. "
                 f"Received: others among the first {looked_at:,} of {files}"
             ) from None
         _check(name, tokenizer, inputs, targets)

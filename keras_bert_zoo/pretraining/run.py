@@ -161,7 +161,7 @@ def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBa
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():
         raise ValueError(
             "`validation` must have the vocabulary and the tokenizer of the data set. "
-            f"Received: validation={path!r} with other ones"
+            f"Received: validation={path!r} with a different vocabulary or tokenizer"
         )
     return held_out
 
@@ -181,13 +181,14 @@ def _build(run: Run, batches: PretrainingBatches | RecordBatches, backbone: dict
         if theirs != tokenizer.get_config():
             raise ValueError(
                 "`preset` must have the vocabulary and the tokenizer of the data set. "
-                f"Received: preset={run.preset!r} with other ones"
+                f"Received: preset={run.preset!r} with a different vocabulary or tokenizer, or none"
             )
         check_preprocessor(preprocessor, model.backbone)
         model.preprocessor = preprocessor
         return model
     _logger.warning(
-        "%s names an architecture here, and weights start at random; a directory or hf:// brings its own", run.preset
+        "%s gives only the architecture: weights start at random. To start from weights, pass a directory or hf://",
+        run.preset,
     )
     changes = {"vocabulary_size": tokenizer.vocabulary_size, **(run.architecture or {})}
     fixed = {"pooler": task.needs_pooler, "dtype": run.dtype}

@@ -100,7 +100,7 @@ def join_shards(folders: Sequence[Path], out: Path) -> str:
     """
     missing = [folder.name for folder in folders if not (folder / "token_ids.npy").is_file()]
     if missing:
-        raise ValueError(f"Each shard must be where they are joined. Received: none at {missing[0]}")
+        raise ValueError(f"Every shard must be in the directory where shards are joined. Received: no {missing[0]}")
     checksum = sha256()
     for field in fields(Shard):
         paths = [folder / f"{field.name}.npy" for folder in folders if (folder / f"{field.name}.npy").is_file()]

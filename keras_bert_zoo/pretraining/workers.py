@@ -71,7 +71,7 @@ def _processes(workers: int, work: Callable[[Any], Any], light: bool) -> Iterato
             yield executor
         except BrokenProcessPool:
             raise ChildProcessError(
-                "All worker processes must live to the end; fewer of them need less memory. "
+                "All worker processes must run to the end; fewer workers need less memory. "
                 f"Received: one of {workers} that ended early"
             ) from None
         finally:
