@@ -56,7 +56,7 @@ FORMATS = {
         (".tflite",),
         {"tensorflow": ("tensorflow",)},
         {
-            "jax": "Keras' LiteRT export knows no JAX",
+            "jax": "Keras' LiteRT export does not support JAX",
             "torch": "litert-torch fixes the batch at one and wants packages that conflict with Jupyter's",
         },
         fixed_length=("tensorflow",),
@@ -66,14 +66,14 @@ FORMATS = {
 
 
 _ONE_SIZE = "PyTorch's exporter follows it for one batch and length only"
-_ONE_WAY = "jax2onnx has none that runs backwards"
+_ONE_WAY = "jax2onnx has no loop that runs backwards"
 _NO_LOOPS = {
     ("onnx", "jax"): _ONE_WAY,
     ("onnx", "torch"): _ONE_SIZE,
-    ("openvino", "tensorflow"): "OpenVINO reads none that tf2onnx writes",
+    ("openvino", "tensorflow"): "OpenVINO cannot read the loops that tf2onnx writes",
     ("openvino", "jax"): _ONE_WAY,
     ("openvino", "torch"): _ONE_SIZE,
-    ("litert", "tensorflow"): "the converter leaves it to operations of TensorFlow that LiteRT comes without",
+    ("litert", "tensorflow"): "the converter leaves it to operations of TensorFlow that LiteRT lacks",
     ("torch", "torch"): _ONE_SIZE,
 }
 """(format, backend) -> why a BiLSTM cannot be exported."""
@@ -110,8 +110,8 @@ def check_format(path: str | os.PathLike[str], format: str) -> Path:
     backend = keras.backend.backend()
     if backend not in needs:
         raise ValueError(
-            f'`format="{format}"` needs the {" or ".join(needs)} backend, as '
-            f"{lacks.get(backend, 'this one only predicts')}: save_to_preset() or save(), and export there "
+            f'`format="{format}"` needs the {" or ".join(needs)} backend, because '
+            f"{lacks.get(backend, 'this one only predicts')}: call save_to_preset() or save(), and export there "
             f"(KERAS_BACKEND={next(iter(needs))}). Received: the {backend} backend"
         )
     missing = [module for module in needs[backend] if importlib.util.find_spec(module) is None]
@@ -149,19 +149,20 @@ def write_model(
     recurrent = next((layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)), None)
     if recurrent is not None and (format, backend) in _NO_LOOPS:
         raise ValueError(
-            f'`format="{format}"` has no loop over tokens here, as {_NO_LOOPS[format, backend]}; "tf_saved_model" has, '
-            f'and "onnx" on the TensorFlow backend. Received: a model with {recurrent.path}'
+            f'`format="{format}"` cannot export a loop over tokens on this backend, because '
+            f'{_NO_LOOPS[format, backend]}; use "tf_saved_model" on TensorFlow or JAX, or "onnx" on TensorFlow. '
+            f"Received: a model with {recurrent.path}"
         )
     if backend == "jax" and format in ("onnx", "openvino") and any("choices" in sizes for sizes in axes.values()):
         raise ValueError(
-            f'`format="{format}"` holds no choices here, as jax2onnx reshapes to one unknown size at most: '
-            "export on TensorFlow or PyTorch. Received: a model of choices"
+            f'`format="{format}"` cannot export choices on this backend, because jax2onnx reshapes to at most one '
+            "unknown size: export on TensorFlow or PyTorch. Received: a model of choices"
         )
     tables = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
     if backend == "torch" and format in ("onnx", "openvino") and any(table.quantization_mode for table in tables):
         raise ValueError(
-            f'`format="{format}"` takes no quantized embeddings on the torch backend, as its exporter writes their '
-            'look-up so that no runtime opens it: quantize with filters="attention|intermediate|output", or export on '
+            f'`format="{format}"` takes no quantized embeddings on the torch backend, because its exporter writes a '
+            'look-up that no runtime can open: quantize with filters="attention|intermediate|output", or export on '
             "TensorFlow or JAX. Received: a model with them"
         )
     if format == "tf_saved_model":

@@ -147,7 +147,9 @@ def test_every_task(build, format, tmp_path):
     if BACKEND == "jax" and format in ("onnx", "openvino") and isinstance(model, kbz.BertMultipleChoice):
         for module in FORMATS[format].needs[BACKEND]:
             pytest.importorskip(module, reason=f"{format} needs {module}")
-        with pytest.raises(ValueError, match=f'`format="{format}"` holds no choices here, as jax2onnx'):
+        with pytest.raises(
+            ValueError, match=f'`format="{format}"` cannot export choices on this backend, because jax2onnx'
+        ):
             model.export((tmp_path / "model").with_suffix(SUFFIXES[format]), format)
         assert not list(tmp_path.iterdir())
         return
@@ -170,7 +172,8 @@ def test_loops_over_tokens(build, format, tmp_path, monkeypatch):
         check_export(model, format, tmp_path / "model")
         return
     monkeypatch.setattr("importlib.util.find_spec", lambda module: object())  # Whether it is there or not.
-    why = re.escape(f'`format="{format}"` has no loop over tokens here, as {_NO_LOOPS[format, BACKEND]}; "tf_saved')
+    reason = f"cannot export a loop over tokens on this backend, because {_NO_LOOPS[format, BACKEND]}; use "
+    why = re.escape(f'`format="{format}"` {reason}"tf_saved_model"')
     with pytest.raises(ValueError, match=why):
         model.export((tmp_path / "model").with_suffix(SUFFIXES[format]), format)
     assert not list(tmp_path.iterdir())
@@ -387,7 +390,7 @@ def test_refusals(classifier, tmp_path, monkeypatch):
         if backend not in known.needs:
             message = refused(classifier, f"model{SUFFIXES[name]}", name)
             assert (
-                f'`format="{name}"` needs the {" or ".join(known.needs)} backend, as {known.lacks[backend]}: '
+                f'`format="{name}"` needs the {" or ".join(known.needs)} backend, because {known.lacks[backend]}: '
                 in message
             )
             assert f"Received: the {backend} backend" in message
@@ -406,7 +409,7 @@ def test_refusals(classifier, tmp_path, monkeypatch):
     if backend == "torch":
         assert "`filepath` must end with .pt2" in refused(classifier, "model.pt", "torch")
         bilstm = tiny(kbz.BertTextClassifier, num_classes=3, pooling="bilstm")
-        assert "has no loop over tokens here" in refused(bilstm, path, name)
+        assert "cannot export a loop over tokens on this backend" in refused(bilstm, path, name)
         os.mkfifo(tmp_path / path)
         with pytest.raises(ValueError, match=r"`filepath` must be a file .* a pipe or a device"):
             classifier.export(tmp_path / path, name)
