@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"keras-bert-zoo {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        further = "; the same command goes on from the last state that was kept" if options.resumes else ""
+        further = "; run the same command again to resume from the last saved state" if options.resumes else ""
         print(f"keras-bert-zoo {options.command}: stopped{further}", file=sys.stderr)
         return 143 if isinstance(error, _Terminated) else 130
     return 0

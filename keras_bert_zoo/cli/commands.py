@@ -14,7 +14,7 @@ from keras_bert_zoo.presets.presets import names_directory
 Option = tuple[str, Callable[[str], Any], str]
 """Name, function from text to value, help."""
 
-FINISHED = "; finished before: nothing was trained"
+FINISHED = " (already finished; nothing was trained)"
 
 
 def add_command(

@@ -16,14 +16,14 @@ _PATHS = ("data", *_FILES, "preset")
 _SWEPT = (
     ("preset", str, "what to start from"),
     ("learning-rate", float, "the peak (the grid's)"),
-    ("batch-size", int, "examples an update (the grid's)"),
+    ("batch-size", int, "examples per update (the grid's)"),
     ("epochs", int, "passes over the training data (the grid's)"),
     ("warmup", float, "share of the updates spent warming up (0.1)"),
     ("dropout", float, "of sub-layers, attention and head (the preset's)"),
 )
 
 _FINETUNE = """\
-BERT base on MRPC by the paper's recipe; the same command goes on after an interruption:
+BERT base on MRPC by the paper's recipe; after an interruption, the same command resumes:
 
   keras-bert-zoo finetune mrpc --data glue_data --preset bert_base --out mrpc
 
@@ -39,7 +39,7 @@ A table of your own, with a header; several models of one configuration:
   keras-bert-zoo finetune --config 1/run.json --seed 2 --out 2
 """
 _TUNE = """\
-The paper's grid on MRPC, each point with five seeds; the same command goes on after an interruption:
+The paper's grid on MRPC, each point with five seeds; after an interruption, the same command resumes:
 
   keras-bert-zoo tune mrpc --data glue_data --preset bert_base --restarts 5 --out sweep
 
@@ -53,7 +53,7 @@ A grid of your own:
 
   keras-bert-zoo tune rte --data glue_data --preset bert_base bert_large --learning-rate 1e-5 2e-5 --epochs 5 --out rte
 
-Several processes share a sweep where the same command runs in each with KERASTUNER_ORACLE_IP and _PORT set, and
+Several processes can share a sweep: run the same command in each, with KERASTUNER_ORACLE_IP and _PORT set, and
 KERASTUNER_TUNER_ID=chief in one, which trains nothing, and another name in each of the others.
 """
 _EVALUATE = """\
@@ -92,7 +92,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         ("data", str, "directory of the official files, or of the task's folder"),
-        ("dev", str, "the dev file, where it has another name"),
+        ("dev", str, "the dev file, if it has another name"),
         ("language", str, "of XNLI (trains on the English file and scores all languages)"),
     )
     _add_columns(parser)
@@ -106,11 +106,11 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
 def _add_training(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
-        ("train", str, "the training file, where it has another name"),
+        ("train", str, "the training file, if it has another name"),
         ("sequence-length", int, "longest input in tokens (the recipe's)"),
-        ("seed", int, "where chance comes from (12345)"),
+        ("seed", int, "random seed (12345)"),
         ("dtype", str, "precision policy (float32)"),
-        ("limit", int, "train on the first so many examples only"),
+        ("limit", int, "train on only this many examples, the first of the file"),
     )
 
 
@@ -118,7 +118,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_finetune(commands: Any) -> None:
-    summary = "Fine-tune, or go on with an interrupted run."
+    summary = "Fine-tune, or resume an interrupted run."
     parser = add_command(commands, "finetune", summary, _FINETUNE, _finetune, resumes=True)
     _add_task(parser, optional=True)
     parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
@@ -128,7 +128,7 @@ def _add_finetune(commands: Any) -> None:
         parser,
         ("preset", str, "what to start from: a name, a directory, hf://org/name"),
         ("learning-rate", float, "the peak (the recipe's)"),
-        ("batch-size", int, "examples an update (the recipe's)"),
+        ("batch-size", int, "examples per update (the recipe's)"),
         ("epochs", int, "passes over the training data (the recipe's)"),
         ("warmup", float, "share of the updates spent warming up (0.1)"),
         ("strategy", str, "mirrored, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
@@ -149,7 +149,7 @@ def _finetune(options: argparse.Namespace) -> None:
 
 
 def _add_tune(commands: Any) -> None:
-    summary = "Search for the best hyperparameters, or go on with it."
+    summary = "Search for the best hyperparameters, or resume an interrupted search."
     parser = add_command(commands, "tune", summary, _TUNE, _tune, resumes=True)
     _add_task(parser, optional=False)
     _add_files(parser)
@@ -157,7 +157,7 @@ def _add_tune(commands: Any) -> None:
     parser.add_argument("--grid", choices=GRIDS, default="paper", help="the values to try (%(default)s)")
     for name, kind, words in _SWEPT:
         parser.add_argument(f"--{name}", type=kind, nargs="+", help=f"{words}; several are searched")
-    parser.add_argument("--restarts", type=int, default=1, help="trainings of a point, with seeds of their own (1)")
+    parser.add_argument("--restarts", type=int, default=1, help="trainings per point, each with its own seed (1)")
     parser.add_argument("--search", choices=SEARCHES, default="grid", help="how to search (%(default)s)")
     parser.add_argument("--trials", type=int, help="how many points to try (all of a grid, 10 of another search)")
     parser.add_argument("--out", required=True, help="directory of the sweep")
@@ -212,14 +212,14 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _add_predict(commands: Any) -> None:
-    parser = add_command(commands, "predict", "Write what a fine-tuned preset says.", _PREDICT, _predict)
+    parser = add_command(commands, "predict", "Write the predictions of a fine-tuned preset.", _PREDICT, _predict)
     _add_task(parser, optional=False)
     parser.add_argument("--preset", required=True, help="a fine-tuned preset")
     parser.add_argument("--input", help="a file of the task, or lines of text; standard input unless given")
     _add_columns(parser)
     add_options(
         parser,
-        ("language", str, "of XNLI, where a file has several"),
+        ("language", str, "of XNLI, if a file has several"),
         ("dtype", str, "precision policy (float32)"),
     )
     parser.add_argument(

@@ -51,10 +51,10 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _add_upload(commands: Any) -> None:
-    parser = add_command(commands, "upload", "Bring a preset to the Hugging Face hub.", _UPLOAD, _upload)
+    parser = add_command(commands, "upload", "Upload a preset to the Hugging Face hub.", _UPLOAD, _upload)
     parser.add_argument("preset", metavar="PRESET", help="a preset's directory")
     parser.add_argument("uri", metavar="URI", help="hf://org/name")
-    parser.add_argument("--private", action="store_true", help="make the repository a private one")
+    parser.add_argument("--private", action="store_true", help="make the repository private")
 
 
 def _upload(options: argparse.Namespace) -> None:

@@ -44,12 +44,12 @@ Write a data set that was prepared with --fix-masks as TFRecords, which google-r
 
   keras-bert-zoo records --data long --out records
 
-In a bucket, where TensorFlow reads it:
+In a bucket, if TensorFlow can write there:
 
   keras-bert-zoo records --data long --out gs://bucket/records
 """
 _PRETRAIN = """\
-Pre-train BERT tiny on it; the same command goes on after an interruption:
+Pre-train BERT tiny on it; after an interruption, the same command resumes:
 
   keras-bert-zoo pretrain --data data --preset bert_tiny --steps 20000 --batch-size 128 --out run
 
@@ -120,7 +120,7 @@ def _add_vocab(commands: Any) -> None:
 def _vocab(options: argparse.Namespace) -> None:
     out = Path(options.out).resolve()
     if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"--out must be a file in a directory that is there. Received: {options.out}")
+        raise ValueError(f"--out must be a file in an existing directory. Received: {options.out}")
     if out.exists() and not _is_vocabulary(out):
         raise ValueError(f"--out must be new, or a vocabulary to be replaced. Received: {options.out}")
     files = _texts(options)
@@ -148,7 +148,7 @@ def _add_prepare(commands: Any) -> None:
         "--layout",
         choices=LAYOUTS,
         default=LAYOUTS[0],
-        help="one sentence a line, blank lines between documents (the default), or ordinary prose, a document a file",
+        help="one sentence per line, blank lines between documents (the default); or prose, one document per file",
     )
     parser.add_argument("--sequence-length", type=int, default=128, help="longest example in tokens (%(default)s)")
     parser.add_argument("--duplicates", type=int, default=1, help="passes over the text (%(default)s)")
@@ -162,8 +162,8 @@ def _add_prepare(commands: Any) -> None:
         help="fields of Masking in place of the paper's: rate, mask, random, whole_words, max_predictions",
     )
     parser.add_argument("--short-rate", type=float, default=0.1, help="share of short examples (%(default)s)")
-    parser.add_argument("--seed", type=int, default=12345, help="where chance comes from (%(default)s)")
-    parser.add_argument("--workers", type=int, help="processes; one a core unless given, none for little text")
+    parser.add_argument("--seed", type=int, default=12345, help="random seed (%(default)s)")
+    parser.add_argument("--workers", type=int, help="processes; one per core unless given, none for little text")
     parser.add_argument("--strict", action="store_true", help="stop at a file, line or document that cannot be read")
     parser.add_argument("--beam", metavar="OPTIONS", help="run as an Apache Beam pipeline with these options")
     parser.add_argument("--out", required=True, help="the directory to make")
@@ -204,8 +204,8 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _add_records(commands: Any) -> None:
     parser = add_command(commands, "records", "Write a data set as TFRecords; needs TensorFlow.", _RECORDS, _records)
-    parser.add_argument("--data", required=True, help="data set that `prepare --fix-masks` made")
-    parser.add_argument("--out", required=True, help="the directory to make; gs:// where TensorFlow reads it")
+    parser.add_argument("--data", required=True, help="data set made by `prepare --fix-masks`")
+    parser.add_argument("--out", required=True, help="the directory to make; gs:// if TensorFlow can write there")
 
 
 def _records(options: argparse.Namespace) -> None:
@@ -216,18 +216,18 @@ def _records(options: argparse.Namespace) -> None:
 
 
 def _add_pretrain(commands: Any) -> None:
-    summary = "Pre-train, or go on with an interrupted run."
+    summary = "Pre-train, or resume an interrupted run."
     parser = add_command(commands, "pretrain", summary, _PRETRAIN, _pretrain, resumes=True)
     parser.add_argument("--config", help="the run.json of another run, to start from its configuration")
     add_options(
         parser,
-        ("data", str, "data set that `prepare` made, or with --vocab a quoted pattern of TFRecord files"),
+        ("data", str, "data set made by `prepare`, or with --vocab a quoted pattern of TFRecord files"),
         ("preset", str, "name of an architecture, or directory of weights to start from (bert_tiny)"),
         ("architecture", json_object, "JSON: arguments of BertBackbone in place of the named preset's"),
         ("masking", json_object, "JSON: fields of Masking in place of the data set's"),
         ("steps", int, "updates in all (10000)"),
-        ("batch-size", int, "examples an update (256)"),
-        ("gradient-accumulation-steps", int, "parts of an update, for want of memory; divides the batch size (1)"),
+        ("batch-size", int, "examples per update (256)"),
+        ("gradient-accumulation-steps", int, "parts of an update, to save memory; divides the batch size (1)"),
         ("learning-rate", float, "the peak (1e-4)"),
         ("warmup", float, "share of the steps spent warming up (0.01)"),
         ("optimizer", str, "adamw or lamb (adamw)"),
@@ -237,7 +237,7 @@ def _add_pretrain(commands: Any) -> None:
             int,
             "updates between two states on disk; divides the steps (their largest divisor of 50 to 500)",
         ),
-        ("seed", int, "where chance comes from (12345)"),
+        ("seed", int, "random seed (12345)"),
         ("dtype", str, "precision policy (float32)"),
         ("dropout", float, "while pre-training; the preset keeps its own (the preset's)"),
         ("validation", str, "data set to evaluate each time a state is saved"),

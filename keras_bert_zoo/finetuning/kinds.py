@@ -161,7 +161,9 @@ class Tags(Kind):
             return model.tag(data.x, verbose=verbose)
         names = model.class_names
         if names is None:
-            raise ValueError("`preset` must have names for its classes, such as O, B-PER, I-PER. Received: one without")
+            raise ValueError(
+                "`preset` must have names for its classes, such as O, B-PER, I-PER. Received: one without names"
+            )
         sentences = chain.from_iterable(super().predict(model, data, verbose))
         return [[names[i] for i in logits.argmax(-1)] for logits in sentences]
 

@@ -63,11 +63,11 @@ def predict(
         kinds += f", or for a file of GLUE one of its submissions, {names} for {run.task}" if names else ""
         raise ValueError(f"`out` must be {kinds}. Received: out={str(out)!r}")
     if source is not None and target.exists() and target.samefile(source):
-        raise ValueError(f"`out` must be another file than `source`. Received: out={str(out)!r}")
+        raise ValueError(f"`out` must differ from `source`. Received: out={str(out)!r}")
     if source is not None and not own and Path(source).suffix.lower() in _NO_LINES:
         raise ValueError(
             f"`source` must be a file of the task {run.task}, {' or '.join(recipe.suffixes)}, or lines of text; the "
-            f"task texts reads tables of one's own. Received: source={os.fspath(source)!r}"
+            f"task texts reads your own tables. Received: source={os.fspath(source)!r}"
         )
     if own:
         assert source is not None

@@ -57,7 +57,7 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
 
 def check_name(place: str, label: Any, _: Any) -> None:
     if not isinstance(label, (str, int)) or label == "":
-        expected = "a name or an integer; numbers are for the task numbers"
+        expected = "a name or an integer; for numbers use the task `numbers`"
         raise ValueError(f"{place}: a label must be {expected}. Received: {reprlib.repr(label)}")
     check_text(place, str(label), "a label")
 
@@ -105,7 +105,7 @@ def from_lines(lines: Iterable[tuple[str, str]], fields: int | None, tabs: bool 
             expected = {
                 None: "a text and, after tabs, its choices",
                 1: "one text, without tabs (--text a b is for pairs)",
-                2: "two texts, a tab between them",
+                2: "two texts with a tab between them",
             }[fields]
             raise ValueError(f"{place} must hold {expected}. Received: {line[:80]!r}")
         rows.append(row)

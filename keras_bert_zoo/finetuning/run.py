@@ -103,7 +103,7 @@ class Run:
         known = head.get("class_names")
         if known is not None and len(known) < 2:
             raise ValueError(
-                f"{self.path('train')} must have labels of two classes at least. Received: {listed(known)}"
+                f"{self.path('train')} must have labels of at least two classes. Received: {listed(known)}"
             )
         names = None if train.class_names is not None else known
         dev = self.read("dev", **({} if names is None else {"class_names": names}))

@@ -50,7 +50,7 @@ def reasons(failed: dict[str, Failure]) -> str:
 
 def _failure(tuner: Any, trial: Any) -> Failure:
     if trial.score is not None and math.isnan(trial.score):
-        return Failure("the objective is no number", passing=False)
+        return Failure("the objective is NaN", passing=False)
     path = Path(tuner.get_trial_dir(trial.trial_id)) / _FILE
     if path.is_file():
         kept = read_json(path)

@@ -63,7 +63,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
     ```python
     hypermodel = TaskHyperModel(BertTextClassifier, "bert_tiny", num_classes=2, restarts=3, **SMALL_MODELS)
     tuner = GridSearch(hypermodel, objective="val_accuracy", directory="sweeps", project_name="sst2")
-    tuner.search(train_texts, train_labels, validation_data=(dev_texts, dev_labels))    # goes on if it was killed
+    tuner.search(train_texts, train_labels, validation_data=(dev_texts, dev_labels))    # resumes if it was killed
     save_best(tuner, "my_sst2")
     write_table(tuner, "sst2.md")
     ```

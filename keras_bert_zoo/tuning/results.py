@@ -30,7 +30,7 @@ def best_preset(tuner: Any) -> Path:
                 return path
     failed = failures(tuner)
     raise ValueError(
-        f"`tuner` must have finished a trial of a TaskHyperModel. Received: {tuner.project_dir!r} without"
+        f"`tuner` must have finished a trial of a TaskHyperModel. Received: {tuner.project_dir!r} without one"
         + (f"; failed: {reasons(failed)}" if failed else "")
     )
 
@@ -41,7 +41,7 @@ def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:
     if source.is_file():
         if Path(path).suffix != source.suffix:
             raise ValueError(
-                "`path` must end in .keras, as a preset has no place for all of this task. "
+                "`path` must end in .keras, as a preset cannot store all of this task. "
                 f"Received: path={os.fspath(path)!r}"
             )
         with replacing(Path(path)) as beside:
@@ -137,7 +137,7 @@ def draw_sweep(tuner: Any, path: str | os.PathLike[str]) -> None:
     name = tuner.oracle.objective.name
     rows = [row for row in table(tuner) if row["status"] == "COMPLETED"]
     if not rows:
-        raise ValueError(f"`tuner` must have finished a trial. Received: {tuner.project_dir!r} without")
+        raise ValueError(f"`tuner` must have finished a trial. Received: {tuner.project_dir!r} without one")
     swept = [key for key in list(rows[0])[2 : list(rows[0]).index(name)] if len({row.get(key) for row in rows}) > 1]
     figure = Figure(figsize=(4 * max(len(swept), 1), 3.5), layout="constrained")
     panels = figure.subplots(1, max(len(swept), 1), sharey=True, squeeze=False)[0]

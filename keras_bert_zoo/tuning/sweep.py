@@ -173,7 +173,7 @@ def _report_failures(tuner: Any) -> None:
     passing = {trial_id: failure for trial_id, failure in failed.items() if failure.passing}
     if passing:
         raise ValueError(
-            "All trials must finish; started again, the sweep tries those that failed once more. "
+            "All trials must finish; run the same sweep again to retry those that failed. "
             f"Received: {len(passing)} of {total} failed: {reasons(passing)}"
         )
     if len(failed) == total:
@@ -191,8 +191,8 @@ def _check_bands(space: dict[str, Any], most_epochs: int) -> None:
     points = math.prod(len(values) for name, values in space.items() if name != "epochs" and isinstance(values, list))
     if points < fewest:
         raise ValueError(
-            f"`search` must be another than hyperband where there are fewer than {fewest} points, with {most_epochs} "
-            f"epochs. Received: {points} points"
+            f"`search` must not be hyperband with fewer than {fewest} points for {most_epochs} epochs. "
+            f"Received: {points} points"
         )
 
 
@@ -212,7 +212,7 @@ def _wait_for(config: Path) -> None:
     end = time.monotonic() + _PATIENCE
     while not config.is_file():
         if time.monotonic() > end:
-            raise ValueError(f"`out` must be the directory of the chief, too. Received: no {config} for an hour")
+            raise ValueError(f"`out` must be the chief's directory. Received: no {config} for an hour")
         time.sleep(0.2)
 
 
