@@ -62,7 +62,7 @@ def check_trainable(dtype: str) -> None:
     """Check that weights are not in half precision."""
     if dtype in ("bfloat16", "float16"):
         raise ValueError(
-            f'`dtype` must be "mixed_{dtype}" to train: weights of three digits lose small updates. '
+            f'`dtype` must be "mixed_{dtype}" to train: half-precision weights lose small updates. '
             f'Received: dtype="{dtype}"'
         )
 

@@ -18,7 +18,7 @@ def check_size(path: Path, limit: int) -> None:
     """Reject an implausibly large file before it is read."""
     size = path.stat().st_size
     if size > limit:
-        raise ValueError(f"{path} must be of at most {limit // 2**20} MiB. Received: {size / 2**20:.0f} MiB")
+        raise ValueError(f"{path} must be at most {limit // 2**20} MiB. Received: {size / 2**20:.0f} MiB")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -59,7 +59,7 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
             raise ValueError(f"{path}: `{name}` must be a number. Received: one of {value.bit_length()} bits")
         value = float(value) if kind is float else value
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{path}: `{name}` must be of the kind {kind.__name__}. Received: {reprlib.repr(value)}")
+        raise ValueError(f"{path}: `{name}` must be of type {kind.__name__}. Received: {reprlib.repr(value)}")
     return value
 
 
@@ -99,7 +99,7 @@ def names_tensors(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        raise OSError(f"{path} must be written as a whole. Received: {error}") from None
+        raise OSError(f"{path} could not be written completely. Received: {error}") from None
 
 
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:

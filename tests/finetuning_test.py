@@ -342,7 +342,7 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
     written = (tmp_path / "out" / "RTE.tsv").read_text().splitlines()
     assert written == ["index\tprediction", *(f"{i}\tentailment" for i in range(8))]
     (tmp_path / "texts.jsonl").write_text('{"sentence1": "a film", "sentence2": "bad"}\n')
-    with pytest.raises(ValueError, match="`out` must be another file than `source`"):
+    with pytest.raises(ValueError, match="`out` must differ from `source`"):
         predict(run, tmp_path / "texts.jsonl", tmp_path / "texts.jsonl")
     assert "a film" in (tmp_path / "texts.jsonl").read_text()
     told = "`out` must be a .jsonl, or for a file of GLUE one of its submissions, ['RTE.tsv'] for rte. Received: out="
@@ -432,10 +432,12 @@ def test_lines_become_json_lines(start, tmp_path, monkeypatch):
         assert row["choice"] == choice
         assert row["probabilities"] == pytest.approx(probabilities, abs=1e-6)
     write(tmp_path / "one", "a film\tgood", "a film")
-    with pytest.raises(ValueError, match=r"one, line 2 must hold two texts, a tab between them. Received: 'a film'"):
+    with pytest.raises(
+        ValueError, match=r"one, line 2 must hold two texts with a tab between them. Received: 'a film'"
+    ):
         predict(Run("squad", str(tmp_path / "squad")), tmp_path / "none.jsonl", tmp_path / "one")
     for task, line, words in (
-        ("squad", "a film\t", "two texts, a tab between them"),
+        ("squad", "a film\t", "two texts with a tab between them"),
         ("swag", "a film\tgood\t", "a text and, after tabs, its choices"),
     ):
         write(tmp_path / "one", line)
@@ -504,7 +506,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         (
             "conll",
             tagged | {"dev": str(tmp_path / "unseen.bio")},
-            "unseen.bio, line 3: a tag must be O, or B- or I- with one of LOC.",
+            "unseen.bio, line 3: a tag must be O, or B-, I-, E- or S- with one of LOC.",
         ),
         (
             "texts",
@@ -514,13 +516,13 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         (
             "texts",
             data | {"train": str(tmp_path / "alike.csv")},
-            "alike.csv must have labels of two classes at least. Received: a",
+            "alike.csv must have labels of at least two classes. Received: a",
         ),
         ("texts", data | {"train": str(tmp_path / "unlabelled.csv")}, "unlabelled.csv, line 3: a label must be a name"),
-        ("texts", data | {"text": "text"}, "`text` must be of the type list[str] | None. Received: text='text'"),
+        ("texts", data | {"text": "text"}, "`text` must be of type list[str] | None. Received: text='text'"),
         ("texts", data | {"text": [["a"]]}, "`text` must be a list of one column or two. Received: text=[['a']]"),
-        (["mrpc"], data, "`task` must be of the type str. Received: task=['mrpc']"),
-        ("mrpc", {"data": 5}, "`data` must be of the type str | None. Received: data=5"),
+        (["mrpc"], data, "`task` must be of type str. Received: task=['mrpc']"),
+        ("mrpc", {"data": 5}, "`data` must be of type str | None. Received: data=5"),
         (
             "numbers",
             data | {"train": str(tmp_path / "third.csv")},
@@ -631,7 +633,7 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     assert shown == [f"texts accuracy: {results['scores']['accuracy']:.4f}", said]
     assert results["examples"] == {"train": 4, "dev": 8}
     assert run("finetune", "texts", *common, *options) == 0
-    assert capsys.readouterr().out.splitlines() == [shown[0], f"{said}; finished before: nothing was trained"]
+    assert capsys.readouterr().out.splitlines() == [shown[0], f"{said} (already finished; nothing was trained)"]
     Path("elsewhere").mkdir()
     write(Path("pretrained/run.json"), '{"data": "data", "preset": "bert_tiny"}')
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -695,11 +697,12 @@ def test_ctrl_c_says_how_a_run_goes_on(start, tmp_path, capsys, monkeypatch):
 
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in {**OPTIONS, "epochs": 2}.items()]
     command = ["finetune", "mrpc", "--data", ".", "--preset", "start", *settings, "--out", "run"]
-    files, further = ["mrpc", "--data", ".", "--preset", "start"], "; the same command goes on from the last state"
+    files = ["mrpc", "--data", ".", "--preset", "start"]
+    further = "; run the same command again to resume from the last saved state"
     for words, module, end in (
-        (command, "finetuning", f"{further} that was kept"),
-        (["tune", *files, "--out", "sweep"], "finetuning", f"{further} that was kept"),
-        (["pretrain", "--data", ".", "--out", "model"], "pretraining", f"{further} that was kept"),
+        (command, "finetuning", further),
+        (["tune", *files, "--out", "sweep"], "finetuning", further),
+        (["pretrain", "--data", ".", "--out", "model"], "pretraining", further),
         (["evaluate", *files, "--out", "scores"], "finetuning", ""),
     ):
         name = words[0]

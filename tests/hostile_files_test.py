@@ -212,7 +212,7 @@ def test_files_larger_than_anybody_means_are_not_read(preset, name):
     limit = 256 if name in ("tokenizer.json", "vocab.txt") else 16
     write_json_file(preset, name, lambda path: sparse(path, limit * MIB + 1))
     tracemalloc.start()
-    refused(f"{name} must be of at most {limit} MiB. Received: {limit} MiB", preset)
+    refused(f"{name} must be at most {limit} MiB. Received: {limit} MiB", preset)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * MIB
@@ -321,7 +321,7 @@ def test_an_index_that_does_not_fit_its_shards(sharded, backbone, tmp_path):
     refused("must be in the file it names. Received: 'a\\na", sharded)
     for wrong in ([1], "shard", 5):
         edit(index, weight_map=wrong)
-        refused("`weight_map` must be of the kind dict", sharded)
+        refused("`weight_map` must be of type dict", sharded)
     edit(index, weight_map={})
     refused("the number of layers that the weights have, 0", sharded)
 
@@ -641,7 +641,7 @@ def test_broken_tensorflow1_checkpoints(tensorflow1_preset):
         index.write_bytes(content)
         refused("bert_model.ckpt.index must be the index of a TensorFlow checkpoint. Received:", tensorflow1_preset)
     sparse(index, 17 * MIB)
-    refused("bert_model.ckpt.index must be of at most 16 MiB", tensorflow1_preset)
+    refused("bert_model.ckpt.index must be at most 16 MiB", tensorflow1_preset)
     index.write_bytes(whole)
     edit(tensorflow1_preset / "bert_config.json", vocab_size=10**12)
     refused("token_embedding/embeddings must have the shape (1000000000000, 8)", tensorflow1_preset)

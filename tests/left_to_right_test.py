@@ -140,7 +140,7 @@ def test_bad_runs(data, tmp_path, backbone, tokenizer):
         ({"masking": {"mask": 2.0}}, "`mask` and `random` must be shares"),
         ({"masking": {"rate": 0.2}, "architecture": {"causal": True}}, "`next_token` excludes"),
         ({"architecture": {"pooler": False}}, "`architecture` must be a dict without"),
-        ({"architecture": 4}, "`architecture` must be of the type dict"),
+        ({"architecture": 4}, "`architecture` must be of type dict"),
         ({"architecture": {"layers": 4}}, "BertBackbone has no argument of this name. Received: layers"),
         ({"architecture": SMALL, "preset": str(tmp_path / "start")}, "`architecture` must be None for a preset whose"),
     ):

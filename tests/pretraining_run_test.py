@@ -221,7 +221,9 @@ def test_a_full_disk_is_named_and_what_a_kill_left_is_removed(classifier, tmp_pa
 
     with monkeypatch.context() as patched:
         patched.setattr("safetensors.numpy.save_file", fail)
-        with pytest.raises(OSError, match=r"state.safetensors must be written as a whole. Received: No space left"):
+        with pytest.raises(
+            OSError, match=r"state.safetensors could not be written completely. Received: No space left"
+        ):
             state.save(1)
     state.save(1)
     assert {path.name for path in tmp_path.iterdir()} == {"state.safetensors", ".tmp"}
@@ -398,12 +400,12 @@ def test_bad_configurations():
         ({"dtype": "bfloat16"}, '`dtype` must be "mixed_bfloat16" to train'),
         ({"steps_per_execution": 0}, "`steps_per_execution` must be"),
         ({"warmup": 1.0}, "`warmup` must be a number in [0, 1). Received: warmup=1.0"),
-        ({"warmup": "0.1"}, "`warmup` must be of the type float. Received: warmup='0.1'"),
-        ({"seed": "x"}, "`seed` must be of the type int. Received: seed='x'"),
+        ({"warmup": "0.1"}, "`warmup` must be of type float. Received: warmup='0.1'"),
+        ({"seed": "x"}, "`seed` must be of type int. Received: seed='x'"),
         ({"seed": -1}, "`seed` must be an integer in [0, 2**32). Received: seed=-1"),
-        ({"strategy": 3}, "`strategy` must be of the type str | None. Received: strategy=3"),
-        ({"steps": True}, "`steps` must be of the type int. Received: steps=True"),
-        ({"preset": None}, "`preset` must be of the type str. Received: preset=None"),
+        ({"strategy": 3}, "`strategy` must be of type str | None. Received: strategy=3"),
+        ({"steps": True}, "`steps` must be of type int. Received: steps=True"),
+        ({"preset": None}, "`preset` must be of type str. Received: preset=None"),
     ):
         with pytest.raises(ValueError) as error:
             Run("data", **options)
@@ -507,14 +509,14 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch, caplog):
     monkeypatch.setattr("keras_bert_zoo.pretraining.run.load_preset", small_preset)
     options = ("--data", "data", "--steps", "2", "--save-every", "1", "--batch-size", "8", "--optimizer", "lamb")
     assert run("pretrain", *options, "--out", "run") == 0
-    assert "bert_tiny names an architecture here, and weights start at random" in caplog.text
+    assert "bert_tiny gives only the architecture: weights start at random" in caplog.text
     *_, line, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"run/preset: [\d,]+ weights", last)
     assert all(f" - {name}: " in line for name in ("loss", "mlm_accuracy", "nsp_accuracy", "tokens_per_second", "mfu"))
     config = json.loads(Path("run/run.json").read_text())
     assert (config["optimizer"], config["data"], config["preset"]) == ("lamb", str(tmp_path / "data"), "bert_tiny")
     assert run("pretrain", *options, "--out", "run") == 0
-    assert capsys.readouterr().out == f"{last}; finished before: nothing was trained\n"
+    assert capsys.readouterr().out == f"{last} (already finished; nothing was trained)\n"
     Path("elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run("pretrain", "--config", "../run/run.json", "--steps", "3", "--out", "../again") == 0
@@ -534,7 +536,7 @@ def test_from_text_to_preset(tmp_path, capsys, monkeypatch, caplog):
         (("vocab", "gone", "--size", "9", "--out", "v"), "gone must be a text file"),
         (("prepare", "text", "--vocab", "gone", "--out", "d"), "The vocabulary must be a text file (No such file"),
         (("prepare", "text", "--vocab", "vocab.txt", "--masking", '{"share": 1}', "--out", "d"), "`masking` must be a"),
-        (("vocab", "text", "--size", "60", "--out", "gone/v"), "--out must be a file in a directory that is there"),
+        (("vocab", "text", "--size", "60", "--out", "gone/v"), "--out must be a file in an existing directory"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err

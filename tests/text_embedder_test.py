@@ -225,7 +225,7 @@ def test_texts_are_lower_cased_where_the_directory_says_so(directory):
         ({"1_Pooling/config.json": {"pooling_mode_weightedmean_tokens": True}}, "Received: ['weightedmean']"),
         ({"2_Normalize/config.json": {"module_input_name": "token_embeddings"}}, "Received: 'token_embeddings'"),
         ({"sentence_bert_config.json": {"transformer_task": "fill-mask"}}, "`transformer_task` must be"),
-        ({"sentence_bert_config.json": {"max_seq_length": "long"}}, "`max_seq_length` must be of the kind int"),
+        ({"sentence_bert_config.json": {"max_seq_length": "long"}}, "`max_seq_length` must be of type int"),
         (
             {"config_sentence_transformers.json": {"default_prompt_name": "query", "prompts": {"query": "query: "}}},
             "`default_prompt_name` must name no prompt. Received: 'query: '",

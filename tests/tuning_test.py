@@ -391,7 +391,7 @@ def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
         with pytest.raises(ValueError) as error:
             tune(run, tmp_path / "none", **{**grid, "batch_size": [2, 3, 5]})
         why = "(FailedTrialError: No number.)"
-        said = f"none of 3: trial 0000 {why}, trial 0001 {why}, trial 0002 (the objective is no number)"
+        said = f"none of 3: trial 0000 {why}, trial 0001 {why}, trial 0002 (the objective is NaN)"
         assert str(error.value) == f"A trial must have a score. Received: {said}"
     assert trained[10:] == [2, 3, 5]
     tuner = kbz.tuning.GridSearch(
@@ -400,7 +400,9 @@ def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
         directory=tmp_path / "none",
         project_name="trials",
     )
-    with pytest.raises(ValueError, match=r"`tuner` must have .* without; failed: trial 0000 \(FailedTrialError: No"):
+    with pytest.raises(
+        ValueError, match=r"`tuner` must have .* without one; failed: trial 0000 \(FailedTrialError: No"
+    ):
         kbz.tuning.best_preset(tuner)
 
 
@@ -604,7 +606,7 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
         ({"search": "hyperband", "trials": 3}, "`trials` must be None for hyperband"),
         (
             {"search": "hyperband", "batch_size": 8, "learning_rate": [i / 1000 for i in range(1, 5)]},
-            "fewer than 5 points, with 4 epochs. Received: 4 points",
+            "fewer than 5 points for 4 epochs. Received: 4 points",
         ),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
         ({"epochs": None}, "`epochs` must be a value or a list of them. Received: epochs=None"),
@@ -678,7 +680,7 @@ def test_a_sweep_from_the_console_is_fine_tuning(start, tmp_path, capsys, monkey
     assert (row[objective], row["std"]) == pytest.approx((np.mean(scores), np.std(scores, ddof=1)))
     capsys.readouterr()
     assert cli.main(command) == 0  # There is nothing left to do.
-    assert capsys.readouterr().out.endswith("has the numbers; finished before: nothing was trained\n")
+    assert capsys.readouterr().out.endswith("has the numbers (already finished; nothing was trained)\n")
     assert cli.main([*command, "--epochs", "2"]) == 2
     assert "`out` must be new, or hold a run of the same configuration. Received: space=" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ def check_types(run: Any) -> None:
             kinds.append(int)
         if not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
             kind = getattr(hint, "__name__", str(hint))
-            raise ValueError(f"`{field.name}` must be of the type {kind}. Received: {field.name}={value!r}")
+            raise ValueError(f"`{field.name}` must be of type {kind}. Received: {field.name}={value!r}")
 
 
 def check_directory(config: Path, run: dict[str, Any]) -> None:
