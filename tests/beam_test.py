@@ -93,6 +93,20 @@ def test_nothing_is_left_of_a_strict_run(files, tmp_path, tokenizer):
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
+def test_nothing_is_left_of_a_run_that_broke_off(files, tmp_path, tokenizer, monkeypatch):
+    from keras_bert_zoo.pretraining import beam
+
+    def breaks_off(*arguments):
+        assert len(list((tmp_path / "staging").iterdir())) == 1
+        raise OSError("the network is gone")
+
+    monkeypatch.setattr(beam, "_fetch", breaks_off)
+    with pytest.raises(OSError, match="the network is gone"):
+        prepare(files, tmp_path / "data", tokenizer, beam=[f"--temp_location={tmp_path / 'staging'}"], **OPTIONS)
+    assert list((tmp_path / "staging").iterdir()) == []
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.slow
 def test_workers_in_processes_of_their_own(tmp_path, tokenizer):
     for name in "abc":

@@ -216,6 +216,8 @@ def test_bad_glue_files(task, content, words, tmp_path):
 
 
 def test_bad_sources(tmp_path):
+    two = {"sentence": ["a", "b"], "label": [1, True]}
+    refused(lambda: readers.read_glue("sst2", two), "a label must be one of ['0', '1']. Received: True")
     refused(lambda: readers.read_glue("mnil", "x.tsv"), "`task` must be one of ['cola',", "Received: task='mnil'")
     refused(lambda: readers.read_glue("rte", tmp_path / "none.tsv"), "none.tsv must be a text file (No such file")
     refused(lambda: readers.read_glue("rte", 5), "The data must be a path, a mapping", "Received: int")

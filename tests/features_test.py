@@ -123,6 +123,7 @@ BAD = [
         "`texts` must be texts one after another. Received: texts of type DataFrame",
     ),
     (TEXTS, {"layers": ()}, "`layers` must be numbers in [-3, 3). Received: layers=()"),
+    (TEXTS, {"layers": (True,)}, "`layers` must be numbers in [-3, 3). Received: layers=(True,)"),
     (TEXTS, {"layers": (3,)}, "`layers` must be numbers in [-3, 3). Received: layers=(3,)"),
     (TEXTS, {"words": "last"}, '`words` must be "first", "mean" or None. Received: words=\'last\''),
     (TEXTS, {"batch_size": 0}, "`batch_size` must be a positive integer"),

@@ -132,7 +132,8 @@ def _staging(shared: str) -> Iterator[str]:
         yield staging
     finally:
         with suppress(BeamIOError):  # The pipeline may have failed before it wrote anything.
-            FileSystems.delete([FileSystems.join(staging, "")])  # With a slash at the end, as object stores need it.
+            # An object store deletes what is below a name only if the name ends in a slash.
+            FileSystems.delete([FileSystems.join(staging, "") if "://" in staging else staging])
 
 
 def _run(
