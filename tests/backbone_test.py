@@ -256,7 +256,7 @@ def broken(**changes):
 
 
 BAD_INPUTS = [
-    (random_inputs(length=17), "`token_ids` must have at most 16 tokens a row"),
+    (random_inputs(length=17), "`token_ids` must have at most 16 tokens per row"),
     (broken(token_ids=np.full((3, 9), 40)), "`token_ids` must be in [0, 40). Received: token_ids with 40"),
     (broken(token_ids=np.full((3, 9), -1)), "`token_ids` must be in [0, 40). Received: token_ids with -1"),
     (broken(segment_ids=np.full((3, 9), 2)), "`segment_ids` must be in [0, 2). Received: segment_ids with 2"),
@@ -266,7 +266,10 @@ BAD_INPUTS = [
     (broken(token_ids=np.zeros(9, int)), "`token_ids` must have the shape [batch, length]"),
     (broken(token_ids=None), "`token_ids` must be an integer array"),
     ({"token_ids": np.zeros((3, 9), int)}, "Inputs must be a dict of token_ids, segment_ids, padding_mask"),
-    ({name: array[:, :0] for name, array in random_inputs().items()}, "`token_ids` must hold a token a row"),
+    (
+        {name: array[:, :0] for name, array in random_inputs().items()},
+        "`token_ids` must have at least one token per row",
+    ),
     (np.zeros((3, 9), int), "Inputs must be a dict of token_ids, segment_ids, padding_mask. Received: ndarray"),
 ]
 

@@ -138,7 +138,9 @@ def test_other_heads_of_a_tensorflow1_checkpoint_are_said(bert, tmp_path):
     backbone = kbz.BertBackbone.from_preset(tmp_path / "bert")
     assert backbone.load_report.unused == ("mlm_bias/bias", "cls/other/output_weights")
     (tmp_path / "bert" / "model.ckpt-100.index").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"one file \*.index. Received: \['bert_model.ckpt.index', 'model.ckpt-100.in"):
+    with pytest.raises(
+        ValueError, match=r"one \*.index file\). Received: \['bert_model.ckpt.index', 'model.ckpt-100.in"
+    ):
         kbz.BertBackbone.from_preset(tmp_path / "bert")
 
 

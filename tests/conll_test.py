@@ -101,7 +101,7 @@ def test_says_which_row_is_wrong(columns, words):
         ("a I-\n", ", line 1 must end in O"),
         ("\n-DOCSTART- O\n", " must hold a sentence. Received: none"),
         (b"a O\n\xff O\n", " must be UTF-8 text (invalid start byte in line 2)"),
-        (f"a O\n{'b' * 2**20} O\n", " must have lines of less than a MiB. Received: line 2, longer"),
+        (f"a O\n{'b' * 2**20} O\n", " must have lines shorter than 1 MiB. Received: a longer line 2"),
         (None, " must be a text file"),
     ],
 )

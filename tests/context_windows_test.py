@@ -125,10 +125,10 @@ def test_places_of_answers(tokenizer):
         ([[], "dull"], "Received: y[1]='dull'"),
         ([[], ["dull"]], "Received: y[1][0]='dull'"),
         ([[], [("dull", 13, 17)]], "Received: y[1][0]=('dull', 13, 17)"),
-        ([[], [("dull", 12)]], "stand in their contexts from `start` on. Received: y[1][0]=('dull', 12)"),
+        ([[], [("dull", 12)]], "occur in their contexts at `start`. Received: y[1][0]=('dull', 12)"),
         ([[], [("dull", -25)]], "Received: y[1][0]=('dull', -25)"),
         ([[], [("", 0)]], "Received: y[1][0]=('', 0)"),
-        ([[], [(" ", 3)]], "of which the tokenizer leaves something. Received: y[1][0]=(' ', 3)"),
+        ([[], [(" ", 3)]], "answers with at least one token. Received: y[1][0]=(' ', 3)"),
     ],
 )
 def test_bad_answers(answers, words, tokenizer):

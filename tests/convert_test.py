@@ -234,7 +234,7 @@ def test_sentence_transformers_keep_their_modules(backbone, tmp_path, caplog):
     (tmp_path / "theirs" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     caplog.set_level(logging.WARNING, "keras_bert_zoo")
     assert kbz.convert_preset(tmp_path / "theirs", tmp_path / "ours").class_name == "BertTextEmbedder"
-    assert "not kept, to be written before the texts: query" in caplog.text
+    assert "prompts are not kept; write them before the texts yourself: query" in caplog.text
     again = kbz.BertTextEmbedder.from_preset(tmp_path / "ours")
     np.testing.assert_array_equal(again.embed(TEXTS), embedder.embed(TEXTS))
     assert again.head_config() == {"pooling": "max", "normalize": True}

@@ -291,7 +291,7 @@ def test_several_devices_train_like_one(devices):
     # Streamed batches are not filled with copies.
     assert (one["refused"], len(several["refused"])) == ([], 2 if BACKEND == "tensorflow" else 1)
     for error in several["refused"]:
-        assert f"must have batches that {devices} devices divide" in error
+        assert f"must have batches divisible by the number of replicas, {devices}" in error
         assert "Received: a batch of 5" in error
 
 

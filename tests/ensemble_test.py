@@ -183,7 +183,7 @@ def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
     for train, x in ((together.fit, TEXTS), (together.train_on_batch, random_inputs(6))):
         with pytest.raises(ValueError, match=r"not trained: fit its members, .* Received: one with 1 members"):
             train(x, np.ones(6, "float32"))
-    with pytest.raises(ValueError, match="A preset has a place for one model: save each of `members`"):
+    with pytest.raises(ValueError, match="A preset can store only one model: save each of `members`"):
         together.save_to_preset(tmp_path / "preset")
     assert not (tmp_path / "preset").exists()
 

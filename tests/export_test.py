@@ -404,7 +404,7 @@ def test_refusals(classifier, tmp_path, monkeypatch):
     path, ready = f"model{SUFFIXES[name]}", tiny(kbz.BertTokenClassifier, num_classes=3)
     assert "`sequence_length` must be at most max_sequence_length=16" in refused(ready, path, name, sequence_length=17)
     assert "`sequence_length` must be a positive integer" in refused(ready, path, name, sequence_length=0)
-    assert "`pairs` must be None where no strings go in" in refused(ready, path, name, pairs=True)
+    assert "`pairs` must be None if the export takes no strings" in refused(ready, path, name, pairs=True)
     assert "`input_signature` is the model's own" in refused(ready, path, name, input_signature=[])
     if backend == "torch":
         assert "`filepath` must end with .pt2" in refused(classifier, "model.pt", "torch")
@@ -418,7 +418,9 @@ def test_refusals(classifier, tmp_path, monkeypatch):
         pytest.importorskip("tensorflow_text")
         follows = with_text(kbz.BertNextSentencePredictor)
         assert "`x` must be pairs" in refused(follows, path, name, pairs=False)
-        assert "`sequence_length` must be None where strings go in" in refused(classifier, path, sequence_length=8)
+        assert "`sequence_length` must be None if the export takes strings" in refused(
+            classifier, path, sequence_length=8
+        )
     half = kbz.BertBackbone(**TINY, dtype="bfloat16")
     monkeypatch.setattr("importlib.util.find_spec", lambda module: object())
     assert '`format="onnx"` needs a float32 model' in refused(half, "model.onnx", "onnx")

@@ -77,7 +77,7 @@ def test_the_backbone_does_not_drop_out():
 def test_saves(tmp_path):
     loaded = check_saving(lambda: build(combine="weighted_sum"), random_inputs(), tmp_path)
     assert not loaded.backbone.trainable
-    with pytest.raises(ValueError, match="A preset has no place for a BiLSTM"):
+    with pytest.raises(ValueError, match="A preset cannot store a BiLSTM"):
         loaded.save_to_preset(tmp_path / "preset")
 
 

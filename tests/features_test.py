@@ -116,11 +116,11 @@ def test_texts_stream_in_their_order(embedder):
 
 
 BAD = [
-    ("a film", {}, "`texts` must be texts one after another. Received: texts of type str"),
+    ("a film", {}, "`texts` must be a list or iterator of texts. Received: texts of type str"),
     (
         pandas.DataFrame({"text": TEXTS}),
         {},
-        "`texts` must be texts one after another. Received: texts of type DataFrame",
+        "`texts` must be a list or iterator of texts. Received: texts of type DataFrame",
     ),
     (TEXTS, {"layers": ()}, "`layers` must be numbers in [-3, 3). Received: layers=()"),
     (TEXTS, {"layers": (True,)}, "`layers` must be numbers in [-3, 3). Received: layers=(True,)"),

@@ -120,7 +120,7 @@ def test_a_users_data_set_is_not_taken_for_ours_in_pretraining():
 def test_a_data_set_may_give_its_number_of_batches(classifier):
     classifier.fit(Counted(3), epochs=2, verbose=0)
     assert classifier.optimizer.learning_rate == 0.0
-    with pytest.raises(ValueError, match="`steps_per_epoch` must be given where the data set does not know its length"):
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be given if the data set has no known length"):
         classifier.fit(Counted(None), verbose=0)
 
 
@@ -160,7 +160,7 @@ def test_what_stands_beside_texts_to_be_predicted(tokenizer):
     np.testing.assert_allclose(model.predict(pairs, verbose=0), model.predict((TEXTS, second), verbose=0), atol=1e-5)
     with pytest.raises(ValueError) as error:
         model.predict(tf.data.Dataset.from_tensors((TEXTS, second)), verbose=0)
-    assert "`x` must be a data set of ((first, second),) where it streams pairs" in str(error.value)
+    assert "`x` must be a data set of ((first, second),) to stream pairs" in str(error.value)
 
 
 @slow_on("tensorflow", "jax")

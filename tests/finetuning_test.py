@@ -270,7 +270,7 @@ def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
         path = tmp_path / "MRPC" / f"{part}.tsv"
         text = path.read_text()
         path.write_text("".join(text.splitlines(keepends=True)[:-1]))
-        with pytest.raises(ValueError, match="killed must be those it began with"):
+        with pytest.raises(ValueError, match="killed must be the data that it began with"):
             finetune(run, tmp_path / "killed", verbose=0)
         path.write_text(text)
 
@@ -295,10 +295,13 @@ def test_a_run_stays_with_its_preset(start, tmp_path):
     weights = Path(start, "model.safetensors")
     before = weights.read_bytes()
     weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    with pytest.raises(ValueError, match=r"must be the one it began with. Received: another .* or other weights"):
+    with pytest.raises(ValueError, match=r"must be the one it began with. Received: a different .* or weights"):
         finetune(run, tmp_path / "run", verbose=0)
     weights.write_bytes(before)
-    with held(tmp_path / "run" / "run.json", {}), pytest.raises(ValueError, match=r"one process at a time.* in use"):
+    with (
+        held(tmp_path / "run" / "run.json", {}),
+        pytest.raises(ValueError, match="must not be in use by another process"),
+    ):
         finetune(run, tmp_path / "run", verbose=0)
     log = tmp_path / "run" / "log.csv"
     log.write_text(f"{log.read_text()}1,0.5")

@@ -160,7 +160,7 @@ def test_absurd_sizes_meet_the_header_before_memory(preset, field, words):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * MIB
-    absurd = "at most 1000. Received" if field == "num_hidden_layers" else "must be of at most 2e+10 parameters"
+    absurd = "at most 1000. Received" if field == "num_hidden_layers" else "must have at most 2e+10 parameters"
     refused(absurd, preset, load_weights=False)
 
 
@@ -415,28 +415,31 @@ def programs(marker):
         "NEWOBJ_EX": (b"\x80\x04ccollections\nOrderedDict\n)}\x92.", "the instruction NEWOBJ_EX"),
         "EXT1": (b"\x80\x02\x82\x01.", "the instruction EXT1"),
         "PERSID": (b"\x80\x02P0\n.", "the instruction PERSID"),
-        "BUILD of a class": (b"\x80\x02ctorch\nFloatStorage\n}b.", "a Global in place of a dict"),
-        "BUILD of a function": (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b.", "a Global in place of a dict"),
+        "BUILD of a class": (b"\x80\x02ctorch\nFloatStorage\n}b.", "an object of type Global in place of a dict"),
+        "BUILD of a function": (
+            b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b.",
+            "an object of type Global in place of a dict",
+        ),
         "call of a class": (b"\x80\x02ctorch\nFloatStorage\n)R.", "a call"),
         "call of a string": (b"\x80\x02" + text + b")R.", "a call"),
         "call with too little": (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)R.", "a broken pickle (TypeError)"),
-        "no dict": (b"\x80\x02]" + text + b"a.", "a list"),
-        "no tensor": (b"\x80\x02}" + build("a") + text + b"s.", "'a', a str"),
+        "no dict": (b"\x80\x02]" + text + b"a.", "an object of type list"),
+        "no tensor": (b"\x80\x02}" + build("a") + text + b"s.", "'a' of type str"),
         "module": (b"\x80\x02ctorch.nn\nLinear\n.", "the name 'torch.nn Linear'"),
-        "set as a key": (b"\x80\x02})Ns.", "a tuple as a key"),
-        "a key nested too deeply to hash": (b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.", "a tuple as a key"),
-        "keys of one hash": (pickle.dumps({0: None}, 2), "a int as a key"),  # As multiples of 2**61 - 1 have.
+        "set as a key": (b"\x80\x02})Ns.", "a key of type tuple"),
+        "a key nested too deeply to hash": (b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.", "a key of type tuple"),
+        "keys of one hash": (pickle.dumps({0: None}, 2), "a key of type int"),  # As multiples of 2**61 - 1 have.
         "a list in call after call": (
             b"\x80\x02ccollections\nOrderedDict\nq\x08]("
             + build(("a", None)) * 99
             + b"eq\x09"
             + b"h\x08h\x09\x85R" * 99,
-            "calls of more values than it holds",
+            "calls that pass more values than it holds",
         ),
         "a storage's endless name": (state(a=tensor(held=storage(2, key="0" * 101))), "a storage of another kind"),
         "a pair nested": (
             b"\x80\x02ccollections\nOrderedDict\n]])" + b"\x85" * 200_000 + b"aNaa\x85R.",
-            "a tuple as a key",
+            "a key of type tuple",
         ),
         "empty stack": (b"\x80\x02s.", "a broken pickle (IndexError)"),
         "no mark": (b"\x80\x02NNt.", "a broken pickle (IndexError)"),
@@ -508,10 +511,10 @@ def test_few_bytes_do_not_pose_as_many(pytorch_preset):
     [
         ({}, "no entry data/0 of 2 values"),
         ({"archive/data/0": bytes(4)}, "no entry data/0 of 2 values"),
-        ({"archive/data/0": bytes(8), "archive/../../x": b""}, "an entry of the name 'archive/../../x'"),
-        ({"archive/data/0": bytes(8), "../x": b""}, "an entry of the name '../x'"),
-        ({"archive/data/0": bytes(8), "/etc/x": b""}, "an entry of the name '/etc/x'"),
-        ({"archive/data/0": bytes(8), "archive/a\\b": b""}, "an entry of the name"),
+        ({"archive/data/0": bytes(8), "archive/../../x": b""}, "an entry named 'archive/../../x'"),
+        ({"archive/data/0": bytes(8), "../x": b""}, "an entry named '../x'"),
+        ({"archive/data/0": bytes(8), "/etc/x": b""}, "an entry named '/etc/x'"),
+        ({"archive/data/0": bytes(8), "archive/a\\b": b""}, "an entry named"),
         ({"archive/data/0": bytes(8), "other/data.pkl": b""}, "an archive with 2 entries data.pkl"),
         ({"archive/data/0": bytes(8), "archive/byteorder": b"big"}, "values that are not little-endian"),
     ],
@@ -541,7 +544,7 @@ def test_zip_bombs(pytorch_preset):
         (legacy(state(a=tensor()), tail=struct.pack("<q", -2) + bytes(8)), "of -2 values in place of 2"),
         (legacy(state(a=tensor()), tail=struct.pack("<q", 10**15)), "values in place of 2"),
         (legacy(state(a=tensor()), keys=()), "no storage '0'"),
-        (legacy(state(a=tensor()), keys=("1",)), "a storage '1' of no tensor"),
+        (legacy(state(a=tensor()), keys=("1",)), "a storage '1' that no tensor uses"),
         (legacy(state(a=tensor()), keys=(1,)), "no list of storages"),
         (legacy(state(a=tensor()), system={"little_endian": False}), "values that are not little-endian"),
         (legacy(state(a=tensor()), system=[]), "values that are not little-endian"),

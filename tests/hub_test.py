@@ -131,7 +131,7 @@ def test_revisions(hub, backbone, tmp_path):
     hub.repositories["org/bert"]["v1.0"] = tmp_path / "other"
     check("hf://org/bert", backbone)
     check("hf://org/bert@v1.0", other)
-    refused(["The hub must have the revision. Received: 'hf://org/bert@v2.0'"], "hf://org/bert@v2.0")
+    refused(["The revision must exist on the hub. Received: 'hf://org/bert@v2.0'"], "hf://org/bert@v2.0")
 
 
 def test_private_and_missing(hub, backbone, monkeypatch):

@@ -63,7 +63,7 @@ def test_a_softmax_head_gives_its_logits(classifier, tmp_path, caplog):
     theirs.save_to_preset(tmp_path)
     caplog.set_level(logging.WARNING, "keras_bert_zoo")
     ours = kbz.BertTextClassifier.from_preset(tmp_path)
-    assert "ours gives logits" in caplog.text
+    assert "our model returns logits" in caplog.text
     expected = numpy(theirs(random_inputs()))
     np.testing.assert_allclose(numpy(keras.ops.softmax(ours(random_inputs()))), expected, atol=1e-5)
     assert not np.allclose(numpy(ours(random_inputs())), expected, atol=0.1)

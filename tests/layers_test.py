@@ -280,7 +280,7 @@ def test_layers_without_arguments_save_with_a_policy(kind, tmp_path):
         (lambda: EncoderLayer(8, 2, 16, causal=1), "`causal` must be True or False. Received: causal=1"),
         (
             lambda: BertEmbeddings(40, 8, max_sequence_length=4)(MASK, MASK),
-            "`token_ids` must have at most 4 tokens a row (max_sequence_length). Received: 9",
+            "`token_ids` must have at most 4 tokens per row (max_sequence_length). Received: 9",
         ),
         (lambda: BertEmbeddings(0, 8), "`vocabulary_size` must be a positive integer"),
         (lambda: BertEmbeddings(40, 8, layer_norm_epsilon=0), "`layer_norm_epsilon` must be a positive number"),

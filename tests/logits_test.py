@@ -73,7 +73,7 @@ def test_one_class_of_several(classifier):
         (METRICS.PrecisionAtRecall(0.5), "of logits. Received: PrecisionAtRecall, which is of probabilities"),
         (METRICS.RecallAtPrecision(0.5), "of logits. Received: RecallAtPrecision, which is of probabilities"),
         ("kld", "of logits. Received: 'kld', which is of probabilities"),
-        ("crossentropy", "must say which, such as \"sparse_categorical_crossentropy\". Received: metrics="),
+        ("crossentropy", "must name the cross-entropy, such as \"sparse_categorical_crossentropy\". Received: metrics"),
     ],
 )  # fmt: skip
 def test_metrics_of_probabilities_are_refused(metric, words, several):
@@ -97,14 +97,14 @@ def test_losses_of_probabilities_are_refused(loss, name, classifier):
     with pytest.raises(ValueError) as error:
         classifier.compile(loss=loss)
     assert str(error.value) == (
-        "`loss` must be of logits, such as CategoricalCrossentropy(from_logits=True) for shares of classes. "
+        "`loss` must be of logits, such as CategoricalCrossentropy(from_logits=True) for class probabilities. "
         f"Received: {name}, which is of probabilities"
     )
 
 
 @pytest.mark.parametrize("metric", ["auc", METRICS.AUC(from_logits=True), METRICS.Precision(thresholds=0.0), "bce"])
 def test_of_one_class_of_several_no_logit_is_looked_at_alone(metric, classifier):
-    with pytest.raises(ValueError, match="`metrics` must be of all logits of an example, one class of several"):
+    with pytest.raises(ValueError, match=r"`metrics` must use all logits of an example \(one class of several\)"):
         classifier.compile(metrics=[metric])
     classifier.compile(loss="categorical_crossentropy", metrics=[METRICS.Precision(top_k=1), METRICS.F1Score()])
     ones = np.eye(3)[LABELS]

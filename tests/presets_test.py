@@ -332,7 +332,7 @@ def test_bad_presets(backbone, tmp_path):
     refused("`preset` must be one of ['bert_base',", "bert_bse")
     refused("`preset` must be a name, a directory, or hf://org/name. Received: preset=None", None)
     refused("Received: preset=b'bert_base'", b"bert_base")
-    refused("Received: preset='nowhere/bert', which is no directory", "nowhere/bert")
+    refused("Received: preset='nowhere/bert', which is not a directory", "nowhere/bert")
     refused("must be a directory with a config.json", tmp_path)
     refused("A hub address must be hf://org/name", "hf://nowhere")
     backbone.save_to_preset(tmp_path / "preset")

@@ -231,7 +231,10 @@ def test_a_full_disk_is_named_and_what_a_kill_left_is_removed(classifier, tmp_pa
 
 def test_a_run_is_of_one_process(run, tmp_path):
     config = tmp_path / "run" / "run.json"
-    with held(config, {}), pytest.raises(ValueError, match=r"one process at a time. Received: out='.*run', in use"):
+    with (
+        held(config, {}),
+        pytest.raises(ValueError, match=r"must not be in use by another process. Received: out='.*run'"),
+    ):
         pretrain(run, tmp_path / "run", verbose=0)
     assert not config.parent.exists()
 
@@ -244,7 +247,10 @@ def test_a_directory_that_another_start_made_stays(tmp_path, monkeypatch):
         raise BlockingIOError
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(ValueError, match=r"one process at a time. .*, in use"), held(tmp_path / "run" / "run.json", {}):
+    with (
+        pytest.raises(ValueError, match="must not be in use by another process"),
+        held(tmp_path / "run" / "run.json", {}),
+    ):
         pytest.fail("it was held")
     assert (tmp_path / "run").is_dir()
 
@@ -258,7 +264,7 @@ def test_held_out_text_stays(run, tmp_path, tokenizer):
         pretrain(run, tmp_path / "run", verbose=0)
     shutil.rmtree(run.validation)
     prepare([tmp_path / "other"], run.validation, tokenizer, seed=3, **options)
-    with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with"):
+    with pytest.raises(ValueError, match=r"The data of the run in .* must be the data that it began with"):
         pretrain(run, tmp_path / "run", verbose=0)
 
 
@@ -324,7 +330,9 @@ def test_a_state_stays_with_its_backend(run, tmp_path):
     written = state.read_bytes()
     assert written.count(f'"backend":"{backend}"'.encode()) == 1
     state.write_bytes(written.replace(f'"backend":"{backend}"'.encode(), f'"backend":"{other}"'.encode()))
-    with pytest.raises(ValueError, match=f"KERAS_BACKEND must be {other}, on which .* began. Received: {backend}"):
+    with pytest.raises(
+        ValueError, match=f"KERAS_BACKEND must be {other}, the backend on which .* began. Received: {backend}"
+    ):
         pretrain(short, tmp_path / "run", verbose=0)
     for damaged in (b"", written[:100], b"\x02" + b"\0" * 7 + b"{}"):
         state.write_bytes(damaged)
@@ -351,7 +359,9 @@ def test_a_state_stays_with_its_data(run, tmp_path):
         ("text", 12345, [*WORDS[:-2], *WORDS[:-3:-1]]),
     ):
         change(tmp_path / text, seed, vocabulary)
-        with pytest.raises(ValueError, match=r"The data of the run in .* must be those it began with. Received: other"):
+        with pytest.raises(
+            ValueError, match=r"The data of the run in .* must be the data that it began with. Received: different"
+        ):
             pretrain(short, tmp_path / "run", verbose=0)
     change(tmp_path / "text", 12345, WORDS)
     pretrain(short, tmp_path / "run", verbose=0)

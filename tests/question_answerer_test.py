@@ -121,7 +121,7 @@ def test_ready_arrays_stream(answerer):
     stream = tf.data.Dataset.from_tensor_slices((arrays, places)).batch(5)
     np.testing.assert_allclose(answerer.evaluate(stream, verbose=0), expected, rtol=1e-5)
     beyond = tf.data.Dataset.from_tensor_slices((arrays, np.full_like(places, 15))).batch(5)
-    with pytest.raises(ValueError, match="`y` must hold places of tokens, not of padding"):
+    with pytest.raises(ValueError, match="`y` must hold positions of tokens, not of padding"):
         answerer.fit(beyond, verbose=0)
     texts = tf.data.Dataset.from_tensor_slices((QUESTIONS, CONTEXTS)).batch(2)
     with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or texts in memory"):
@@ -222,11 +222,11 @@ BAD_FIT = [
     ((QUESTIONS, ANSWERS), "`x` must be pairs, a tuple (questions, contexts). Received: single texts"),
     (((QUESTIONS, CONTEXTS[:3]), ANSWERS), "`x` must hold as many first as second texts. Received: 4 and 3"),
     (((QUESTIONS, CONTEXTS), None), "`y` must be given. Received: y=None"),
-    (((QUESTIONS, CONTEXTS), [[("warm", 31)], [], [], []]), "stand in their contexts from `start` on. Received: y[0]"),
+    (((QUESTIONS, CONTEXTS), [[("warm", 31)], [], [], []]), "occur in their contexts at `start`. Received: y[0]"),
     (((QUESTIONS, CONTEXTS), ANSWERS[:3]), "4 lists in all. Received: 3"),
     ((ARRAYS, [1, 2]), "`y` must hold integers of the shape (2, 2)"),
     ((ARRAYS, [[1, 2], [3, -4]]), "`y` must be in [0, 16). Received: y with -4"),
-    ((ARRAYS, [[1, 9], [0, 0]]), "places of tokens, not of padding. Received: y[0]=[1, 9] for 9 tokens"),
+    ((ARRAYS, [[1, 9], [0, 0]]), "positions of tokens, not of padding. Received: y[0]=[1, 9] for 9 tokens"),
 ]
 
 
@@ -248,11 +248,11 @@ def test_bad_data_leaves_the_model_usable(answerer):
         ),
         (
             lambda: answerer.tune_null_threshold((QUESTIONS, CONTEXTS), [["a"]]),
-            "as many as the questions, 4. Received: 1",
+            "one entry per question, 4. Received: 1",
         ),
         (lambda: answerer.find_answers((QUESTIONS, CONTEXTS), n_best=0), "`n_best` must be a positive integer"),
-        (lambda: answerer.predict((QUESTIONS, CONTEXTS), steps=1), "`steps` needs a data set that streams"),
-        (lambda: answerer.fit((QUESTIONS, CONTEXTS), ANSWERS, sample_weight=[1.0]), "the shape (4,), one a question"),
+        (lambda: answerer.predict((QUESTIONS, CONTEXTS), steps=1), "`steps` needs streamed data"),
+        (lambda: answerer.fit((QUESTIONS, CONTEXTS), ANSWERS, sample_weight=[1.0]), "the shape (4,), one per question"),
         (lambda: answerer.fit((QUESTIONS, CONTEXTS), ANSWERS, class_weight={0: 1.0}), "`class_weight` needs classes"),
     ]:
         with pytest.raises(ValueError) as error:
@@ -267,7 +267,7 @@ def test_answers_may_be_a_column(answerer):
     answers = [*ANSWERS[:2], [("fine", 10)], ANSWERS[3]]
     column = pandas.Series(answers, index=[3, 1, 4, 2])
     assert answerer.score(x, column) == answerer.score((QUESTIONS, CONTEXTS), answers)
-    with pytest.raises(ValueError, match=r"as many as the questions, 4. Received: 1"):
+    with pytest.raises(ValueError, match=r"one entry per question, 4. Received: 1"):
         answerer.score(x, pandas.Series(answers[:1]))
 
 

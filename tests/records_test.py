@@ -238,7 +238,7 @@ def test_a_run_from_records_goes_on_where_it_stopped(run, tmp_path):
     assert "tokens_per_second" in log[0]
     with tf.io.TFRecordWriter(str(tmp_path / "records" / "one-more.tfrecord")) as writer:
         writer.write(next(iter(tf.data.TFRecordDataset(sorted(map(str, (tmp_path / "records").iterdir()))))).numpy())
-    with pytest.raises(ValueError, match="must be those it began with"):
+    with pytest.raises(ValueError, match="must be the data that it began with"):
         pretrain(run, tmp_path / "stopped", verbose=0)
 
 

@@ -303,7 +303,7 @@ def test_a_loss_is_of_logits(classifier):
         with pytest.raises(ValueError) as error:
             classifier.compile(loss=loss)
         assert str(error.value) == (
-            f'`loss` must say which, such as "sparse_categorical_crossentropy". Received: loss={loss!r}'
+            f'`loss` must name the cross-entropy, such as "sparse_categorical_crossentropy". Received: loss={loss!r}'
         )
 
     def binary_crossentropy(y_true, y_pred):
@@ -319,13 +319,13 @@ def test_a_loss_is_of_logits(classifier):
     with pytest.raises(ValueError) as error:
         classifier.compile(loss=keras.losses.CategoricalCrossentropy())
     assert str(error.value) == (
-        "`loss` must be of logits, CategoricalCrossentropy(from_logits=True). Received: one with from_logits=False"
+        "`loss` must be of logits: use CategoricalCrossentropy(from_logits=True). Received: one with from_logits=False"
     )
 
 
 def test_targets_may_be_shares_of_classes(classifier):
     shares = np.random.default_rng(0).dirichlet(np.ones(3), len(TEXTS)).astype("float32")
-    with pytest.raises(ValueError, match=r"or `loss` one of shares .* Received: y\.shape=\(6, 3\)"):
+    with pytest.raises(ValueError, match=r"or `loss` must take class probabilities, as .* Received: y\.shape=\(6, 3\)"):
         classifier.fit(TEXTS, shares, verbose=0)
     classifier.compile(kbz.AdamW(1e-2), loss="categorical_crossentropy")
     logits = classifier.predict(TEXTS, verbose=0).astype("float64")
@@ -337,8 +337,8 @@ def test_targets_may_be_shares_of_classes(classifier):
     classifier.fit(TEXTS, shares, verbose=0)
     assert (numpy(classifier.weights[0]) != before).any()
     for wrong, options, words in (
-        (shares * np.nan, {}, "`y` must hold finite numbers, shares of classes"),
-        (shares, {"class_weight": {1: 2.0}}, "`class_weight` needs one class an example. Received: y.shape=(6, 3)"),
+        (shares * np.nan, {}, "`y` must hold finite numbers as class probabilities"),
+        (shares, {"class_weight": {1: 2.0}}, "`class_weight` needs one class per example. Received: y.shape=(6, 3)"),
     ):
         with pytest.raises(ValueError) as error:
             classifier.fit(TEXTS, wrong, verbose=0, **options)
@@ -373,8 +373,8 @@ BAD_FIT = [
     ((None, LABELS), "`x` must be given. Received: x=None"),
     ((TEXTS, None), "`y` must be given. Received: y=None"),
     (([], []), "`x` must hold at least one example"),
-    (("a film", [0]), "(first, second). Received: x of type str, where one text is [x]"),
-    ((TEXTS, LABELS[:5]), "`y` must have the shape (6,), one label an example. Received: y.shape=(5,)"),
+    (("a film", [0]), "(first, second). Received: x of type str; pass one text as [x]"),
+    ((TEXTS, LABELS[:5]), "`y` must have the shape (6,), one label per example. Received: y.shape=(5,)"),
     ((TEXTS, np.eye(3)[LABELS]), "`y` must have the shape (6,)"),
     ((TEXTS, [0, 1, 2, 3, 0, 1]), "`y` must be in [0, 3). Received: y with 3"),
     ((TEXTS, [0, 1, 2, -1, 0, 1]), "`y` must be in [0, 3). Received: y with -1"),
@@ -395,7 +395,7 @@ BAD_FIT = [
     ((["a", b"\xff a"], [0, 1]), "`x` must hold UTF-8 texts. Received: b'\\xff a'"),
     ((("a", "b"), [0, 1]), "`x` must be a list of strings, or for pairs a tuple of two such lists"),
     (((TEXTS, TEXTS[:5]), LABELS), "`x` must hold as many first as second texts. Received: 6 and 5"),
-    ((random_inputs(length=17), [0, 1, 2]), "`token_ids` must have at most 16 tokens a row"),
+    ((random_inputs(length=17), [0, 1, 2]), "`token_ids` must have at most 16 tokens per row"),
     (({**random_inputs(), "token_ids": np.full((3, 9), 40)}, [0, 1, 2]), "`token_ids` must be in [0, 40)"),
     (({**random_inputs(), "segment_ids": np.full((3, 9), -1)}, [0, 1, 2]), "`segment_ids` must be in [0, 2)"),
     (({**random_inputs(), "token_ids": [[2, 3], [2]]}, [0, 1, 2]), "`token_ids` must have rows of one length"),
@@ -438,7 +438,7 @@ def test_bad_data_leaves_the_model_usable(classifier):
         ({"initial_epoch": -1}, "`initial_epoch` must be an integer of at least 0. Received: initial_epoch=-1"),
         ({"validation_batch_size": 0}, "`validation_batch_size` must be a positive integer"),
         ({"validation_split": 0.9}, "`validation_split` must leave examples on both sides"),
-        ({"steps_per_epoch": 1}, "`steps_per_epoch` must be None where the batches know their epochs"),
+        ({"steps_per_epoch": 1}, "`steps_per_epoch` must be None if the batches define their own epochs"),
         ({"batch_size": True}, "`batch_size` must be a positive integer. Received: batch_size=True"),
         ({"class_weight": [1.0, 2.0, 3.0]}, "`class_weight` must be a dict"),
         ({"validation_data": {"x": TEXTS}}, "`validation_data` must be (x, y)"),
@@ -483,7 +483,9 @@ def test_bad_streams_are_refused_before_anything_compiles(classifier):
     with pytest.raises(ValueError, match="`y` must be part of the data set"):
         classifier.fit(stream(TEXTS, LABELS), LABELS, verbose=0)
     for run in (classifier.fit, classifier.evaluate, classifier.predict):
-        with pytest.raises(ValueError, match=r"`batch_size` must be None where `x` is made of batches\. Received: b"):
+        with pytest.raises(
+            ValueError, match=r"`batch_size` must be None if `x` already consists of batches\. Received: b"
+        ):
             run(stream(TEXTS, LABELS), batch_size=4, verbose=0)
     classifier.fit(stream(TEXTS, LABELS), verbose=0)
 
@@ -558,11 +560,11 @@ def test_names_stream_too(tokenizer):
 @pytest.mark.parametrize(
     "sets, words",
     [
-        ([["a"], "b"], "`y` must hold a list of names an example. Received: y[1]='b'"),
+        ([["a"], "b"], "`y` must hold a list of names per example. Received: y[1]='b'"),
         ([["a"], None], "Received: y[1]=None"),
         ([["a"], ["c"]], "`y` must hold names of class_names=['a', 'b']. Received: y[1] with 'c'"),
         ([["a"], [["b"]]], "`y` must hold names of class_names=['a', 'b']. Received: y[1] with ['b']"),
-        ([["a"]], "`y` must have one row an example, 2. Received: 1"),
+        ([["a"]], "`y` must have one row per example, 2. Received: 1"),
         ([[1, 0], [0, 2]], "`y` must hold 0 and 1 only"),
         ([1, 0], "`y` must have the shape (2, 2) with multi_label"),
         (5, "`y` must have the shape (2, 2) with multi_label"),
@@ -581,7 +583,7 @@ def test_bad_label_sets(backbone, sets, words):
 
 def test_a_loss_of_shares_takes_no_labels(classifier):
     classifier.compile(loss="categorical_crossentropy")
-    with pytest.raises(ValueError, match=r"`y` must be shares of classes, of the shape \(6, 3\).* y.shape=\(6,\)"):
+    with pytest.raises(ValueError, match=r"`y` must be class probabilities, of the shape \(6, 3\).* y.shape=\(6,\)"):
         classifier.fit(TEXTS, LABELS, verbose=0)
 
 
@@ -645,7 +647,7 @@ def test_a_callback_predicts_by_the_model_it_was_made_for(classifier):
 def test_a_batch_needs_a_rate_of_its_own(classifier):
     """When `fit` is over, its schedule has come to a rate of 0, and would train nothing."""
     classifier.fit(TEXTS, LABELS, verbose=0)
-    with pytest.raises(ValueError, match=r"`optimizer` must have a rate, or a schedule with total_steps"):
+    with pytest.raises(ValueError, match=r"`optimizer` must have a learning rate, or a schedule with total_steps"):
         classifier.train_on_batch(random_inputs(), np.array([0, 1, 2]))
     classifier.test_on_batch(random_inputs(), np.array([0, 1, 2]))
 

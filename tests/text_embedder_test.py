@@ -122,7 +122,7 @@ def test_fit_learns_the_vectors_of_another(tokenizer):
     learner.fit(TEXTS, targets, batch_size=6, epochs=10, verbose=0)
     assert learner.evaluate(TEXTS, targets, verbose=0) < 0.8 * first
     for y, words in (
-        (targets[:5], "`y` must have the shape (6, 8), a vector a text. Received: y.shape=(5, 8)"),
+        (targets[:5], "`y` must have the shape (6, 8), one vector per text. Received: y.shape=(5, 8)"),
         (targets.astype(int), "`y` must hold finite floating-point numbers. Received: y.dtype=int64"),
         (targets * np.nan, "`y` must hold finite floating-point numbers"),
     ):

@@ -142,7 +142,7 @@ def test_heads_of_another_kind_are_not_taken(regressor, classifier, tmp_path):
 @pytest.mark.parametrize(
     "y, words",
     [
-        ([[1.0, 2.0]] * 6, "`y` must have the shape (6,), one number an example. Received: y.shape=(6, 2)"),
+        ([[1.0, 2.0]] * 6, "`y` must have the shape (6,), one number per example. Received: y.shape=(6, 2)"),
         ([1.0], "Received: y.shape=(1,)"),
         (["a"] * 6, "`y` must hold numbers. Received: y.dtype="),
         ([True] * 6, "`y` must hold numbers. Received: y.dtype=bool"),

@@ -385,7 +385,7 @@ def test_ready_arrays_and_streams(tagger):
     assert len(tagger.fit(stream, verbose=0).history["loss"]) == 1
     short = {name: array[:2, :8] for name, array in arrays.items()}
     uneven = tf.data.Dataset.from_tensors(arrays).concatenate(tf.data.Dataset.from_tensors(short))
-    with pytest.raises(ValueError, match="`x` must be batches of one length where they stream"):
+    with pytest.raises(ValueError, match="`x` must have batches of one length if it is streamed"):
         tagger.predict(uneven, verbose=0)
     with pytest.raises(ValueError, match="`x` must be a data set of ready arrays, or words in memory"):
         tagger.fit(tf.data.Dataset.from_tensor_slices((["a"], [[0]])).batch(1), verbose=0)
@@ -490,7 +490,7 @@ BAD = [
     (([["a", None]], [["O", "O"]]), "`x[0]` must hold strings. Received: x[0][1]=None of type NoneType"),
     (([[["a"], "b"]], TAGS), "Received: x[0][1] of type str"),
     (([[], []], [[], []]), "`x` must hold at least one example"),
-    ((SENTENCES, TAGS[:4]), "`y` must have the form of `x`, a tag a word. Received: y with 4 for 5"),
+    ((SENTENCES, TAGS[:4]), "`y` must have the form of `x`, one tag per word. Received: y with 4 for 5"),
     (([["a", "b"]], [["O"]]), "Received: y[0] with 1 for 2"),
     (([[["a"], ["b"]]], [[["O"], []]]), "Received: y[0][1] with 0 for 1"),
     (([["a"]], ["O"]), "Received: y[0] of type str"),
@@ -498,7 +498,7 @@ BAD = [
     (([["a"]], [[3]]), "`y` must be in [0, 3). Received: y with 3"),
     (([["a"]], None), "`y` must be given"),
     ((["a film"], [[(0, 3, "PER")]]), "`y` must hold spans of whole words"),
-    ((["a film"], [[(0, 6, "PER"), (2, 6, "PER")]]), "`y` must hold spans apart from each other"),
+    ((["a film"], [[(0, 6, "PER"), (2, 6, "PER")]]), "`y` must hold spans that do not overlap"),
     ((["a film"], [[(0, "PER")]]), "`y` must hold (start, end, label) for texts. Received: y[0] with (0, 'PER')"),
     ((["a film"], [[([0], 1, "PER")]]), "for texts. Received: y[0] with ([0], 1, 'PER')"),
     ((random_inputs(), np.zeros(3, int)), "`y` must have the shape (3, length) for ready arrays"),

@@ -53,7 +53,7 @@ def read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         value = config.get(name, only)
         if value != only and value is not None:
             raise ValueError(
-                f"{path}: `{name}` must be {only!r}, nothing else is supported. Received: {reprlib.repr(value)}"
+                f"{path}: `{name}` must be {only!r}; nothing else is supported. Received: {reprlib.repr(value)}"
             )
     known = {*_BACKBONE_FIELDS, *_REFUSED_FIELDS, *_NEUTRAL_FIELDS, *_HEAD_FIELDS}
     unknown = sorted(set(config) - known)

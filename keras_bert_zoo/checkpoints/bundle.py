@@ -157,7 +157,7 @@ def _number(fields: dict[int, list[Any]], number: int) -> int:
     """Return a field's last value, or 0 if it has none: protocol buffers omit zeros."""
     value = fields.get(number, [0])[-1]
     if not isinstance(value, int) or value >= 2**48:
-        raise _BundleError("a number that is no size")
+        raise _BundleError("a number that is not a size")
     return value
 
 

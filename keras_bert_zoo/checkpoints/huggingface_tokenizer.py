@@ -74,7 +74,7 @@ def read_tokenizer(
         if vocabulary is None or not path.is_file() or as_json_says:
             options = _options_of_json(whole, document)
         if vocabulary is not None and words not in ([], vocabulary):  # transformers does not delete an old one.
-            raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: other ones")
+            raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: a different list")
         vocabulary = words if vocabulary is None else vocabulary
         _check_added(whole, typed(whole, document, "added_tokens", list, []), vocabulary)
     _check(path, config, _REFUSED_FIELDS)

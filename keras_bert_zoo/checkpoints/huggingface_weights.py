@@ -26,8 +26,8 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         if (directory / (name + INDEX)).is_file():
             return _read_shards(directory / (name + INDEX), read)
     raise ValueError(
-        f"The preset must hold {SAFETENSORS}; pass load_weights=False for none. Received: {directory} without it and "
-        f"without {PYTORCH}"
+        f"The preset must hold {SAFETENSORS}; pass load_weights=False to do without. Received: {directory} without it "
+        f"and without {PYTORCH}"
     )
 
 

@@ -159,11 +159,11 @@ def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
         return class_name, {"pooling": pooling, "normalize": typed(path, config, "normalize", bool, True)}
     if class_name == "BertMaskedLM":
         # Only in the head, theirs has the exact GELU and an epsilon of 1e-5, which no BERT config can express.
-        _logger.warning("%s: the head is computed as BERT's; probabilities differ from keras-hub's by some 1e-3", path)
+        _logger.warning("%s: the head is computed as BERT's; probabilities differ from keras-hub's by about 1e-3", path)
         return class_name, {}
     activation = config.get("activation")
     if activation == "softmax":
-        _logger.warning("%s: ours gives logits, of which `classify` gives keras-hub's probabilities", path)
+        _logger.warning("%s: our model returns logits; `classify` returns keras-hub's probabilities", path)
     elif activation not in (None, "linear"):
         raise ValueError(f"{path}: `activation` must be linear or softmax. Received: {reprlib.repr(activation)}")
     head = {

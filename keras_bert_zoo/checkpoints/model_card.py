@@ -75,7 +75,7 @@ def _card(checkpoint: Checkpoint, architecture: str, license: str | None) -> str
     parts = [
         "\n".join(["---", *front, "---"]),
         f"# BERT: {task}",
-        "Nobody has written here what it was trained on, how well it does and what it is not fit for.",
+        "Nobody has written here what it was trained on, how well it does, or what it is not fit for.",
         _architecture(checkpoint),
         *_labels(checkpoint),
         f"## With keras-bert-zoo\n\n```python\n{_our_code(checkpoint)}\n```",

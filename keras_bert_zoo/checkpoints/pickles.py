@@ -36,7 +36,7 @@ def checked_pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]
     """Yield pairs with string keys: integers can share one hash, and hashing deeply nested tuples crashes Python."""
     for key, value in pairs:
         if not isinstance(key, str):
-            raise PickleError(f"a {type(key).__name__} as a key")
+            raise PickleError(f"a key of type {type(key).__name__}")
         yield key, value
 
 
@@ -122,7 +122,7 @@ class _Machine:
         """Limit the values that calls process: a few bytes could pass one long list to a million calls."""
         self._left -= sum(len(value) for value in values if isinstance(value, (tuple, list, dict)))
         if self._left < 0:
-            raise PickleError("calls of more values than it holds")
+            raise PickleError("calls that pass more values than it holds")
 
     def _since_mark(self) -> list[Any]:
         items = []
@@ -132,5 +132,5 @@ class _Machine:
 
     def _top(self, kind: type) -> Any:
         if not isinstance(self._stack[-1], kind):
-            raise PickleError(f"a {type(self._stack[-1]).__name__} in place of a {kind.__name__}")
+            raise PickleError(f"an object of type {type(self._stack[-1]).__name__} in place of a {kind.__name__}")
         return self._stack[-1]

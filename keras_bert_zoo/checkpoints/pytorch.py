@@ -149,10 +149,10 @@ def _load_state_dict(stream: io.BytesIO) -> dict[str, _View]:
 
     state = load(stream, _names(), storage)
     if not isinstance(state, dict):
-        raise PickleError(f"a {type(state).__name__}")
+        raise PickleError(f"an object of type {type(state).__name__}")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, _View):
-            raise PickleError(f"{str(name)[:80]!r}, a {type(value).__name__}")
+            raise PickleError(f"{str(name)[:80]!r} of type {type(value).__name__}")
     return state
 
 
@@ -164,7 +164,7 @@ def _read_zip(path: Path) -> tuple[dict[str, _View], dict[str, int]]:
         entries = {entry.filename: entry for entry in archive.infolist()}
         for name, entry in entries.items():
             if not _ENTRY.fullmatch(name) or ".." in name.split("/"):
-                raise PickleError(f"an entry of the name {name[:80]!r}")
+                raise PickleError(f"an entry named {name[:80]!r}")
             if (
                 entry.compress_type != zipfile.ZIP_STORED
                 or entry.flag_bits & 1
@@ -220,7 +220,7 @@ def _read_legacy(path: Path) -> tuple[dict[str, _View], dict[str, int]]:
         position = head.tell()
         for key in keys:
             if key not in storages:
-                raise PickleError(f"a storage {key[:80]!r} of no tensor")
+                raise PickleError(f"a storage {key[:80]!r} that no tensor uses")
             file.seek(position)
             (count,) = struct.unpack("<q", file.read(8))
             if count != storages[key].size:

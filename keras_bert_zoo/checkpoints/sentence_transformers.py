@@ -121,7 +121,9 @@ def _check_transformer(place: Path, config: dict[str, Any]) -> None:
         received = reprlib.repr(config["default_prompt"])
         raise ValueError(f"{PROMPTS}: `default_prompt_name` must name no prompt. Received: {received}")
     if config.get("prompts"):
-        _logger.warning("%s: not kept, to be written before the texts: %s", PROMPTS, listed(config["prompts"]))
+        _logger.warning(
+            "%s: prompts are not kept; write them before the texts yourself: %s", PROMPTS, listed(config["prompts"])
+        )
     task = config.get("transformer_task", "feature-extraction")
     modality = typed(place, config, "modality_config", dict, {}).get("text", {})
     outputs = modality.get("method_output_name", "last_hidden_state") if isinstance(modality, dict) else modality

@@ -71,7 +71,7 @@ def check_shapes(checkpoint: Checkpoint) -> None:
     parameters = sum(map(math.prod, shapes.values()))
     if parameters > _MOST_PARAMETERS:
         raise ValueError(
-            f"The configuration must be of at most {_MOST_PARAMETERS:.0e} parameters. Received: one of {parameters:.0e}"
+            f"The configuration must have at most {_MOST_PARAMETERS:.0e} parameters. Received: {parameters:.0e}"
         )
 
 

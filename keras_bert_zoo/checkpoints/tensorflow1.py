@@ -193,5 +193,7 @@ def _renamed(template: Template) -> Template:
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
     found = sorted(path.name for path in directory.glob("*.index"))
     if len(found) != 1:
-        raise ValueError(f"The preset must hold one checkpoint, one file *.index. Received: {found} in {directory}")
+        raise ValueError(
+            f"The preset must hold exactly one checkpoint (one *.index file). Received: {found} in {directory}"
+        )
     return bundle.read(directory / found[0].removesuffix(".index"))

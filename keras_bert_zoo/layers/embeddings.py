@@ -87,7 +87,7 @@ class BertEmbeddings(keras.layers.Layer):
         # On PyTorch, Keras infers shapes from meta tensors, whose length it chooses itself.
         if isinstance(length, int) and length > self.max_sequence_length and not getattr(token_ids, "is_meta", False):
             raise ValueError(
-                f"`token_ids` must have at most {self.max_sequence_length} tokens a row (max_sequence_length). "
+                f"`token_ids` must have at most {self.max_sequence_length} tokens per row (max_sequence_length). "
                 f"Received: {length}"
             )
         x = ops.add(self.token_embedding(token_ids), self.segment_embedding(segment_ids))

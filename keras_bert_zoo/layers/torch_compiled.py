@@ -133,7 +133,7 @@ def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, siz
     try:
         graph, changed = _graph(variables, compute, data, tensors, sizes)
     except Exception as error:
-        _logger.warning("Not compiled as a whole: %s, of which no graph can be drawn (%s)", name, error)
+        _logger.warning("Not compiled as a whole: %s, for which no graph can be traced (%s)", name, error)
         return None
     shapes = [tensor.shape for tensor in tensors]
     return _Program(shapes, torch.compile(graph, dynamic=False), torch.compile(graph), changed)
@@ -181,7 +181,7 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
     for node, names in zip(given, sizes, strict=True):
         for size, name in zip(node.meta["val"].shape, names, strict=True):
             if name < 0 and not (isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None):
-                raise ValueError("it would be for batches of one size, which PyTorch takes for a constant")
+                raise ValueError("it would work for one size only, which PyTorch treats as a constant")
     # oneDNN calls by modules that are imported meanwhile are also traced, and would split the graph.
     program.graph.eliminate_dead_code()
     program.recompile()

@@ -194,7 +194,7 @@ class MakesBatches(ChecksInputs):
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
                 raise ValueError(
-                    f"`{name}` must be part of the data set where x is one. Received: x of type {type(x).__name__}"
+                    f"`{name}` must be part of the data set if x is one. Received: x of type {type(x).__name__}"
                 )
         if is_tf_dataset(x):
             return tokenise_tf_dataset(x, self)

@@ -22,7 +22,7 @@ def predict_stream(model: FedModel, x: Any, **options: Any) -> np.ndarray:
             raise
         outputs = None
     if not isinstance(outputs, np.ndarray):  # Ragged, on TensorFlow.
-        raise ValueError("`x` must be batches of one length where they stream. Received: batches of several lengths")
+        raise ValueError("`x` must have batches of one length if it is streamed. Received: batches of several lengths")
     return outputs
 
 

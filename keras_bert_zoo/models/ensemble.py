@@ -82,7 +82,7 @@ class _Ensemble(Task):
 
     def save_to_preset(self, path: Any) -> None:
         raise ValueError(
-            f"A preset has a place for one model: save each of `members`, or use save(). Received: path={str(path)!r}"
+            f"A preset can store only one model: save each of `members`, or use save(). Received: path={str(path)!r}"
         )
 
     def get_config(self) -> dict[str, Any]:

@@ -89,7 +89,8 @@ class Exports:
         texts = self._texts(sequence_length, pairs) if format == "tf_saved_model" else None
         if texts is None and pairs is not None:
             raise ValueError(
-                f"`pairs` must be None where no strings go in, as in this task's {format}. Received: pairs={pairs!r}"
+                f"`pairs` must be None if the export takes no strings, as with this task's {format}. "
+                f"Received: pairs={pairs!r}"
             )
         if sequence_length is None and keras.backend.backend() in FORMATS[format].fixed_length:
             preprocessor = getattr(self, "preprocessor", None)
@@ -123,7 +124,7 @@ class Exports:
             return None
         if sequence_length is not None:
             raise ValueError(
-                "`sequence_length` must be None where strings go in: the preprocessor has one. "
+                "`sequence_length` must be None if the export takes strings: the preprocessor has one. "
                 f"Received: sequence_length={sequence_length}"
             )
         task: Any = self

@@ -105,4 +105,4 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         return False
 
     def check_preset(self) -> None:
-        raise ValueError("A preset has no place for a BiLSTM; save() keeps it. Received: a BertFeatureTokenClassifier")
+        raise ValueError("A preset cannot store a BiLSTM; save() keeps it. Received: a BertFeatureTokenClassifier")

@@ -80,7 +80,7 @@ def extract_features(
     if getattr(task, "preprocessor", None) is None:
         raise ValueError(f"`task` must be one with a preprocessor. Received: task of type {type(task).__name__}")
     if isinstance(texts, (str, bytes, tuple, dict)) or (hasattr(texts, "to_numpy") and not is_series(texts)):
-        raise ValueError(f"`texts` must be texts one after another. Received: texts of type {type(texts).__name__}")
+        raise ValueError(f"`texts` must be a list or iterator of texts. Received: texts of type {type(texts).__name__}")
     count = task.backbone.architecture["num_layers"] + 1
     if layers is None:
         layers = last_layers(count - 1)[::-1]

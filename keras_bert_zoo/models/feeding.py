@@ -104,7 +104,7 @@ class FedModel(
             # Keras would continue in the middle of one epoch's batches, while those of the next epoch are drawn.
             if steps_per_epoch is not None and (self._is_columns(x) or isinstance(x, OwnBatches)):
                 raise ValueError(
-                    "`steps_per_epoch` must be None where the batches know their epochs. "
+                    "`steps_per_epoch` must be None if the batches define their own epochs. "
                     f"Received: steps_per_epoch={steps_per_epoch}"
                 )
             if self._is_columns(x):
@@ -142,7 +142,7 @@ class FedModel(
             elif validation_split and self._is_columns(x):
                 validation = self._fed(held_out)
             elif validation_split:
-                raise ValueError("`validation_split` needs arrays or raw text. Received: a data set that streams")
+                raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
             else:
                 validation = None
             self.lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
@@ -196,8 +196,8 @@ class FedModel(
         batch = self._given_batch(x, y, sample_weight)
         if self.schedule_of_fit() is not None:
             raise ValueError(
-                "`optimizer` must have a rate, or a schedule with total_steps, where `fit` does not lay it over its "
-                "run: compile with one. Received: a schedule with total_steps=None"
+                "`optimizer` must have a learning rate, or a schedule with total_steps, outside of `fit`: "
+                "compile with one. Received: a schedule with total_steps=None"
             )
         if class_weight is not None:
             check_one_weight(sample_weight)
@@ -314,7 +314,9 @@ class _FollowEpochs(keras.callbacks.Callback):
 
 def _check_batch_size(batch_size: int | None) -> None:
     if batch_size is not None:
-        raise ValueError(f"`batch_size` must be None where `x` is made of batches. Received: batch_size={batch_size}")
+        raise ValueError(
+            f"`batch_size` must be None if `x` already consists of batches. Received: batch_size={batch_size}"
+        )
 
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:

@@ -33,10 +33,12 @@ def check_structure(inputs: Any, max_sequence_length: int, axes: tuple[str, ...]
         raise ValueError(f"All inputs must have one shape. Received: {shapes}")
     length = shapes["token_ids"][-1]
     if length == 0:
-        raise ValueError(f"`token_ids` must hold a token a row. Received: token_ids.shape={shapes['token_ids']}")
+        raise ValueError(
+            f"`token_ids` must have at least one token per row. Received: token_ids.shape={shapes['token_ids']}"
+        )
     if length is not None and length > max_sequence_length:
         raise ValueError(
-            f"`token_ids` must have at most {max_sequence_length} tokens a row (max_sequence_length). "
+            f"`token_ids` must have at most {max_sequence_length} tokens per row (max_sequence_length). "
             f"Received: token_ids.shape={shapes['token_ids']}"
         )
 

@@ -164,7 +164,8 @@ class BertMaskedLM(Task):
         parts = replicas(self)
         if x.batch_size % parts:
             raise ValueError(
-                f"`batch_size` must divide into {parts} devices' parts. Received: batch_size={x.batch_size}"
+                f"`batch_size` must be divisible by the number of replicas, {parts}. "
+                f"Received: batch_size={x.batch_size}"
             )
 
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5, batch_size: int = 32) -> list[Any]:

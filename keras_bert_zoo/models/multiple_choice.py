@@ -122,7 +122,7 @@ class BertMultipleChoice(Task):
         numbers = as_row("y", y, count)
         if numbers.shape != (count,):
             raise ValueError(
-                f"`y` must have the shape ({count},), one choice a question. Received: y.shape={numbers.shape}"
+                f"`y` must have the shape ({count},), one choice per question. Received: y.shape={numbers.shape}"
             )
         if numbers.dtype.kind not in "iu":
             raise ValueError(f"`y` must hold the numbers of the choices. Received: y.dtype={numbers.dtype}")

@@ -139,14 +139,14 @@ class BertQuestionAnswerer(Task):
             raise ValueError("`y` must be given. Received: y=None")
         if isinstance(examples, ContextWindows):
             y = examples.targets(y)
-            weights = checked_weights(sample_weight, len(examples.contexts), ", one a question")
+            weights = checked_weights(sample_weight, len(examples.contexts), ", one per question")
             sample_weight = None if weights is None else weights[examples.questions]
         targets, sample_weight = super()._targets(examples, y, sample_weight, learn)
         beyond = np.flatnonzero(targets.max(axis=1) >= examples.lengths)
         if len(beyond):
             row = int(beyond[0])
             raise ValueError(
-                "`y` must hold places of tokens, not of padding. "
+                "`y` must hold positions of tokens, not of padding. "
                 f"Received: y[{row}]={targets[row].tolist()} for {examples.lengths[row]} tokens"
             )
         return targets, sample_weight
@@ -174,7 +174,7 @@ class BertQuestionAnswerer(Task):
         if not self._is_columns(x):
             return predict_stream(self, x, steps=steps, **options)
         if steps is not None:
-            raise ValueError(f"`steps` needs a data set that streams. Received: steps={steps}")
+            raise ValueError(f"`steps` needs streamed data. Received: steps={steps}")
         examples = self._examples(x)
         if isinstance(examples, ContextWindows):
             windows = self._window_logits(examples, batch_size, **options)
@@ -318,7 +318,7 @@ def _texts(x: Any, answers: Any) -> list[list[str]]:
     if not is_list(answers):
         raise ValueError(f"`answers` must be a list for each question. Received: {type(answers).__name__}")
     if isinstance(x, tuple) and is_list(x[0]) and len(x[0]) != len(answers):
-        raise ValueError(f"`answers` must be as many as the questions, {len(x[0])}. Received: {len(answers)}")
+        raise ValueError(f"`answers` must have one entry per question, {len(x[0])}. Received: {len(answers)}")
     return answer_texts(answers)
 
 

@@ -30,7 +30,7 @@ class LaysSchedules:
         unknown = next((each for each in self.trainable_variables if id(each) not in known), None)
         if unknown is not None:
             raise ValueError(
-                "`compile` must be called again where other weights are to be trained than before. "
+                "`compile` must be called again after the trainable weights change. "
                 f"Received: {unknown.path}, trainable now"
             )
 
@@ -48,8 +48,8 @@ class LaysSchedules:
             steps_per_epoch = _count_batches(data)
         if steps_per_epoch is None:
             raise ValueError(
-                "`steps_per_epoch` must be given where the data set does not know its length, or an optimizer "
-                "whose schedule has total_steps. Received: steps_per_epoch=None"
+                "`steps_per_epoch` must be given if the data set has no known length; or compile with a schedule that "
+                "has total_steps. Received: steps_per_epoch=None"
             )
         # The run restarts the step count, which includes the epochs before `initial_epoch`: an earlier call trained
         # them, or a callback is about to restore them.

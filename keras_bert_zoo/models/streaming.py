@@ -35,7 +35,7 @@ def checked_stream(x: Any, task: Any) -> Any:
     inputs = first[0] if isinstance(first, (tuple, list)) and first else first
     if not (inputs is None or isinstance(inputs, dict)):
         raise ValueError(
-            f"`x` must hold batches of ready arrays, a dict of {', '.join(INPUT_NAMES)}, where it is a "
+            f"`x` must hold batches of ready arrays, a dict of {', '.join(INPUT_NAMES)}, if it is a "
             f"{type(x).__name__}; raw text in memory is passed as a list. Received: batches whose inputs are a "
             f"{type(inputs).__name__}"
         )
@@ -57,8 +57,8 @@ def _check_divides(count: int, devices: int) -> None:
     """Check that a batch divides equally among devices: only in-memory data is filled up with copies of weight zero."""
     if count % devices:
         raise ValueError(
-            f"`x` must have batches that {devices} devices divide, such as those of drop_remainder=True. "
-            f"Received: a batch of {count}"
+            f"`x` must have batches divisible by the number of replicas, {devices}, "
+            f"for example with drop_remainder=True. Received: a batch of {count}"
         )
 
 
@@ -83,8 +83,8 @@ def refuse_bare_pairs(x: Any, task: Any) -> None:
         task.encode_targets(second, len(second))
     except ValueError:
         raise ValueError(
-            "`x` must be a data set of ((first, second),) where it streams pairs: of two strings the second is read as "
-            f"y, and must be names of classes. Received: element_spec={spec}"
+            "`x` must be a data set of ((first, second),) to stream pairs: the second of two strings is read as y, and "
+            f"must be a class name. Received: element_spec={spec}"
         ) from None
 
 
@@ -178,7 +178,7 @@ def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int) -> 
                 ids["nsp"] = (rest[0]["nsp"], 2, "2)")
         for name, (values, stop, words) in ids.items():
             inside = tf.reduce_all((values >= 0) & (values < tf.cast(stop, values.dtype)))
-            tf.debugging.Assert(inside, [f"`{name}` must be in [0, {words}. Received: others"])
+            tf.debugging.Assert(inside, [f"`{name}` must be in [0, {words}. Received: other values"])
         return (inputs, *rest)
 
     return dataset.map(check)

@@ -116,7 +116,7 @@ class Task(Exports, FedModel):
         known = [parent.__name__ for parent in cls.__mro__ if parent.__name__ in huggingface.ARCHITECTURES]
         if not known:
             raise ValueError(
-                f'A preset has no place for the head of your own task: use save(".keras"). Received: {cls.__name__}'
+                f'A preset cannot store the head of your own task: use save(".keras"). Received: {cls.__name__}'
             )
         return known[0]
 
@@ -181,7 +181,7 @@ class Task(Exports, FedModel):
             head["preprocessor"] = cls.build_preprocessor(checkpoint, sequence_length)
         elif sequence_length is not None:
             raise ValueError(
-                "`sequence_length` needs a preset with a vocabulary, else it is the preprocessor's. "
+                "`sequence_length` must be None unless the preset's vocabulary is used: set it in the preprocessor. "
                 f"Received: sequence_length={sequence_length}"
             )
         if head.get("preprocessor") is None and load_weights:

@@ -134,13 +134,13 @@ class BertTextClassifier(HasClasses, Task):
             if labels.shape == (count, self.num_classes):
                 if not isinstance(self.loss, keras.losses.SparseCategoricalCrossentropy):
                     return _checked_shares(labels)
-                hint = ", or `loss` one of shares of classes, such as CategoricalCrossentropy(from_logits=True)"
+                hint = ", or `loss` must take class probabilities, as CategoricalCrossentropy(from_logits=True) does"
             raise ValueError(
-                f"`y` must have the shape ({count},), one label an example{hint}. Received: y.shape={labels.shape}"
+                f"`y` must have the shape ({count},), one label per example{hint}. Received: y.shape={labels.shape}"
             )
         if isinstance(self.loss, _OF_SHARES):
             raise ValueError(
-                f"`y` must be shares of classes, of the shape ({count}, {self.num_classes}), for this loss; "
+                f"`y` must be class probabilities, of the shape ({count}, {self.num_classes}), for this loss; "
                 f"SparseCategoricalCrossentropy takes labels. Received: y.shape={labels.shape}"
             )
         return self.number_classes(y if np.ndim(y) == 1 else labels, learn)
@@ -153,18 +153,18 @@ class BertTextClassifier(HasClasses, Task):
         sets = [row for row in rows if isinstance(row, (list, tuple, set, frozenset))]
         if any(isinstance(name, str) for row in sets for name in row) or (sets and not any(sets)):
             if len(rows) != count:
-                raise ValueError(f"`y` must have one row an example, {count}. Received: {len(rows)}")
+                raise ValueError(f"`y` must have one row per example, {count}. Received: {len(rows)}")
             names = self.class_names or []
             numbers = {name: number for number, name in enumerate(names)}
             if not names and any(sets):
                 raise ValueError(
-                    "`class_names` must be given where `y` holds names with multi_label. "
+                    "`class_names` must be given if `y` holds names with multi_label. "
                     f"Received: y with {next(name for row in sets for name in row)!r}"
                 )
             encoded = np.zeros((count, self.num_classes), dtype="float32")
             for i, row in enumerate(rows):
                 if not isinstance(row, (list, tuple, set, frozenset)):
-                    raise ValueError(f"`y` must hold a list of names an example. Received: y[{i}]={row!r}")
+                    raise ValueError(f"`y` must hold a list of names per example. Received: y[{i}]={row!r}")
                 for name in row:
                     number = numbers.get(name) if isinstance(name, str) else None  # A list has no hash.
                     if number is None:
@@ -184,7 +184,7 @@ class BertTextClassifier(HasClasses, Task):
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
         if self.multi_label or targets.ndim > 1:
             received = "multi_label=True" if self.multi_label else f"y.shape={targets.shape}"
-            raise ValueError(f"`class_weight` needs one class an example. Received: {received}")
+            raise ValueError(f"`class_weight` needs one class per example. Received: {received}")
         return self.class_weights(class_weight)[targets]
 
     def head_config(self) -> dict[str, Any]:
@@ -208,5 +208,5 @@ class BertTextClassifier(HasClasses, Task):
 def _checked_shares(targets: np.ndarray) -> np.ndarray:
     """Check targets that are class probabilities, such as smoothed or mixed labels."""
     if targets.dtype.kind not in "iufb" or not np.isfinite(targets).all():
-        raise ValueError(f"`y` must hold finite numbers, shares of classes. Received: y.dtype={targets.dtype}")
+        raise ValueError(f"`y` must hold finite numbers as class probabilities. Received: y.dtype={targets.dtype}")
     return targets.astype("float32")

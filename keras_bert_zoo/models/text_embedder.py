@@ -96,7 +96,7 @@ class BertTextEmbedder(Task):
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         vectors, shape = as_array("y", y), (count, self.backbone.architecture["hidden_dim"])
         if vectors.shape != shape:
-            raise ValueError(f"`y` must have the shape {shape}, a vector a text. Received: y.shape={vectors.shape}")
+            raise ValueError(f"`y` must have the shape {shape}, one vector per text. Received: y.shape={vectors.shape}")
         if vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
             raise ValueError(f"`y` must hold finite floating-point numbers. Received: y.dtype={vectors.dtype}")
         return vectors.astype("float32")

@@ -76,7 +76,7 @@ class BertTextRegressor(Task):
         numbers = as_row("y", y, count)  # `batches` returns a column.
         if numbers.shape != (count,):
             raise ValueError(
-                f"`y` must have the shape ({count},), one number an example. Received: y.shape={numbers.shape}"
+                f"`y` must have the shape ({count},), one number per example. Received: y.shape={numbers.shape}"
             )
         if numbers.dtype.kind not in "iuf":
             raise ValueError(f"`y` must hold numbers. Received: y.dtype={numbers.dtype}")

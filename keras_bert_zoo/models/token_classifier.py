@@ -260,7 +260,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
                 )
             padding = np.arange(targets.shape[1]) >= examples.lengths[:, None]
             if (targets[padding] != IGNORED).any():
-                raise ValueError(f"`y` must be {IGNORED} at padding. Received: y with a label there")
+                raise ValueError(f"`y` must be {IGNORED} at padding. Received: a label at padding")
             return targets, sample_weight
         assert isinstance(examples, WordWindows)
         if not len(examples.lengths):

@@ -39,7 +39,7 @@ class TokenTask(Task):
             data = super()._streamed(x, y, sample_weight)
             if not is_mappable(x):
                 raise ValueError(
-                    "`x` must be a tf.data.Dataset, a PyDataset, a generator or a DataLoader where it streams. "
+                    "`x` must be a tf.data.Dataset, a PyDataset, a generator or a DataLoader if it is streamed. "
                     f"Received: x of type {type(x).__name__}"
                 )
             return data

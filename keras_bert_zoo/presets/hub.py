@@ -43,9 +43,7 @@ def download(address: str, load_weights: bool) -> Path:
     except errors.HFValidationError:
         raise ValueError(f"A hub address must name a repository and a revision. Received: {address!r}") from None
     except errors.RevisionNotFoundError as error:
-        raise ValueError(
-            f"The hub must have the revision. Received: {address!r}, and it has none of this name"
-        ) from error
+        raise ValueError(f"The revision must exist on the hub. Received: {address!r}") from error
     # An interrupted download raises the HTTP library's HTTPError, which in some versions is not an OSError.
     except (errors.HTTPError, OSError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)

@@ -67,7 +67,7 @@ def check_tokenizer(checkpoint: Checkpoint) -> None:
     known, rows = len(checkpoint.vocabulary), checkpoint.backbone["vocabulary_size"]
     if known > rows:
         raise ValueError(
-            f"The vocabulary must have at most {rows} tokens, as the embedding has rows. Received: {known}"
+            f"The vocabulary must have at most {rows} tokens, one per row of the embedding. Received: {known}"
         )
 
 
@@ -78,7 +78,7 @@ def _load(address: str, load_weights: bool) -> Checkpoint:
         return _read_directory(Path(address), load_weights)
     names = _named()
     if address not in names:
-        what = ", which is no directory" if Path(address).name != address else ""
+        what = ", which is not a directory" if Path(address).name != address else ""
         raise ValueError(
             f"`preset` must be one of {preset_names()}, a directory, or hf://org/name. "
             f"Received: preset={address!r}{what}"

@@ -73,7 +73,9 @@ def split_choices(x: Any) -> tuple[list[str], list[list[str]]]:
     for i, row in enumerate(x[1]):
         if not is_list(row) or not len(row):
             received = type(row).__name__ if not is_list(row) else "none"
-            raise ValueError(f"`x[1]` must hold a list of choices a question. Received: x[1][{i}] with {received}")
+            raise ValueError(
+                f"`x[1]` must hold one non-empty list of choices per question. Received: x[1][{i}] with {received}"
+            )
         choices.append(split_texts(list(row), f"x[1][{i}]")[0])
     if len(contexts) != len(choices):
         raise ValueError(

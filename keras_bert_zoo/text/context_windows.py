@@ -13,7 +13,7 @@ from keras_bert_zoo.text.packing import PackedTexts, lay
 from keras_bert_zoo.text.texts import is_list
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
-_ANSWERS = "`y` must hold for each question a list of its answers, each (text, start), empty where it has none"
+_ANSWERS = "`y` must hold for each question a list of its answers, each (text, start), empty if it has none"
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class ContextWindows(PackedTexts):
         text, start = answer
         if start < 0 or not text or not self.contexts[question].startswith(text, start):
             raise ValueError(
-                "`y` must hold answers that stand in their contexts from `start` on. "
+                "`y` must hold answers that occur in their contexts at `start`. "
                 f"Received: y[{question}][0]={reprlib.repr(tuple(answer))}"
             )
         span = self.answer_tokens(question, text, start)
         if span is None:
             raise ValueError(
-                "`y` must hold answers of which the tokenizer leaves something. "
+                "`y` must hold answers with at least one token. "
                 f"Received: y[{question}][0]={reprlib.repr(tuple(answer))}"
             )
         return span

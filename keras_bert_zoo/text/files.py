@@ -42,7 +42,7 @@ def read_lines(
                 while raw := file.readline(_LONGEST_LINE):
                     goes_on = within
                     if whole and len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
-                        raise ValueError(f"{path} must have lines of less than a MiB. Received: line {number}, longer")
+                        raise ValueError(f"{path} must have lines shorter than 1 MiB. Received: a longer line {number}")
                     ends = raw.endswith(b"\n")
                     if number == 1 and not within:
                         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -82,7 +82,7 @@ def _is_column(x: Any) -> bool:
 
 def _column(x: Any, name: str) -> list[str]:
     if not _is_column(x):
-        one = f", where one text is [{name}]" if isinstance(x, str) else ""
+        one = f"; pass one text as [{name}]" if isinstance(x, str) else ""
         raise ValueError(f"{_EXPECTED.format(name=name)}. Received: {name} of type {type(x).__name__}{one}")
     if getattr(x, "ndim", 1) != 1:
         raise ValueError(f"`{name}` must have one dimension. Received: {name}.shape={x.shape}")

@@ -128,7 +128,7 @@ def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
                 f"Received: y[{i}] with {tuple(span)!r}"
             )
         if any(tag != "O" for tag in tags[first : last + 1]):
-            raise ValueError(f"`y` must hold spans apart from each other. Received: y[{i}] with {tuple(span)!r}")
+            raise ValueError(f"`y` must hold spans that do not overlap. Received: y[{i}] with {tuple(span)!r}")
         tags[first : last + 1] = [f"B-{span[2]}", *[f"I-{span[2]}"] * (last - first)]
     return tags
 
@@ -144,9 +144,11 @@ def _sentence(row: Any, name: str) -> list[str]:
 
 def _tag_rows(y: Any, count: int, name: str) -> list[Any]:
     if not _is_list(y):
-        raise ValueError(f"`y` must have the form of `x`, a tag a word. Received: {name} of type {type(y).__name__}")
+        raise ValueError(
+            f"`y` must have the form of `x`, one tag per word. Received: {name} of type {type(y).__name__}"
+        )
     if len(y) != count:
-        raise ValueError(f"`y` must have the form of `x`, a tag a word. Received: {name} with {len(y)} for {count}")
+        raise ValueError(f"`y` must have the form of `x`, one tag per word. Received: {name} with {len(y)} for {count}")
     return list(y)
 
 

@@ -157,7 +157,7 @@ def _multi_worker() -> Any:
 
     if not os.environ.get("TF_CONFIG"):
         raise ValueError(
-            "`strategy` can be 'multi_worker' where the environment variable TF_CONFIG lists the workers. "
+            "`strategy` can be 'multi_worker' only if the environment variable TF_CONFIG lists the workers. "
             "Received: strategy='multi_worker' without TF_CONFIG"
         )
     return tf.distribute.MultiWorkerMirroredStrategy()
@@ -178,7 +178,7 @@ def _tpu(strategy: str, address: str) -> Any:
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         reason = str(error).split("\n")[0].split(". ")[0][:200]
         raise ValueError(
-            f"`strategy` must lead to a TPU, and there is none. Received: strategy={strategy!r} ({reason})"
+            f"`strategy` must name a TPU that can be reached. Received: strategy={strategy!r} ({reason})"
         ) from error
 
 

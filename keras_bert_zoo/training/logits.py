@@ -65,7 +65,7 @@ def loss_of_logits(loss: Any) -> Any:
         return _LOSSES[name]()
     if name in _LOSSES_OF_PROBABILITIES:
         raise ValueError(
-            "`loss` must be of logits, such as CategoricalCrossentropy(from_logits=True) for shares of classes. "
+            "`loss` must be of logits, such as CategoricalCrossentropy(from_logits=True) for class probabilities. "
             f"Received: {_shown(loss)}, which is of probabilities"
         )
     _refuse(loss, name, "loss")
@@ -82,8 +82,8 @@ def metric_of_logits(metric: Any, activation: str) -> Any:
     is_of_most = _is_object(metric) and name in _COUNTS and metric.get_config().get("top_k") is not None
     if name in _METRICS_OF_EACH and activation == "softmax" and not is_of_most:
         raise ValueError(
-            "`metrics` must be of all logits of an example, one class of several, such as accuracy. "
-            f"Received: {_shown(metric)}, which looks at each"
+            "`metrics` must use all logits of an example (one class of several), as accuracy does. "
+            f"Received: {_shown(metric)}, which looks at each logit alone"
         )
     if name in _METRICS and not _is_object(metric):
         return _METRICS[name](**({"name": metric} if isinstance(metric, str) else {}))
@@ -93,8 +93,8 @@ def metric_of_logits(metric: Any, activation: str) -> Any:
         value = metric.get_config()[option]
         if value in (None, 0.5, [0.5]):
             raise ValueError(
-                f"`metrics` must be of logits, {type(metric).__name__}({option}=0.0) for a probability of one half. "
-                f"Received: one with {option}={value}"
+                f"`metrics` must be of logits: use {type(metric).__name__}({option}=0.0) "
+                f"for a probability of one half. Received: one with {option}={value}"
             )
     if name in ("f1score", "fbetascore") and _is_object(metric) and metric.threshold is not None:
         raise ValueError(
@@ -107,13 +107,14 @@ def metric_of_logits(metric: Any, activation: str) -> Any:
 def _refuse(value: Any, name: str, argument: str) -> None:
     if name in ("crossentropy", "ce"):  # Keras would choose one of probabilities.
         raise ValueError(
-            f'`{argument}` must say which, such as "sparse_categorical_crossentropy". Received: {argument}={value!r}'
+            f'`{argument}` must name the cross-entropy, such as "sparse_categorical_crossentropy". '
+            f"Received: {argument}={value!r}"
         )
     # Other losses' configs may hold what cannot be serialised, such as a function.
     is_known = name in (_LOSSES if argument == "loss" else _METRICS)
     if is_known and _is_object(value) and value.get_config().get("from_logits") is False:
         raise ValueError(
-            f"`{argument}` must be of logits, {type(value).__name__}(from_logits=True). "
+            f"`{argument}` must be of logits: use {type(value).__name__}(from_logits=True). "
             "Received: one with from_logits=False"
         )
 

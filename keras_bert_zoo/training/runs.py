@@ -76,9 +76,7 @@ def held(config: Path, run: dict[str, Any]) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             new = False  # It belongs to the other process.
-            raise ValueError(
-                f"`out` must be the directory of one process at a time. Received: out={str(folder)!r}, in use"
-            ) from None
+            raise ValueError(f"`out` must not be in use by another process. Received: out={str(folder)!r}") from None
         except OSError:  # The file system has no locks.
             pass
         check_directory(config, run)
@@ -109,7 +107,7 @@ def check_backend(began: str, what: str) -> None:
     """Refuse to resume on a backend other than the one it began on: each has its own random numbers."""
     backend = keras.backend.backend()
     if began != backend:
-        raise ValueError(f"KERAS_BACKEND must be {began}, on which {what} began. Received: {backend}")
+        raise ValueError(f"KERAS_BACKEND must be {began}, the backend on which {what} began. Received: {backend}")
 
 
 class State:
@@ -144,7 +142,9 @@ class State:
         arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in self._variables().items()}
         if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays.values()):
             place = f"epoch {epochs}" if self.epoch_steps is None else f"step {epochs * self.epoch_steps}"
-            raise ValueError(f"The weights must be finite. Received: others after {place}; {self.last()}")
+            raise ValueError(
+                f"The weights must be finite. Received: infinite or NaN values after {place}; {self.last()}"
+            )
         if keras.backend.backend() == "torch":
             import torch
 
@@ -185,12 +185,13 @@ class State:
         check_backend(about["backend"], f"the run in {self.path.parent}")
         if about["data"] != self._data:
             raise ValueError(
-                f"The data of the run in {self.path.parent} must be those it began with. Received: other ones"
+                f"The data of the run in {self.path.parent} must be the data that it began with. "
+                "Received: different data"
             )
         if about["preset"] != self._preset:
             raise ValueError(
                 f"The preset of the run in {self.path.parent} must be the one it began with. "
-                "Received: another tokenizer, model or other weights"
+                "Received: a different tokenizer, model or weights"
             )
 
     def restore_generator(self) -> None:
