@@ -296,8 +296,8 @@ NAME = "embeddings.word_embeddings.weight"
         (["shard-1.safetensors"], "plain file names. Received:"),
         ("x" * 5000, "plain file names. Received:"),
         ("a\x00b", "plain file names. Received:"),
-        ("shard-2.safetensors", "one without shard-2.safetensors"),
-        (None, "one without None"),
+        ("shard-2.safetensors", "a directory without shard-2.safetensors"),
+        (None, "a directory without None"),
     ],
 )
 def test_an_index_leads_to_its_neighbours_only(sharded, place, words):

@@ -244,7 +244,7 @@ def test_bad_data_leaves_the_model_usable(answerer):
         (lambda: answerer.score((QUESTIONS, CONTEXTS), ["a"] * 4), "`answers` must hold for each question a list of"),
         (
             lambda: answerer.score((QUESTIONS, CONTEXTS), None),
-            "`answers` must be a list for each question. Received: NoneType",
+            "`answers` must be a list with one entry per question. Received: NoneType",
         ),
         (
             lambda: answerer.tune_null_threshold((QUESTIONS, CONTEXTS), [["a"]]),

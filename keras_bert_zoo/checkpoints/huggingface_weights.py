@@ -60,7 +60,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
         if not _PLAIN_NAME.fullmatch(name):
             raise ValueError(f"{index}: `weight_map` must hold plain file names. Received: {name[:80]!r}")
         if not (index.parent / name).is_file():
-            raise ValueError(f"{index}: every file of `weight_map` must be there. Received: one without {name}")
+            raise ValueError(f"{index}: every file of `weight_map` must exist. Received: a directory without {name}")
         shards[name] = read(index.parent / name)
     tensors = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
     for name, shard in places.items():
