@@ -447,7 +447,7 @@ def programs(marker):
         "no end": (b"\x80\x02}", "a broken pickle (ValueError)"),
         "unknown": (b"\x80\x02\xff.", "a broken pickle (ValueError)"),
         "a string of 4 GB": (b"\x80\x02X\xff\xff\xff\xff.", "a broken pickle (ValueError)"),
-        "a memo of 2**31": (b"\x80\x02Nr\xff\xff\xff\x7f.", "a NoneType"),
+        "a memo of 2**31": (b"\x80\x02Nr\xff\xff\xff\x7f.", "an object of type NoneType"),
     }
 
 

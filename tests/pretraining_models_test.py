@@ -269,7 +269,7 @@ def test_batches_of_another_kind(tmp_path, tokenizer):
         (lambda: both.evaluate(alone), "`x` must be PretrainingBatches(next_sentence=True) for a BertPretrainer"),
         (lambda: small.fit(batches), "`x` must have a vocabulary of at most 20, the backbone's. Received: 30"),
         (lambda: short.fit(batches), "`x` must have a sequence_length of at most 8, the backbone's. Received: 16"),
-        (lambda: both.fit(batches, steps_per_epoch=2), "`steps_per_epoch` must be None where the batches know"),
+        (lambda: both.fit(batches, steps_per_epoch=2), "`steps_per_epoch` must be None if the batches define"),
     ):
         with pytest.raises(ValueError) as error:
             run()

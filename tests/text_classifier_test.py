@@ -577,7 +577,7 @@ def test_bad_label_sets(backbone, sets, words):
     assert words in str(error.value)
     np.testing.assert_array_equal(classifier.encode_targets([[], []], 2), np.zeros((2, 2)))
     unnamed = kbz.BertTextClassifier(backbone, num_classes=2, multi_label=True)
-    with pytest.raises(ValueError, match=r"`class_names` must be given where `y` holds names .* Received: y with 'a'"):
+    with pytest.raises(ValueError, match=r"`class_names` must be given if `y` holds names .* Received: y with 'a'"):
         unnamed.encode_targets([[], ["a"]], 2)
 
 
