@@ -439,7 +439,7 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
     before = config.read_text()
     backend = keras.backend.backend()
     config.write_text(before.replace(f'"backend": "{backend}"', '"backend": "x"'))
-    with pytest.raises(ValueError, match=rf"KERAS_BACKEND must be x, on which the sweep in .* Received: {backend}"):
+    with pytest.raises(ValueError, match=rf"KERAS_BACKEND must be x, the backend on which the sweep in .* {backend}"):
         tune(run, out, verbose=0, **POINT)
     config.write_text(before)
     broken.clear()
