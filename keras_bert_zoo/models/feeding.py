@@ -107,22 +107,16 @@ class FedModel(
                     "`steps_per_epoch` must be None if the batches define their own epochs. "
                     f"Received: steps_per_epoch={steps_per_epoch}"
                 )
+            share = validation_split if validation_data is None else 0.0
+            held_out_size = validation_batch_size or batch_size
+            validation = None
             if self._is_columns(x):
                 examples = self._examples(x)
                 targets, weight = self._targets(examples, y, sample_weight, learn=True)
-                rows = np.arange(len(examples.lengths))
-                if validation_split and validation_data is None:
-                    split = int(len(rows) * (1 - validation_split))
-                    if not 0 < split < len(rows):
-                        raise ValueError(
-                            "`validation_split` must leave examples on both sides. "
-                            f"Received: validation_split={validation_split} of {len(rows)} examples"
-                        )
-                    size = validation_batch_size or batch_size
-                    held_out = self._batches(
-                        examples, targets, weight, size, rows[split:][first_rows(validation_steps, size)]
-                    )
-                    rows = rows[:split]
+                rows, held_out = _split(len(examples.lengths), share)
+                if share:
+                    held_out = held_out[first_rows(validation_steps, held_out_size)]
+                    validation = self._fed(self._batches(examples, targets, weight, held_out_size, held_out))
                 if class_weight is not None:
                     check_one_weight(weight)
                     weight = self.weigh_classes(targets, class_weight)
@@ -131,21 +125,18 @@ class FedModel(
                 callbacks = _with_callback(callbacks, _FollowEpochs(batches))
                 data, class_weight = self._fed(batches), None
             else:
+                if share:
+                    raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
                 data = self._streamed(x, y, sample_weight)
                 _check_batch_size(batch_size)
                 if class_weight is not None:
                     data, class_weight = self.weigh_stream(data, self.weights_of_classes(class_weight))
                 if isinstance(x, OwnBatches):
                     callbacks = _with_callback(callbacks, _FollowEpochs(x))
+                batches = x
             if validation_data is not None:
-                validation = self._validation(validation_data, validation_batch_size or batch_size, validation_steps)
-            elif validation_split and self._is_columns(x):
-                validation = self._fed(held_out)
-            elif validation_split:
-                raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
-            else:
-                validation = None
-            self.lay_schedule(batches if self._is_columns(x) else x, steps_per_epoch, epochs, initial_epoch)
+                validation = self._validation(validation_data, held_out_size, validation_steps)
+            self.lay_schedule(batches, steps_per_epoch, epochs, initial_epoch)
         self._initial_epoch = None  # Else Keras starts with the epoch that an earlier fit's BackupAndRestore resumed.
         return super().fit(
             data,
@@ -310,6 +301,18 @@ class _FollowEpochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.batches.epoch = epoch
+
+
+def _split(count: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the examples to train on and, if there is a share, of those at the end to hold out."""
+    split = int(count * (1 - share))
+    if share and not 0 < split < count:
+        raise ValueError(
+            "`validation_split` must leave examples on both sides. "
+            f"Received: validation_split={share} of {count} examples"
+        )
+    rows = np.arange(count)
+    return rows[:split], rows[split:]
 
 
 def _check_batch_size(batch_size: int | None) -> None:

@@ -61,7 +61,16 @@ def learn_vocabulary(
             f"`vocabulary_size` must be at least {len(vocabulary)}, the special tokens and all characters. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
-    known = set(vocabulary)
+    return [*vocabulary, *itertools.islice(_merges(words, set(vocabulary)), vocabulary_size - len(vocabulary))]
+
+
+def _merges(words: list[tuple[list[str], int]], known: set[str]) -> Iterator[str]:
+    """Yield the pieces that come from merging the most frequent pair of neighbours, again and again, and are not known.
+
+    Args:
+        words: The pieces and the count of each word; they are merged in place.
+        known: The pieces that are known; the new ones are added.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     where: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for number, (pieces, count) in enumerate(words):
@@ -70,14 +79,14 @@ def learn_vocabulary(
             where[pair].add(number)
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
-    while len(vocabulary) < vocabulary_size and heap:
+    while heap:
         count, pair = heapq.heappop(heap)
         if -count != counts[pair] or not count:  # Outdated: the pair is in the heap with its new count.
             continue
         merged = pair[0] + pair[1].removeprefix("##")
         if merged not in known:
             known.add(merged)
-            vocabulary.append(merged)
+            yield merged
         changes: Counter[tuple[str, str]] = Counter()
         for number in where.pop(pair):
             pieces, times = words[number]
@@ -92,7 +101,6 @@ def learn_vocabulary(
             counts[changed] += change
             if change and counts[changed]:  # An unchanged pair is in the heap with this count.
                 heapq.heappush(heap, (-counts[changed], changed))
-    return vocabulary
 
 
 def _count_words(texts: Iterable[str], lowercase: bool, name: str = "texts") -> Counter[str]:

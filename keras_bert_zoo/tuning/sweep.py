@@ -78,9 +78,60 @@ def tune(
     ```
     """
     from keras_bert_zoo.tuning.extra import keras_tuner
-    from keras_bert_zoo.tuning.hypermodel import CHECKPOINT, TaskHyperModel
-    from keras_bert_zoo.tuning.results import draw_sweep, save_best, table, write_table
+    from keras_bert_zoo.tuning.hypermodel import TaskHyperModel
 
+    _check(run, grid, search, trials, restarts, choices)
+    space = checked_space(**{"preset": run.preset, "warmup": run.warmup, "seed": run.seed, **GRIDS[grid], **choices})
+    most_epochs = max(_values(space["epochs"]))
+    if search == "hyperband":
+        _check_bands(space, most_epochs)
+    fixed = {name: value for name, value in asdict(run).items() if name not in space}
+    config = {**fixed, "space": space, "search": search, "trials": trials, "restarts": restarts}
+    folder = Path(out)
+    if (folder / RESULTS).is_file():
+        check_directory(folder / CONFIG, config)
+        return read_json(folder / RESULTS)
+    train, dev, head = run.read_both()
+    config |= {
+        "train_digest": train.digest(),
+        "dev_digest": dev.digest(),
+        "preset_digests": {preset: load_preset(preset).digest() for preset in _values(space["preset"])},
+        "backend": keras.backend.backend(),
+    }
+    _check_same_sweep(folder, config)
+    hypermodel = TaskHyperModel(
+        run.recipe.kind.model_class,
+        score=Score(run, dev),
+        restarts=restarts,
+        sequence_length=run.sequence_length,
+        dtype=run.dtype,
+        **space | ({"epochs": None} if search == "hyperband" else {}),
+        **head,
+    )
+    if not _is_worker():
+        hypermodel.build(keras_tuner.HyperParameters())
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
+    limit: dict[str, int] = {}
+    if search == "hyperband":
+        limit["max_epochs"] = most_epochs
+    elif trials is not None or search != "grid":
+        limit["max_trials"] = trials or 10
+    tuner = _tuner_class(search)(
+        hypermodel,
+        objective=keras_tuner.Objective(f"val_{run.recipe.score}", "max"),
+        seed=run.seed or _SEED_FOR_0,
+        directory=folder,
+        project_name=TRIALS,
+        # Neighbouring points may all be too large for the memory, and the chief would not survive a failed search.
+        max_consecutive_failed_trials=math.inf,
+        **limit,
+    )
+    tuner.search(train.x, train.y, verbose=verbose)
+    return None if _is_worker() else _finish(tuner, folder, run.task, config)
+
+
+def _check(run: Run, grid: str, search: str, trials: int | None, restarts: int, choices: dict[str, Any]) -> None:
     for name, value, known in (("grid", grid, tuple(GRIDS)), ("search", search, SEARCHES)):
         if value not in known:
             raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
@@ -96,62 +147,26 @@ def tune(
         raise ValueError(
             f"`strategy` must be None: the trials of a sweep are what many devices share. Received: {run.strategy!r}"
         )
-    own = {"preset": run.preset, "warmup": run.warmup, "seed": run.seed}
-    space = checked_space(**{**own, **GRIDS[grid], **choices})
-    fixed = {name: value for name, value in asdict(run).items() if name not in space}
-    config = {**fixed, "space": space, "search": search, "trials": trials, "restarts": restarts}
-    epochs = space["epochs"]
-    most_epochs = max(epochs) if isinstance(epochs, list) else epochs
-    if search == "hyperband":
-        _check_bands(space, most_epochs)
-    folder = Path(out)
-    if (folder / RESULTS).is_file():
-        check_directory(folder / CONFIG, config)
-        return read_json(folder / RESULTS)
-    train, dev, head = run.read_both()
-    presets = space["preset"] if isinstance(space["preset"], list) else [space["preset"]]
-    config |= {
-        "train_digest": train.digest(),
-        "dev_digest": dev.digest(),
-        "preset_digests": {preset: load_preset(preset).digest() for preset in presets},
-        "backend": keras.backend.backend(),
-    }
+
+
+def _values(choice: Any) -> list[Any]:
+    return choice if isinstance(choice, list) else [choice]
+
+
+def _check_same_sweep(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse a directory of another sweep; a worker waits until the chief has made it."""
     if _is_worker():
         _wait_for(folder / CONFIG)
     if (folder / CONFIG).is_file():
         check_backend(read_json(folder / CONFIG).get("backend", config["backend"]), f"the sweep in {folder}")
     check_directory(folder / CONFIG, config)
-    kind = run.recipe.kind
-    hypermodel = TaskHyperModel(
-        kind.model_class,
-        score=Score(run, dev),
-        restarts=restarts,
-        sequence_length=run.sequence_length,
-        dtype=run.dtype,
-        **space | ({"epochs": None} if search == "hyperband" else {}),
-        **head,
-    )
-    if not _is_worker():
-        hypermodel.build(keras_tuner.HyperParameters())
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
-    objective = keras_tuner.Objective(f"val_{run.recipe.score}", "max")
-    options: dict[str, Any] = {
-        "objective": objective,
-        "seed": run.seed or _SEED_FOR_0,
-        "directory": folder,
-        "project_name": TRIALS,
-        # Neighbouring points may all be too large for the memory, and the chief would not survive a failed search.
-        "max_consecutive_failed_trials": math.inf,
-    }
-    if search == "hyperband":
-        options["max_epochs"] = most_epochs
-    elif trials is not None or search != "grid":
-        options["max_trials"] = trials or 10
-    tuner = _tuner_class(search)(hypermodel, **options)
-    tuner.search(train.x, train.y, verbose=verbose)
-    if _is_worker():
-        return None
+
+
+def _finish(tuner: Any, folder: Path, task: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Write what the trials have found."""
+    from keras_bert_zoo.tuning.hypermodel import CHECKPOINT
+    from keras_bert_zoo.tuning.results import draw_sweep, save_best, table, write_table
+
     if any(trial.status == "COMPLETED" for trial in tuner.oracle.trials.values()):
         save_best(tuner, folder / PRESET)
         for name in ("table.csv", "table.md"):
@@ -160,7 +175,7 @@ def tune(
     _report_failures(tuner)
     for checkpoint in (folder / TRIALS).glob(f"trial_*/{CHECKPOINT}"):
         checkpoint.unlink()  # Each is as large as a preset, and nothing opens it any more.
-    results = {"task": run.task, "objective": objective.name, "rows": table(tuner), "sweep": config}
+    results = {"task": task, "objective": tuner.oracle.objective.name, "rows": table(tuner), "sweep": config}
     write_json(folder / RESULTS, results)  # Last, because it marks the sweep as finished.
     return results
 
