@@ -37,7 +37,7 @@ def test_windows_by_hand(tokenizer):
     assert windows.starts.tolist() == [0, 2, 4, 6] * 2
     assert windows.counts.tolist() == [5, 5, 5, 4] * 2
     assert windows.lengths.tolist() == [10, 10, 10, 9] * 2
-    assert len(windows.offsets) == 10  # One context, tokenized once.
+    assert len(windows.offsets) == 10  # One context, tokenised once.
     arrays = windows.take(np.array([1, 3]), 11)
     context = ids_of(tokenizer, [CONTEXT])[0]
     question = ids_of(tokenizer, ["is it"])[0]

@@ -19,7 +19,7 @@ from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag, re
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.finetuning.curve import train_seconds
 from keras_bert_zoo.finetuning.kinds import Data
-from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training.runs import held, keep_rows
 from tests.helpers import broken_off, slow_on
 
@@ -307,7 +307,23 @@ def test_a_run_stays_with_its_preset(start, tmp_path):
     log.write_text(f"{log.read_text()}1,0.5")
     results = finetune(run, tmp_path / "run", verbose=0)
     assert results["examples"] == {"train": 8, "dev": 8}
-    assert results["preset_digest"] == load_preset(start).digest()
+    assert results["preset_digest"] == preset_digest(run.build(run.read_both()[2]))
+
+
+def test_a_digest_is_of_what_training_starts_with(start):
+    """It covers settings, vocabulary and weights, but no fresh head, whose weights differ each time."""
+
+    def digest(**options):
+        return preset_digest(kbz.BertTextClassifier.from_preset(start, **{"class_names": ["a", "b"], **options}))
+
+    found = [digest(), digest(class_names=["b", "a"]), digest(sequence_length=70), digest(dropout=0.3)]
+    weights = Path(start, "model.safetensors")
+    values = weights.read_bytes()
+    weights.write_bytes(values[:-1] + bytes([values[-1] ^ 1]))
+    found.append(digest())
+    assert len(set(found)) == 5
+    weights.write_bytes(values)
+    assert digest() == found[0]
 
 
 def test_a_row_that_was_not_completed_is_none(tmp_path):

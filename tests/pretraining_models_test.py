@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from tests import layouts
@@ -109,6 +110,7 @@ def test_a_copy_that_is_not_tied_is_refused(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     torch.save(state, tmp_path / "pytorch_model.bin")
     assert kbz.BertMaskedLM.from_preset(tmp_path).load_report.unused == ()
+    tied = preset_digest(kbz.BertTextClassifier.from_preset(tmp_path, num_classes=2))
     state["cls.predictions.decoder.weight"][3, 3] += 1
     torch.save(state, tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"decoder.weight must be tied to embeddings.word_embeddings.weight"):
@@ -116,6 +118,7 @@ def test_a_copy_that_is_not_tied_is_refused(tmp_path):
     # It does not matter to models without that head.
     classifier = kbz.BertTextClassifier.from_preset(tmp_path, num_classes=2)
     assert "mlm_bias/bias" in classifier.load_report.unused
+    assert preset_digest(classifier) == tied
     kbz.BertBackbone.from_preset(tmp_path)
 
 

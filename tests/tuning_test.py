@@ -444,7 +444,7 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
     config.write_text(before)
     broken.clear()
     results = tune(run, out, verbose=0, **POINT)
-    assert results["sweep"]["preset_digests"] == {start: kbz.presets.load_preset(start).digest()}
+    assert results["sweep"]["preset_digests"].keys() == {start}
     path.unlink()
     assert tune(run, out, verbose=0, **POINT) == results
 

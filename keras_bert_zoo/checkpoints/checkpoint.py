@@ -1,9 +1,7 @@
 """The form into which every checkpoint format is converted."""
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from hashlib import sha256
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,13 +90,3 @@ class Checkpoint:
     modules: tuple[Module, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     head_dropout: float | None = None
-
-    def digest(self) -> str:
-        """Return the SHA-256 of all that a model is built from: settings, vocabulary and every weight."""
-        settings = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "arrays"}
-        found = sha256(json.dumps(settings, sort_keys=True).encode())
-        for name in sorted(self.arrays):
-            array = self.arrays[name]
-            found.update(json.dumps([name, array.dtype.name, array.shape]).encode())
-            found.update(array.tobytes())
-        return found.hexdigest()

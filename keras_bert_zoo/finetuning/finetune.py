@@ -18,7 +18,7 @@ from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.metrics import ValidationScores
-from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training import distribute
 from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, check_directory, held, keep_rows
 
@@ -70,7 +70,7 @@ def _finetune(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> dict[
     model = run.build(head)
     model.optimizer.build(model.trainable_variables)
     holding.enter_context(held(folder / CONFIG, asdict(run)))
-    preset = load_preset(run.preset).digest()
+    preset = preset_digest(model)
     state = State(model, folder / STATE, f"{train.digest()} {dev.digest()}", preset=preset)
     done = state.restore()
     score = Score(run, dev)

@@ -30,8 +30,8 @@ class Dropout(keras.layers.Dropout):
     exact, but two values that share a limit are dropped together slightly more often than others: the probability is
     higher by at most 2^-18 (4e-6, where that of any two values is 0.01 at this rate).
 
-    Under a TensorFlow strategy each replica drops different values. With Keras' own layer all replicas
-    drop the same ones.
+    Under a TensorFlow strategy each replica drops different values. With Keras' own layer all replicas drop the
+    same ones.
     """
 
     def call(self, inputs: Any, training: bool | None = False) -> Any:

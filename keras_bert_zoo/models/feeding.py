@@ -125,10 +125,10 @@ class FedModel(
                 callbacks = _with_callback(callbacks, _FollowEpochs(batches))
                 data, class_weight = self._fed(batches), None
             else:
-                if share:
-                    raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
                 data = self._streamed(x, y, sample_weight)
                 _check_batch_size(batch_size)
+                if share:
+                    raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
                 if class_weight is not None:
                     data, class_weight = self.weigh_stream(data, self.weights_of_classes(class_weight))
                 if isinstance(x, OwnBatches):

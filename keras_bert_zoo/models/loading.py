@@ -1,7 +1,10 @@
 """Loading of a checkpoint's arrays into a model, with a report on each."""
 
+import json
 import logging
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
 
 import keras
 import numpy as np
@@ -67,6 +70,17 @@ def load_arrays(
     if report.unused:
         _logger.warning("%s: in the preset, but not used: %s", model.name, listed(report.unused))
     return report
+
+
+def preset_digest(task: Any) -> str:
+    """Return a SHA-256 of what a task from `from_preset` starts with: settings, vocabulary and the loaded weights."""
+    config = keras.saving.serialize_keras_object(task.get_config())
+    found = sha256(json.dumps(config, sort_keys=True).encode())
+    weights = {weight.path: weight for weight in task.weights}
+    for path in task.load_report.loaded:
+        found.update(path.encode())
+        found.update(keras.ops.convert_to_numpy(weights[path]).tobytes())
+    return found.hexdigest()
 
 
 def arrays_of(model: keras.Model) -> dict[str, np.ndarray]:

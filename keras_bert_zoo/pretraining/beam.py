@@ -10,12 +10,13 @@ that option. The shards are then joined on this machine.
 """
 
 import json
+import logging
 import os
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from itertools import chain, groupby
@@ -45,6 +46,8 @@ try:
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 except ImportError as error:
     raise ValueError(f'`beam` needs Apache Beam: pip install "keras-bert-zoo[beam]". Received: {error}') from None
+
+_logger = logging.getLogger("keras_bert_zoo")
 
 # The location of a part of a document: numbers of its language, of the file, and of the part in the file.
 _Place = tuple[int, int, int]
@@ -131,9 +134,10 @@ def _staging(shared: str) -> Iterator[str]:
     try:
         yield staging
     finally:
-        with suppress(BeamIOError):  # The pipeline may have failed before it wrote anything.
-            # An object store deletes what is below a name only if the name ends in a slash.
+        try:  # An object store deletes what is below a name only if the name ends in a slash.
             FileSystems.delete([FileSystems.join(staging, "") if "://" in staging else staging])
+        except BeamIOError as error:  # Also if the pipeline failed before it wrote anything.
+            _logger.warning("%s could not be deleted: %s", staging, error)
 
 
 def _run(

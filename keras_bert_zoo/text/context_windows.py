@@ -160,7 +160,7 @@ def pack_contexts(
 def most_context(starts: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
     """Return, for each window and each token in it, whether no other window gives the token more context.
 
-    Context is the number of tokens to the left or to the right, whichever is smaller, and a hundredth of the window's
+    Context is the number of tokens to the left or to the right, whichever is smaller, plus a hundredth of the window's
     length. Ties go to the first window (google-research/bert, run_squad.py).
 
     Args:

@@ -26,9 +26,9 @@ def read_lines(
         paths: One path, or several, read in this order.
         empty: Whether to yield empty lines as well.
         open_file: Opens a path in mode `"rb"`, if it is not a local file.
-        whole: Whether to reject lines of more than 1 MiB; otherwise they are yielded in parts.
-        skip: Called with the number of each line that is not UTF-8, and the reason; the line is skipped. If None, such
-            a line raises a `ValueError`.
+        whole: Whether to reject lines of 1 MiB or more; otherwise they are yielded in parts.
+        skip: Called with the number of each line that is not UTF-8, and the reason; the line, or the rest of one that
+            is yielded in parts, is skipped. If None, such a line raises a `ValueError`.
 
     Raises:
         ValueError: A file is missing or not UTF-8; the message has its name and the line.

@@ -14,7 +14,7 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score
-from keras_bert_zoo.presets import load_preset
+from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training.runs import check_backend, check_directory
 from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
 
@@ -95,18 +95,20 @@ def tune(
     config |= {
         "train_digest": train.digest(),
         "dev_digest": dev.digest(),
-        "preset_digests": {preset: load_preset(preset).digest() for preset in _values(space["preset"])},
         "backend": keras.backend.backend(),
     }
     _check_same_sweep(folder, config)
+    task, arguments = run.recipe.kind.model_class, {"sequence_length": run.sequence_length, "dtype": run.dtype, **head}
+    config["preset_digests"] = {  # This also finds a wrong preset before its trials do.
+        preset: preset_digest(task.from_preset(preset, **arguments)) for preset in _values(space["preset"])
+    }
+    check_directory(folder / CONFIG, config)
     hypermodel = TaskHyperModel(
-        run.recipe.kind.model_class,
+        task,
         score=Score(run, dev),
         restarts=restarts,
-        sequence_length=run.sequence_length,
-        dtype=run.dtype,
         **space | ({"epochs": None} if search == "hyperband" else {}),
-        **head,
+        **arguments,
     )
     if not _is_worker():
         hypermodel.build(keras_tuner.HyperParameters())
