@@ -29,7 +29,7 @@ from finetune_speed_report import report
 from machine import cards
 from process import environment, with_code
 from reports import about
-from worker import Worker, take_turns
+from worker import Worker, take_turns, take_turns_apart
 
 _BACKENDS = ("tensorflow", "torch", "jax")
 _DTYPES = ("float32", "bfloat16")
@@ -120,7 +120,10 @@ def measure(
         return {**found, **worker.ask("peak")}
 
     starts = {name: partial(start, entry, task, args, log) for name, entry in entries.items()}
-    said, turns, left_out = take_turns(starts, args.rounds, turn, len(starts) if args.device == "gpu" else 1)
+    if args.apart:
+        said, turns, left_out = take_turns_apart(starts, args.rounds, turn)
+    else:
+        said, turns, left_out = take_turns(starts, args.rounds, turn, len(starts) if args.device == "gpu" else 1)
     results = [
         {
             **{"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours, **own},
@@ -174,6 +177,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=_count, default=3)
     parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=[], help="also keras-hub, on these backends")
     parser.add_argument("--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO")
+    parser.add_argument("--apart", action="store_true", help="start a process for each turn: memory holds one model")
     parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
     parser.add_argument("--name", default="finetune_speed", help="of the report's files (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"), help="folder for the report")

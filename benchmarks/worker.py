@@ -97,6 +97,31 @@ def take_turns(
     return {name: own.about for name, own in workers.items()}, {name: turns[name] for name in workers}, left_out
 
 
+def take_turns_apart(
+    starts: dict[str, Callable[[], Worker]], rounds: int, turn: Callable[[Worker], Any]
+) -> tuple[dict[str, Answer], dict[str, list[Any]], dict[str, str]]:
+    """Like `take_turns`, but each contender's process starts before each of its turns and ends after it.
+
+    This takes longer, but the memory need hold only one contender at a time.
+    """
+    said: dict[str, Answer] = {}
+    turns: dict[str, list[Any]] = {name: [] for name in starts}
+    left_out: dict[str, str] = {}
+    for _ in range(rounds):
+        for name, start in starts.items():
+            if name in left_out:
+                continue
+            try:
+                with contextlib.closing(start()) as worker:
+                    said.setdefault(name, worker.about)
+                    turns[name].append(turn(worker))
+            except RuntimeError as error:
+                left_out[name] = str(error)
+                print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
+    there = [name for name in starts if name not in left_out]
+    return {name: said[name] for name in there}, {name: turns[name] for name in there}, left_out
+
+
 def serve(prepare: Callable[[], tuple[Answer, Callable[[str], Answer]]]) -> None:
     """Serve orders in a contender's process; `prepare` returns what it says of itself, and what answers an order."""
     # Frameworks print as they like, but to stderr; the answers have the old stdout to themselves.
