@@ -29,7 +29,7 @@ from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from keras_bert_zoo.tuning.restarts import Restarts
 from keras_bert_zoo.tuning.spaces import checked_space, declare
 from tests.finetuning_test import SENTENCES, mrpc, write
-from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, other_weights, slow_on
 
 keras_tuner = pytest.importorskip("keras_tuner")
 POINT = {"learning_rate": 1e-3, "batch_size": 4, "epochs": 1}
@@ -429,12 +429,11 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=f"a run of the same configuration. Received: {part}_digest='"):
             tune(run, out, verbose=0, **POINT)
         path.write_text(before)
-    weights = Path(start, "model.safetensors")
-    values = weights.read_bytes()
-    weights.write_bytes(values[:-1] + bytes([values[-1] ^ 1]))
-    with pytest.raises(ValueError, match=r"a run of the same configuration. Received: preset_digests=\{"):
+    with (
+        other_weights(start),
+        pytest.raises(ValueError, match=r"of the same configuration. Received: preset_digests=\{"),
+    ):
         tune(run, out, verbose=0, **POINT)
-    weights.write_bytes(values)
     config = out / "sweep.json"
     before = config.read_text()
     backend = keras.backend.backend()
@@ -571,7 +570,7 @@ def test_a_range_and_a_choice_of_presets(trainings, tmp_path):
     assert model.layers[-1].bias[0] == rates.index(best) + 1
 
 
-def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
+def test_what_is_wrong_is_said(trainings, tmp_path, start):
     for arguments, words in (
         ({"learning_rate": [1e-5, 0]}, "`learning_rate` must be a positive number. Received: learning_rate=0"),
         ({"batch_size": [16, 16]}, "`batch_size` must be a value, or a list of different ones"),
@@ -617,10 +616,13 @@ def test_what_is_wrong_is_said(trainings, tmp_path, monkeypatch, start):
             tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "out", **options)
         assert words in str(error.value)
         assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_preset_and_half_a_shared_sweep_are_refused(start, tmp_path, monkeypatch):
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
     with pytest.raises(ValueError, match=r"`preset` must be one of .* Received: preset='bert_bsae'"):
-        tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "out", preset=[start, "bert_bsae"])
+        tune(Run("mrpc", start, data=tmp_path, sequence_length=80), tmp_path / "out", preset=[start, "bert_bsae"])
     assert not (tmp_path / "out").exists()
     monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
     with pytest.raises(ValueError, match=r"A shared sweep needs all of .* Received: no KERASTUNER_ORACLE_PORT"):
