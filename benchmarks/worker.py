@@ -108,16 +108,11 @@ def take_turns_apart(
     turns: dict[str, list[Any]] = {name: [] for name in starts}
     left_out: dict[str, str] = {}
     for _ in range(rounds):
-        for name, start in starts.items():
-            if name in left_out:
-                continue
-            try:
-                with contextlib.closing(start()) as worker:
-                    said.setdefault(name, worker.about)
-                    turns[name].append(turn(worker))
-            except RuntimeError as error:
-                left_out[name] = str(error)
-                print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
+        for name in [name for name in starts if name not in left_out]:
+            about, taken, failed = take_turns({name: starts[name]}, 1, turn)
+            said = about | said
+            turns[name] += taken.get(name, [])
+            left_out |= failed
     there = [name for name in starts if name not in left_out]
     return {name: said[name] for name in there}, {name: turns[name] for name in there}, left_out
 

@@ -111,7 +111,6 @@ def tune(
         **arguments,
     )
     if not _is_worker():
-        hypermodel.build(keras_tuner.HyperParameters())
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
     limit: dict[str, int] = {}
