@@ -121,6 +121,21 @@ def test_ready_arrays_text_and_tf_data_give_the_same(classifier):
     assert len(classifier.fit(dataset, epochs=2, verbose=0).history["loss"]) == 2
 
 
+def test_a_loss_of_ones_own_is_the_only_one(classifier):
+    """None is Keras' None, not the defaults that the constructor compiles with."""
+
+    class Own(kbz.BertTextClassifier):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean(keras.ops.square(y_pred))
+
+    own = Own(classifier.backbone, 3, preprocessor=classifier.preprocessor)
+    own.compile(loss=None, metrics=None)
+    expected = np.mean(own.predict(TEXTS, verbose=0) ** 2)
+    scores = own.evaluate(own.batches(TEXTS, shuffle=False), verbose=0, return_dict=True)
+    assert scores == {"loss": pytest.approx(expected, rel=1e-5)}
+    assert own.loss is None
+
+
 EASY = ["good", "bad", "a plot", "the cast", "warm", "cold"]
 
 
