@@ -412,6 +412,17 @@ def test_heads_drop_out(task, options):
     assert task(backbone, **options).dropout == 0.1  # The paper's (A.2), unless another is given.
 
 
+@pytest.mark.parametrize("build", [lambda: SelfAttention(8, 2), lambda: EncoderLayer(8, 2, 16)])
+def test_a_block_for_each_sentence_of_documents(build):
+    layer = build()
+    outputs = keras.layers.TimeDistributed(layer)(keras.Input((3, 9, 8)))
+    assert outputs.shape == (None, 3, 9, 8)
+    sentences = HIDDEN + np.arange(3, dtype="float32")[:, None, None, None]
+    documents = keras.layers.TimeDistributed(layer)(sentences)
+    for document, hidden in zip(numpy(documents), sentences, strict=True):
+        np.testing.assert_allclose(document, numpy(layer(hidden)), atol=1e-5)
+
+
 def test_the_config_of_a_block_is_what_it_was_made_with():
     arguments = {
         "hidden_dim": 8,

@@ -175,6 +175,9 @@ class SelfAttention(keras.layers.Layer):
             scores = scores + (ops.cast(mask, dtype) - 1.0) * 1e30
         return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), self.compute_dtype)
 
+    def compute_output_shape(self, hidden_shape: Any, padding_mask_shape: Any = None) -> tuple[int | None, ...]:
+        return tuple(hidden_shape)
+
     def compute_output_spec(
         self,
         hidden: Any,

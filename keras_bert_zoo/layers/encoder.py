@@ -144,6 +144,9 @@ class EncoderLayer(RecomputedLayer):
         transformed = get_activation(self.activation, True)(call_part(self, self.intermediate, hidden))
         return fused_sum_norm(hidden, transformed, self.output_dense, self.dropout_layer, self.output_norm), scores
 
+    def compute_output_shape(self, hidden_shape: Any, padding_mask_shape: Any = None) -> tuple[int | None, ...]:
+        return tuple(hidden_shape)
+
     def compute_output_spec(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:
         return self.attention.compute_output_spec(hidden, *args, **kwargs)
 
