@@ -83,6 +83,7 @@ class Trainings:
         self.model.layers[-1].bias.assign([len(self.rows), self.seed, scores[-1]])
         for callback in callbacks:
             callback.set_model(self.model)
+            callback.on_train_begin()
             for epoch, score in enumerate(scores):
                 callback.on_epoch_end(epoch, {"loss": 1.0, "val_accuracy": score})
         history = keras.callbacks.History()
@@ -155,6 +156,13 @@ def test_restarts(trainings, tmp_path):
     assert [float(row["std"]) for row in written] == pytest.approx([row["std"] for row in rows], rel=1e-5)
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert [line.count("|") for line in lines] == [len(rows[0]) + 1] * 8
+
+
+def test_restored_weights_have_the_score_of_their_epoch(trainings, tmp_path):
+    stop = keras.callbacks.EarlyStopping("val_accuracy", mode="max", restore_best_weights=True)
+    tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, epochs=2), callbacks=[stop])
+    expected = trainings.score(trainings.rows[0], 1)
+    assert kbz.tuning.table(tuner)[0]["val_accuracy"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_sweep_is_drawn(trainings, tmp_path, monkeypatch):

@@ -33,9 +33,10 @@ class TaskHyperModel(keras_tuner.HyperModel):
     tuner's `hyperparameters=` with `hp.Float("learning_rate", …)`.
 
     Each point is trained with `restarts` seeds. Its score is their mean after the last epoch, where the learning rate
-    has decayed to zero. Every finished training is recorded on disk, and the best one is kept as a preset, for
-    `best_preset` and `save_best`; a trial that does not improve on earlier ones keeps only its numbers. If a preset
-    cannot hold the whole task, as with the BiLSTM of `BertFeatureTokenClassifier`, the best one is a `.keras` file.
+    has decayed to zero, or after the epoch whose weights `EarlyStopping(restore_best_weights=True)` restored. Every
+    finished training is recorded on disk, and the best one is kept as a preset, for `best_preset` and `save_best`; a
+    trial that does not improve on earlier ones keeps only its numbers. If a preset cannot hold the whole task, as with
+    the BiLSTM of `BertFeatureTokenClassifier`, the best one is a `.keras` file.
     Keras Tuner's own checkpoint, for `get_best_models`, is of the best epoch and is deleted together with the preset,
     so only the best model is available.
 
@@ -117,12 +118,13 @@ class TaskHyperModel(keras_tuner.HyperModel):
         """Train a point with each of its seeds that is not done yet; called by the tuner.
 
         Returns:
-            The mean of each score after the last epoch and, with several seeds, its standard deviation as `<name>_std`.
-            Without a tuner it trains only `model` and returns what `fit` does.
+            The mean of each score of the weights at the end and, with several seeds, its standard deviation as
+            `<name>_std`. Without a tuner it trains only `model` and returns what `fit` does.
         """
         values = {name: hp.values[name] for name in self.space}
         options = {**kwargs, **self._fit_options(values, kwargs)}
-        options["callbacks"] = [*([self._score] if self._score else []), *(callbacks or [])]
+        logs = _Logs()
+        options["callbacks"] = [*([self._score] if self._score else []), *(callbacks or []), logs]
         at = next((one for one in options["callbacks"] if hasattr(one, "trial") and hasattr(one, "tuner")), None)
         if at is None:
             return model.fit(*args, **options)
@@ -145,7 +147,7 @@ class TaskHyperModel(keras_tuner.HyperModel):
             except NotANumberError as error:  # From a score.
                 _keep_numbers_only(folder, hp)
                 raise keras_tuner.errors.FailedTrialError(f"The loss must be finite. Received: {error}") from None
-            scores = {name: numbers[-1] for name, numbers in history.items()}
+            scores = {name: numbers[-1] for name, numbers in history.items()} | logs.restored(callbacks or [])
             objective = at.tuner.oracle.objective
             if isinstance(objective, keras_tuner.Objective) and not objective.has_value(scores):
                 names = [one.name for one in getattr(objective, "objectives", [objective])]
@@ -186,6 +188,21 @@ class TaskHyperModel(keras_tuner.HyperModel):
         if "initial_epoch" in given:  # The epoch from which Hyperband would continue.
             options["initial_epoch"] = 0
         return options
+
+
+class _Logs(keras.callbacks.Callback):
+    """Keeps each epoch's scores, because the weights at the end may be those of an earlier epoch."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._by_epoch: dict[int, dict[str, float]] = {}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._by_epoch[epoch] = dict(logs or {})
+
+    def restored(self, callbacks: Sequence[Any]) -> dict[str, float]:
+        """Return the scores of the epoch whose weights a callback restored; none if none did."""
+        epochs = [one.best_epoch for one in callbacks if getattr(one, "restore_best_weights", False)]
+        return self._by_epoch[epochs[-1]] if epochs else {}
 
 
 def _keep(model: Any, folder: Path) -> None:
