@@ -78,6 +78,12 @@ _NO_LOOPS = {
 }
 """(format, backend) -> why a BiLSTM cannot be exported."""
 
+_NO_NUMBERS = {
+    ("torch", "int4"): ("PyTorch's exporter takes integers from floating-point numbers", "torch"),
+    ("tensorflow", "float8"): ("tf2onnx has no such numbers", "tf_saved_model"),
+}
+"""(backend, quantization mode) -> why ONNX and OpenVINO cannot hold it, and a format that can."""
+
 
 class Texts(NamedTuple):
     """How a SavedModel converts strings to a model's inputs.
@@ -165,6 +171,13 @@ def write_model(
             'look-up that no runtime can open: quantize with filters="attention|intermediate|output", or export on '
             "TensorFlow or JAX. Received: a model with them"
         )
+    for mode in {str(getattr(layer, "quantization_mode", None)) for layer in model._flatten_layers()}:
+        if format in ("onnx", "openvino") and (backend, mode) in _NO_NUMBERS:
+            reason, other = _NO_NUMBERS[backend, mode]
+            raise ValueError(
+                f'`format="{format}"` cannot export {mode} on the {backend} backend, because {reason}; '
+                f'"{other}" can. Received: a model quantized to {mode}'
+            )
     if format == "tf_saved_model":
 
         def write(folder: Path) -> None:

@@ -421,6 +421,12 @@ def test_refusals(classifier, tmp_path, monkeypatch):
         assert "`sequence_length` must be None if the export takes strings" in refused(
             classifier, path, sequence_length=8
         )
+    if backend != "jax" and importlib.util.find_spec("onnx"):
+        mode, other = {"torch": ("int4", "torch"), "tensorflow": ("float8", "tf_saved_model")}[backend]
+        ready.quantize(mode, filters="attention|intermediate|output")
+        message = refused(ready, "model.onnx", "onnx")
+        assert f'`format="onnx"` cannot export {mode} on the {backend} backend' in message
+        assert f'"{other}" can. Received: a model quantized to {mode}' in message
     half = kbz.BertBackbone(**TINY, dtype="bfloat16")
     monkeypatch.setattr("importlib.util.find_spec", lambda module: object())
     assert '`format="onnx"` needs a float32 model' in refused(half, "model.onnx", "onnx")
