@@ -1,6 +1,7 @@
 """Several languages in their smoothed shares: 1,024 to 1, which is 2**10, becomes 128 to 1, which is 2**(10 * 0.7)."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -89,7 +90,9 @@ def test_data_mistakes(files, tmp_path, tokenizer):
     gone = {**files, "xx": [tmp_path / "gone"]}
     with pytest.raises(ValueError, match="gone must be a text file"):
         prepare(gone, tmp_path / "data", tokenizer, next_sentence=False, strict=True, verbose=False)
+    os.mkfifo(tmp_path / "pipe")
     for paths, words in (
+        ({**files, "xx": [tmp_path / "pipe"]}, "files, which are read twice. Received: "),
         ({**files, "xx": [tmp_path / "empty"]}, "Received: none in 'xx', "),
         ({**files, "xx": [tmp_path / "empty"]}, "empty must hold text. Received: an empty document"),
         ({**files, "xx": []}, "`paths` must be a list of files, or one for each language"),

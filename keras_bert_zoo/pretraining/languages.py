@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.files import listed
@@ -32,6 +33,11 @@ def count_passes(
     """
     if len(languages) == 1:
         return dict.fromkeys(languages, 1.0)
+    pipes = [path for paths in languages.values() for path in paths if Path(path).is_fifo()]
+    if pipes:
+        raise ValueError(
+            f"`paths` of several languages must be files, which are read twice. Received: {pipes[0]}, a pipe"
+        )
     examples = {}
     for language, paths in languages.items():
         report = CorpusReport()
