@@ -226,6 +226,18 @@ def test_the_best_threshold_is_the_best_of_all():
 
 
 @files_only
+def test_rounding_decides_between_equal_thresholds_as_officially():
+    """On paper the sweep has 3 points at the second threshold and at the last."""
+    answers, texts = [["x"], ["x"], [], ["x"], ["x"], ["x"]], ["x", "x", "y", *["x b c d e"] * 3]
+    total = best = 1.0
+    for threshold, points in enumerate([1, 1, -1, *[2 * 0.2 / (0.2 + 1)] * 3]):
+        total += points
+        if total > best:
+            best, expected = total, threshold
+    assert metrics.squad_v2_scores(answers, texts, range(6))["best_f1_thresh"] == expected
+
+
+@files_only
 def test_squad_2_edges():
     # Answers that normalise to nothing are dropped beside others, and count as empty if there are no others.
     assert metrics.squad_v2_scores([["the", "owl"]], ["a"])["exact"] == 0

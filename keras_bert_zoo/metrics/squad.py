@@ -106,7 +106,7 @@ def _best(scores: np.ndarray, has_answer: np.ndarray, answered: np.ndarray, odds
     """
     order = np.argsort(odds, kind="stable")
     gains = np.where(has_answer, scores, -1.0 * answered)[order]
-    totals = np.r_[0.0, np.cumsum(gains)] + float((~has_answer).sum())
+    totals = np.cumsum(np.r_[float((~has_answer).sum()), gains])  # In the official order: rounding decides ties.
     best = int(totals.argmax())
     # The official threshold for giving no answers is 0, which is right only for probabilities.
     lowest = float(odds[order[0]])
