@@ -87,6 +87,8 @@ def test_comes_from_a_preset_with_a_fresh_head(tmp_path):
     tagger.save_to_preset(tmp_path / "preset")
     features = kbz.BertFeatureTokenClassifier.from_preset(tmp_path / "preset", units=4, hidden_layers=[-1])
     assert features.class_names == NAMES
+    papers = kbz.BertFeatureTokenClassifier(tagger.backbone, num_classes=3)  # Devlin et al. 2019, section 5.3.
+    assert (papers.units, papers.num_layers) == (768, 2)
     assert {path.split("/")[0] for path in features.load_report.fresh} == {"bilstm", "classifier"}
     assert features.load_report.unused == ("classifier/kernel", "classifier/bias")
     same = [tagger.backbone, features.backbone]

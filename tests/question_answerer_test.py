@@ -100,6 +100,15 @@ def test_answers_are_parts_of_their_contexts(answerer):
     assert answerer.answer(QUESTIONS[0], CONTEXTS[0]).probability > 0
 
 
+def test_the_tuned_threshold_is_the_best_for_f1(answerer, monkeypatch):
+    """The second text earns half a point of F1 and none of exact match."""
+    found = ["warm", "warm film"], [1.0, 2.0]
+    monkeypatch.setattr(answerer, "_search", lambda x, batch_size: None)
+    monkeypatch.setattr("keras_bert_zoo.models.question_answerer.texts_and_odds", lambda _: found)
+    scores = answerer.tune_null_threshold((QUESTIONS[:2], CONTEXTS[:2]), [["warm"], ["warm"]])
+    assert (scores["best_exact_thresh"], scores["best_f1_thresh"], answerer.null_threshold) == (1.0, 2.0, 2.0)
+
+
 def test_fit_learns_to_answer_and_not_to(preprocessor):
     wide = {"num_layers": 1, "hidden_dim": 32, "intermediate_dim": 64, "initializer_range": 0.1}
     backbone = kbz.BertBackbone(**{**TINY, **wide}, dropout=0.0, attention_dropout=0.0, pooler=False)
