@@ -74,7 +74,8 @@ def search_answers(
     """Find the best spans of each question, as google-research/bert's run_squad.py does.
 
     In each window the `n_best` starts are combined with the `n_best` ends. A span must start at a token that has the
-    most context in this window. Of spans with the same text only the best counts.
+    most context in this window. Of spans with the same text only the best counts. Texts are exact parts of the context;
+    the original widens those that it cannot align, such as words in Chinese or Greek, to whole words between spaces.
 
     Args:
         windows: The questions.
