@@ -19,7 +19,6 @@ from worker import serve
 
 SEED = 0  # Set before each run: the same batches have the same shapes, none of which compiles again.
 _BATCHES_SORTED_TOGETHER = 50
-_BATCHES_OF_ONE_SHAPE = 6
 _BATCH_OF_TOKENS = 2048  # From keras_bert_zoo, which the peers' environment lacks.
 
 Texts = list[str] | tuple[list[str], ...]
@@ -134,14 +133,14 @@ class Contender:
         predict: Returns the logits of raw texts, in their order.
         count_tokens: Returns the number of tokens that this contender sees in the texts, without padding.
         compiles: Whether each shape of a batch costs time when it is first met.
-        one_shape: Whether all batches have the same shape, so that a few of them show what each takes.
+        batches: How many batches show what each takes on a CPU, as all have the same shape; None takes all texts.
     """
 
     train: Callable[[Texts, list[int]], object] | None
     predict: Callable[[Texts], object]
     count_tokens: Callable[[Texts], int]
     compiles: bool
-    one_shape: bool = False
+    batches: int | None = None
 
 
 def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False, compiled: bool = False) -> Contender:
@@ -392,7 +391,7 @@ def keras_hub(preset: str, task: Task, bfloat16: bool = False, sequence_length: 
         predict=lambda x: classifier.predict(dataset(x).batch(task.batch_size), verbose=0),
         count_tokens=count_tokens,
         compiles=False,  # Only the first batches do.
-        one_shape=True,
+        batches=6 if sequence_length else 20,  # What a pass takes once is within 2 % of them at either length.
     )
 
 
@@ -412,8 +411,8 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
     tokens, examples = contender.count_tokens(x), len(y)
-    if contender.one_shape and device == "cpu":  # There, what `fit` does once is little beside six batches.
-        part = range(min(len(y), _BATCHES_OF_ONE_SHAPE * task.batch_size))
+    if contender.batches and device == "cpu":
+        part = range(min(len(y), contender.batches * task.batch_size))
         x, y = take(x, part), [y[row] for row in part]
     # A contender that compiles must meet each shape, and an epoch has them all; others are warm after a few batches.
     rows = range(len(y) if contender.compiles else min(len(y), 3 * task.batch_size))
