@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import pickle
 import resource
 import struct
@@ -636,6 +637,12 @@ def tensorflow1_preset(backbone, tmp_path):
     return tmp_path / "bert"
 
 
+@pytest.fixture
+def tensorflow1_index(preset):
+    kbz.convert_preset(preset, preset.with_name("tf1"), "tensorflow1")
+    return preset.with_name("tf1") / "bert_model.ckpt.index"
+
+
 def test_broken_tensorflow1_checkpoints(tensorflow1_preset):
     index = tensorflow1_preset / "bert_model.ckpt.index"
     data = tensorflow1_preset / "bert_model.ckpt.data-00000-of-00001"
@@ -654,6 +661,32 @@ def test_broken_tensorflow1_checkpoints(tensorflow1_preset):
     refused("beyond bert_model.ckpt.data-00000-of-00001", tensorflow1_preset)
     data.unlink()
     refused("beyond bert_model.ckpt.data-00000-of-00001", tensorflow1_preset)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to("/dev/null"),  # /dev/zero would never end.
+        lambda path: path.symlink_to("missing"),
+        lambda path: path.symlink_to(path),
+    ],
+    ids=["pipe", "directory", "device", "dangling link", "link to itself"],
+)
+def test_only_a_file_is_an_index(tensorflow1_index, make):
+    tensorflow1_index.unlink()
+    make(tensorflow1_index)
+    refused("must hold exactly one checkpoint (one *.index file). Received: [] in", tensorflow1_index.parent)
+
+
+@pytest.mark.parametrize("name", [".index", "..index"])
+def test_an_index_without_a_prefix_leads_to_no_file_outside(tensorflow1_index, name):
+    preset = tensorflow1_index.parent
+    for path in preset.glob("bert_model.ckpt.*"):  # What the directory's own name would be the prefix of.
+        path.rename(preset.with_name(path.name.replace("bert_model.ckpt", preset.name)))
+    (preset / name).touch()
+    refused("must hold exactly one checkpoint (one *.index file). Received: [] in", preset)
 
 
 def index_of(order, names=(b"a",)):

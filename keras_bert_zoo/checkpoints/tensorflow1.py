@@ -191,7 +191,8 @@ def _renamed(template: Template) -> Template:
 
 
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    found = sorted(path.name for path in directory.glob("*.index"))
+    # Of a file named `.index` or `..index`, the prefix would be the directory itself.
+    found = sorted(path.name for path in directory.glob("*[!.].index") if path.is_file())
     if len(found) != 1:
         raise ValueError(
             f"The preset must hold exactly one checkpoint (one *.index file). Received: {found} in {directory}"
