@@ -90,6 +90,21 @@ def test_saves(tokenizer, tmp_path):
     assert kbz.BertTokenizer(tmp_path / "vocab.txt").vocabulary == WORDS
 
 
+def test_white_space_after_a_token_is_not_of_it(tmp_path):
+    """As in transformers, which takes away Unicode's too, and so makes `##` of a token of bert-base-chinese."""
+    transformers = pytest.importorskip("transformers")
+    if left_to_torch():
+        pytest.skip("the tokenizer knows no backend: once is enough")
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\n".join([*WORDS, "  ", "##\u2028"]).replace("film", "film \t").replace("bad", "bad \r").encode())
+    tokenizer = kbz.BertTokenizer(path)
+    assert tokenizer.vocabulary == [*WORDS, "  ", "##\u2028"]
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.encode("a bad film").token_ids == theirs("a bad film")["input_ids"] == [2, 5, 6, 8, 3]
+    kbz.text.write_vocabulary(path, tokenizer.vocabulary)
+    assert kbz.BertTokenizer(path).vocabulary == tokenizer.vocabulary
+
+
 @pytest.mark.parametrize(
     "run, words",
     [
@@ -100,7 +115,7 @@ def test_saves(tokenizer, tmp_path):
         ),
         (lambda t: kbz.BertTokenizer(set(WORDS)), "a list of tokens in the order of their ids"),
         (lambda t: kbz.BertTokenizer([*WORDS, "bad"]), "must not hold a token twice. Received: 'bad' twice"),
-        (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "must hold strings of one line. Received: vocabulary[30]"),
+        (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "trimmed strings of one line. Received: vocabulary[30]"),
         (lambda t: t.encode(3), "`text` must be a string. Received: text=3 of type int"),
         (lambda t: t.encode("a", b"b"), "`pair` must be a string"),
         (lambda t: t.encode("a", "\ud800"), "A text must be valid Unicode. Received: one with half a surrogate pair"),

@@ -126,9 +126,10 @@ def test_from_text_files(tmp_path):
     [
         ("abc", "must be a list of tokens in the order of their ids. Received: vocabulary of type str"),
         ({"a": 0}, "must be a list of tokens in the order of their ids. Received: vocabulary of type dict"),
-        (["a", "a\nb"], "`vocabulary` must hold strings of one line. Received: vocabulary[1]='a\\nb'"),
-        (["a\r"], "`vocabulary` must hold strings of one line. Received: vocabulary[0]='a\\r'"),
-        (["a", 3], "`vocabulary` must hold strings of one line. Received: vocabulary[1]=3"),
+        (["a", "a\nb"], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[1]='a\\nb'"),
+        (["a "], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[0]='a '"),
+        (["a\r"], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[0]='a\\r'"),
+        (["a", 3], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[1]=3"),
     ],
 )
 def test_what_is_no_vocabulary_is_not_written(vocabulary, words, tmp_path):

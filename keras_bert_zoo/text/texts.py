@@ -65,11 +65,19 @@ def check_strings(texts: Iterable[Any], name: str, start: int = 0) -> None:
             ) from None
 
 
+def token_of_line(line: str) -> str:
+    """Return the token of a line of a `vocab.txt`: without white space after it, as in transformers and the original.
+
+    A token may be white space itself, as U+2028 is in released vocabularies.
+    """
+    return line.rstrip(" \t\r") or line.rstrip("\r")
+
+
 def check_tokens(vocabulary: Iterable[Any]) -> None:
     """Check that each token of a vocabulary is a line of a `vocab.txt`."""
     for i, token in enumerate(vocabulary):
-        if not isinstance(token, str) or not token or "\n" in token or token.endswith("\r"):
-            raise ValueError(f"`vocabulary` must hold strings of one line. Received: vocabulary[{i}]={token!r}")
+        if not isinstance(token, str) or not token or "\n" in token or token != token_of_line(token):
+            raise ValueError(f"`vocabulary` must hold trimmed strings of one line. Received: vocabulary[{i}]={token!r}")
 
 
 def _is_column(x: Any) -> bool:

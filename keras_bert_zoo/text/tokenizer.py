@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.text.characters import SPACES, members
-from keras_bert_zoo.text.texts import check_iterable, check_strings, check_tokens
+from keras_bert_zoo.text.texts import check_iterable, check_strings, check_tokens, token_of_line
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -61,7 +61,7 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
             f"The vocabulary must be a text file ({error.strerror}). Received: path={str(path)!r}"
         ) from None
     # Not `splitlines`: released vocabularies contain U+2028 and similar characters as tokens.
-    lines = [line.rstrip("\r") for line in text.split("\n")]
+    lines = [token_of_line(line) for line in text.split("\n")]
     while lines and not lines[-1]:
         lines.pop()
     return lines
