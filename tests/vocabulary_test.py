@@ -129,7 +129,8 @@ def test_from_text_files(tmp_path):
         (["a", "a\nb"], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[1]='a\\nb'"),
         (["a "], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[0]='a '"),
         (["a\r"], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[0]='a\\r'"),
-        (["a", 3], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[1]=3"),
+        (["a", 3], "`vocabulary` must hold strings. Received: vocabulary[1]=3 of type int"),
+        (["\ud800"], "`vocabulary` must hold valid Unicode. Received: vocabulary[0] with half a surrogate pair"),
     ],
 )
 def test_what_is_no_vocabulary_is_not_written(vocabulary, words, tmp_path):

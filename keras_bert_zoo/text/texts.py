@@ -75,8 +75,9 @@ def token_of_line(line: str) -> str:
 
 def check_tokens(vocabulary: Iterable[Any]) -> None:
     """Check that each token of a vocabulary is a line of a `vocab.txt`."""
+    check_strings(vocabulary, "vocabulary")
     for i, token in enumerate(vocabulary):
-        if not isinstance(token, str) or not token or "\n" in token or token != token_of_line(token):
+        if not token or "\n" in token or token != token_of_line(token):
             raise ValueError(f"`vocabulary` must hold trimmed strings of one line. Received: vocabulary[{i}]={token!r}")
 
 
