@@ -114,6 +114,11 @@ def test_safetensors_that_lie(preset, content):
     refused("model.safetensors must be a safetensors file (", preset)
 
 
+def test_a_long_header_is_not_parsed(preset):
+    (preset / "model.safetensors").write_bytes(safetensors_bytes(b"{}".ljust(4 * MIB + 1)))
+    refused("model.safetensors must be a safetensors file (its header has 4194305 bytes, too many)", preset)
+
+
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E8M0", "F4", "I32", "C64"])
 def test_weights_of_kinds_that_no_model_has(preset, kind):
     path = preset / "model.safetensors"

@@ -15,6 +15,8 @@ SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
 # safetensors' names of the float types that we support; NumPy has no type for some of the others.
 _KINDS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+# Eighty times BERT large's. safetensors itself allows 100 MB, of which it makes gigabytes of objects.
+_LONGEST_HEADER = 4 * 2**20
 _PLAIN_NAME = re.compile(r"\w[\w.-]{0,200}")
 
 
@@ -36,6 +38,10 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     import safetensors
 
     try:
+        with path.open("rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > _LONGEST_HEADER:
+            raise ValueError(f"{path} must be a safetensors file (its header has {header} bytes, too many)")
         handle = safetensors.safe_open(path, framework="numpy")
         slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
