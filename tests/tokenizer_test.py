@@ -4,6 +4,7 @@ import pickle
 import random
 
 import keras
+import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
@@ -74,6 +75,8 @@ def test_decode_joins_pieces(tokenizer):
     ids = tokenizer.encode("the longest film, it is fine!").token_ids
     assert tokenizer.decode(ids) == "the longest film, it is fine!"
     assert tokenizer.decode(ids, skip_special_tokens=False).startswith("[CLS] the longest")
+    for others in (np.array(ids, "uint8"), keras.ops.convert_to_tensor(ids, "int32"), iter(ids)):
+        assert tokenizer.decode(others) == "the longest film, it is fine!"
 
 
 def test_tokens_and_ids(tokenizer):
@@ -139,8 +142,20 @@ def test_white_space_after_a_token_is_not_of_it(tmp_path):
             "must be a text file (No such file or directory). Received: path='gone/vocab.txt'",
         ),
         (lambda t: t.token_to_id("zebra"), "Received: token='zebra'"),
-        (lambda t: t.id_to_token(-1), "`token_id` must be in [0, 30). Received: token_id=-1"),
+        (lambda t: t.token_to_id(["a"]), "`token` must be in the vocabulary. Received: token=['a']"),
+        (lambda t: t.id_to_token(-1), "`token_id` must be an integer in [0, 30). Received: token_id=-1"),
+        (lambda t: t.id_to_token("a"), "Received: token_id='a'"),
+        (lambda t: t.id_to_token(1.5), "Received: token_id=1.5"),
         (lambda t: t.decode([2, 30]), "Received: token_id=30"),
+        (lambda t: t.decode([5.9]), "a list of integers, such as encode(text).token_ids. Received: token_ids=[5.9]"),
+        (lambda t: t.decode([float("inf")]), "Received: token_ids=[inf]"),
+        (lambda t: t.decode(np.array([[5]])), "Received: token_ids=array([[5]])"),
+        (lambda t: t.decode([[5]]), "Received: token_ids=[[5]]"),
+        (lambda t: t.decode(5), "Received: token_ids=5"),
+        (lambda t: t.decode(None), "Received: token_ids=None"),
+        (lambda t: t.decode(b"\2"), "Received: token_ids=b'\\x02'"),
+        (lambda t: t.decode(""), "Received: token_ids=''"),
+        (lambda t: t.decode(t.encode("a")), "Received: token_ids=Encoding("),
     ],
 )
 def test_bad_input(tokenizer, run, words):

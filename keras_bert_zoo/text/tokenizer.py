@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -159,15 +160,20 @@ class BertTokenizer:
 
     def token_to_id(self, token: str) -> int:
         """Return the id of a token; raise a `ValueError` if it is not in the vocabulary."""
-        if token not in self._ids:
+        if not isinstance(token, str) or token not in self._ids:
             raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
         return self._ids[token]
 
     def id_to_token(self, token_id: int) -> str:
         """Return the token of an id; raise a `ValueError` if it is not in the vocabulary."""
-        if not 0 <= token_id < len(self.vocabulary):
-            raise ValueError(f"`token_id` must be in [0, {len(self.vocabulary)}). Received: token_id={token_id}")
-        return self.vocabulary[token_id]
+        try:
+            place = index(token_id)
+        except TypeError:
+            place = -1
+        if not 0 <= place < len(self.vocabulary):
+            expected = f"`token_id` must be an integer in [0, {len(self.vocabulary)})"
+            raise ValueError(f"{expected}. Received: token_id={reprlib.repr(token_id)}")
+        return self.vocabulary[place]
 
     def tokenize(self, text: str) -> list[str]:
         """Return the tokens of a text, without special tokens."""
@@ -257,12 +263,15 @@ class BertTokenizer:
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Convert ids to text, with pieces joined and the space before punctuation removed."""
-        if isinstance(token_ids, (str, bytes, Encoding)):
+        # Bytes would be integers one by one.
+        each: Iterable[Any] = [token_ids] if isinstance(token_ids, (str, bytes)) else token_ids
+        try:
+            ids = list(map(index, each))
+        except TypeError:
             raise ValueError(
                 "`token_ids` must be a list of integers, such as encode(text).token_ids. "
-                f"Received: token_ids of type {type(token_ids).__name__}"
-            )
-        ids = [int(token_id) for token_id in token_ids]
+                f"Received: token_ids={reprlib.repr(token_ids)}"
+            ) from None
         for token_id in ids:
             self.id_to_token(token_id)
         return self._engine.decode(ids, skip_special_tokens=skip_special_tokens)
