@@ -136,9 +136,7 @@ def main() -> None:
             failed.append(name)
             print(f"{name} failed; see {log.name}", flush=True)
             continue
-        for path in unfinished.glob(f"{name}.*"):
-            path.replace(work / path.name)
-        if not is_whole(report):
+        if not keep(name, unfinished, work):
             failed.append(name)
             print(f"{name} failed in part; its report says where", flush=True)
     titles = {
@@ -147,6 +145,21 @@ def main() -> None:
     publish(titles, work, HERE / "results")
     if failed:
         sys.exit(f"Failed: {', '.join(failed)}.")
+
+
+def keep(name: str, unfinished: Path, work: Path) -> bool:
+    """Move a report to `work`, or copy it if it failed in part, as a script resumes from what it has measured.
+
+    Returns:
+        Whether nothing failed in it.
+    """
+    whole = is_whole(unfinished / f"{name}.md")
+    for path in unfinished.glob(f"{name}.*"):
+        if whole:
+            path.replace(work / path.name)
+        else:
+            shutil.copy(path, work)
+    return whole
 
 
 def publish(titles: dict[str, str], work: Path, results: Path) -> None:

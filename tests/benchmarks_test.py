@@ -82,6 +82,18 @@ def test_a_report_is_whole_where_nobody_failed(script, tmp_path):
         assert reports.is_whole(out) == whole
 
 
+def test_what_failed_in_part_goes_on_from_what_it_has(script, tmp_path):
+    everything, reports, unfinished = script("everything"), script("reports"), tmp_path / "unfinished"
+    rows = [{"seconds": [1]}, {"error": "no memory"}]
+    for found, whole in ((rows, False), (rows[:1], True)):
+        reports.write(unfinished / "scaling_jax.md", "# A report\n", {"about": {}, "rows": found})
+        (unfinished / "scaling_jax.jsonl").write_text(f"{found}")
+        assert everything.keep("scaling_jax", unfinished, tmp_path) == whole
+        assert (tmp_path / "scaling_jax.jsonl").read_text() == f"{found}"
+        assert reports.read(tmp_path / "scaling_jax.md")["rows"] == found
+        assert len(list(unfinished.iterdir())) == (0 if whole else 3)
+
+
 def test_what_is_not_measured_again_stays_in_the_summary(script, tmp_path):
     everything, results, work = script("everything"), tmp_path / "results", tmp_path / "work"
     for folder in (results, work):
