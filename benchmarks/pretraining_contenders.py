@@ -239,11 +239,11 @@ def start(name: str, work: Work, python: str) -> Worker:
 def once(results: Path, work: Work, **keys: Any) -> dict[str, Any]:
     """Return the result of `work` in a file of JSON lines; measure and add it if it is not there.
 
-    A result of another machine or card, of other versions or other code does not count.
+    A result of another machine or card, of other versions or other code does not count, nor does a failure.
     """
     wanted = {**keys, **dataclasses.asdict(work), **identity()}
     found = _found(results, wanted)
-    if found is not None:
+    if found is not None and "error" not in found:
         return found
     row = {**wanted, **now(), **measure(work)}
     _add(results, row)
@@ -253,7 +253,11 @@ def once(results: Path, work: Work, **keys: Any) -> dict[str, Any]:
 
 
 def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rounds: int, **keys: Any) -> None:
-    """Measure `works` in turns, once all are ready, and add a row for each, by title; add none if all are there."""
+    """Measure `works` in turns, once all are ready, and add a row for each, by title; add none if all are there.
+
+    A failure, for want of memory, say, is a result: the others would all have to take their turns again. Who deletes
+    its line has all measured again.
+    """
     wanted = {
         title: {**keys, "title": title, **dataclasses.asdict(work), **identity(pythons[title])}
         for title, work in works.items()
@@ -278,10 +282,10 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
 
 
 def _found(results: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row of a file of JSON lines that has these facts and no error."""
-    for line in results.read_text().splitlines() if results.is_file() else []:
+    """Return the newest row of a file of JSON lines that has these facts."""
+    for line in reversed(results.read_text().splitlines() if results.is_file() else []):
         row = json.loads(line)
-        if "error" not in row and {name: row.get(name) for name in wanted} == wanted:
+        if {name: row.get(name) for name in wanted} == wanted:
             return row
     return None
 
@@ -292,7 +296,10 @@ def _add(results: Path, row: dict[str, Any]) -> None:
 
 
 def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each sweep's rows of the last machine, code and versions of the contender: other rows are no peers."""
+    """Return each sweep's rows of the last machine, code and versions of the contender: other rows are no peers.
+
+    Of what was measured several times, only the last row is returned.
+    """
     last = {row["sweep"]: row for row in rows}
     own = {(row["sweep"], row.get("contender")): row for row in rows}
 
@@ -301,7 +308,7 @@ def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         same = (row.get(name) == beside.get(name) for name in ("machine", "code"))
         return all(same) and row.get("versions") == before.get("versions")
 
-    return [row for row in rows if is_peer(row)]
+    return list({(row["sweep"], row["n"], row.get("title")): row for row in rows if is_peer(row)}.values())
 
 
 def prepare(work: Work) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:

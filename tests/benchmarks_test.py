@@ -48,6 +48,23 @@ def test_a_row_of_another_machine_or_code_is_not_taken_as_measured(script, monke
     assert contenders.newest(rows) == rows[-1:]
 
 
+def test_a_contender_that_fails_stops_no_other_and_has_one_row(script, monkeypatch, tmp_path):
+    """Side by side it is not tried again; by itself it is, and the newest row stands for it."""
+    contenders, results = script("pretraining_contenders"), tmp_path / "rows.jsonl"
+    work, said = contenders.Work(), {"a": {"first": 1.0}}
+    turns = {"a": [{"seconds": 2.0, "peak_bytes": 3, "product_peak": 4.0}]}
+    given = [(said, turns, {"b": "no memory"})]
+    monkeypatch.setattr(contenders, "take_turns", lambda *args, **options: given.pop())
+    for _ in range(2):
+        contenders.together(results, {"a": work, "b": work}, dict.fromkeys("ab", sys.executable), 1, sweep="s", n=1)
+    measures = iter([{"error": "killed"}, {"seconds": [5.0]}])
+    monkeypatch.setattr(contenders, "measure", lambda work: next(measures))
+    for _ in range(3):
+        contenders.once(results, work, sweep="length", n=64)
+    rows = contenders.newest([json.loads(line) for line in results.read_text().splitlines()])
+    assert [row.get("error") or row["seconds"] for row in rows] == [[2.0], "no memory", [5.0]]
+
+
 def test_rows_that_do_not_tell_their_machine_are_read(script):
     rows = [{"sweep": "length", "n": n, "seconds": [1.0]} for n in (64, 128)]
     assert script("pretraining_contenders").newest(rows) == rows
