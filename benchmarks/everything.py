@@ -7,7 +7,7 @@ onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax. The novels are fo
 corpus size. `--original`, the folder of google-research/bert that `prepare_speed.py` describes, adds the original code.
 Reports go to `WORK` and `results/`, and together to `results/README.md`. Results in `WORK` of this machine, these
 versions and this code are not measured again, so the command can be interrupted; what fails is retried the next time.
-`--only base_8x128_float32,load_time` selects some reports. `WORK` also holds the scripts' logs and a model of BERT
+`--only base_8x128_float32,load_time` selects some reports. `WORK` also holds all logs and a model of BERT
 base's size with random weights. On a GPU use `gpu_pretraining.py` and `finetune_speed.py --device gpu`.
 """
 
@@ -48,7 +48,8 @@ def reports(arguments: argparse.Namespace, base: Path, out: Path) -> dict[str, t
     found: dict[str, tuple[str, list[str]]] = {}
 
     def speed(name: str, title: str, *options: str) -> None:
-        command = ["finetune_speed.py", *peers, *rounds, *options, "--out", str(out), "--name", name]
+        log = ["--log", str(out / f"{name}.contenders.log")]
+        command = ["finetune_speed.py", *peers, *rounds, *options, "--out", str(out), "--name", name, *log]
         found[name] = f"Fine-tuning and prediction: {title}", command
 
     def beside(backend: str) -> list[str]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from machine import identity
@@ -230,10 +230,10 @@ def measure(work: Work) -> dict[str, Any]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def start(name: str, work: Work, python: str) -> Worker:
+def start(name: str, work: Work, python: str, log: IO[bytes]) -> Worker:
     """Return a process that has built and compiled what it takes, ready for turns."""
     command, variables = _command(work, python)
-    return Worker(name, [*command, "--turns"], variables)
+    return Worker(name, [*command, "--turns"], variables, log)
 
 
 def once(results: Path, work: Work, **keys: Any) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
     """Measure `works` in turns, once all are ready, and add a row for each, by title; add none if all are there.
 
     A failure, for want of memory, say, is a result: the others would all have to take their turns again. Who deletes
-    its line has all measured again.
+    its line has all measured again. What the processes print is added to a log beside `results`.
     """
     wanted = {
         title: {**keys, "title": title, **dataclasses.asdict(work), **identity(pythons[title])}
@@ -271,8 +271,9 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
         print(*keys.values(), worker.name, f"{step:.4f} s an update", file=sys.stderr, flush=True)
         return {**answer, **worker.ask("peak")}
 
-    starts = {title: partial(start, title, work, pythons[title]) for title, work in works.items()}
-    said, turns, left_out = take_turns(starts, rounds, turn, started_at_once=len(starts))
+    with results.with_suffix(".log").open("ab") as log:
+        starts = {title: partial(start, title, work, pythons[title], log) for title, work in works.items()}
+        said, turns, left_out = take_turns(starts, rounds, turn, started_at_once=len(starts))
     for title, facts in wanted.items():
         row = {**facts, **now(pythons[title]), **said.get(title, {"error": left_out.get(title)})}
         if title in turns:

@@ -6,6 +6,7 @@ Other load on the machine thus affects all alike. A process answers each order o
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import traceback
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 Answer = dict[str, Any]
+_DEADLINE = 20 * 60.0  # Seconds to get ready, or for an order; the slowest contender takes a few minutes.
 
 
 class Worker:
@@ -50,8 +52,12 @@ class Worker:
 
     def _answer(self) -> Answer:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"the process ended with status {self._process.wait()}"}
+        if not select.select([self._process.stdout], [], [], _DEADLINE)[0]:
+            self._process.kill()
+            answer = {"error": f"no answer in {_DEADLINE:.0f} s"}
+        else:
+            line = self._process.stdout.readline()
+            answer = json.loads(line) if line else {"error": f"the process ended with status {self._process.wait()}"}
         if "error" in answer:
             self.close()
             raise RuntimeError(answer["error"])

@@ -16,6 +16,9 @@ from worker import serve
 turns = []
 def answer(order):
     turns.append(order)
+    if order == "hang":
+        import time
+        time.sleep(60)
     if order == "break":
         raise ValueError("no more")
     return {"turn": len(turns), "process": os.getpid()}
@@ -52,3 +55,11 @@ def test_turns(workers):
             assert len({each["process"] for each in own}) == (3 if apart else 1)
         assert max(running) == (1 if apart else 3)
         assert all(each._process.poll() is not None for each in alive.values())
+
+
+def test_a_contender_that_hangs_is_ended(workers, monkeypatch):
+    worker = start(workers, {}, "a")
+    monkeypatch.setattr(workers, "_DEADLINE", 0.25)
+    with pytest.raises(RuntimeError, match="no answer in 0 s"):
+        worker.ask("hang")
+    assert worker._process.poll() is not None

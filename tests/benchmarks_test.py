@@ -54,7 +54,12 @@ def test_a_contender_that_fails_stops_no_other_and_has_one_row(script, monkeypat
     work, said = contenders.Work(), {"a": {"first": 1.0}}
     turns = {"a": [{"seconds": 2.0, "peak_bytes": 3, "product_peak": 4.0}]}
     given = [(said, turns, {"b": "no memory"})]
-    monkeypatch.setattr(contenders, "take_turns", lambda *args, **options: given.pop())
+
+    def take_turns(starts, rounds, turn, started_at_once):
+        starts["b"].args[-1].write(b"why it failed")
+        return given.pop()
+
+    monkeypatch.setattr(contenders, "take_turns", take_turns)
     for _ in range(2):
         contenders.together(results, {"a": work, "b": work}, dict.fromkeys("ab", sys.executable), 1, sweep="s", n=1)
     measures = iter([{"error": "killed"}, {"seconds": [5.0]}])
@@ -63,6 +68,7 @@ def test_a_contender_that_fails_stops_no_other_and_has_one_row(script, monkeypat
         contenders.once(results, work, sweep="length", n=64)
     rows = contenders.newest([json.loads(line) for line in results.read_text().splitlines()])
     assert [row.get("error") or row["seconds"] for row in rows] == [[2.0], "no memory", [5.0]]
+    assert (tmp_path / "rows.log").read_text() == "why it failed"
 
 
 def test_rows_that_do_not_tell_their_machine_are_read(script):
