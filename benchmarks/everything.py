@@ -6,12 +6,14 @@
 onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax. The novels are for shard making and for cost against
 corpus size. `--original`, the folder of google-research/bert that `prepare_speed.py` describes, adds the original code.
 Reports go to `WORK` and `results/`, and together to `results/README.md`. Results in `WORK` of this machine, these
-versions and this code are not measured again, so the command can be interrupted; what fails is retried the next time.
+versions, this code and these options are not measured again, so the command can be interrupted; what fails is retried
+the next time.
 `--only base_8x128_float32,load_time` selects some reports. `WORK` also holds all logs and a model of BERT
 base's size with random weights. On a GPU use `gpu_pretraining.py` and `finetune_speed.py --device gpu`.
 """
 
 import argparse
+import shlex
 import shutil
 import subprocess
 import sys
@@ -124,16 +126,15 @@ def main() -> None:
         part.replace(base)
     failed = []
     for name, (_, command) in wanted.items():
-        report = work / f"{name}.md"
-        done = is_current(report, arguments.peers_python) and is_whole(report)
-        if done or name not in only:
+        if is_done(name, command, work, arguments.peers_python) or name not in only:
             continue
         print(f"== {name}", flush=True)
+        (unfinished / f"{name}.command").write_text(shlex.join(command), encoding="utf-8")
         with (work / f"{name}.log").open("w", encoding="utf-8") as log:
             run = subprocess.run(
                 [sys.executable, str(HERE / command[0]), *command[1:]], env=environment, stdout=log, stderr=log
             )
-        if run.returncode or not is_current(unfinished / f"{name}.md", arguments.peers_python):
+        if run.returncode or not is_current(unfinished / f"{name}.md", command[0], arguments.peers_python):
             failed.append(name)
             print(f"{name} failed; see {log.name}", flush=True)
             continue
@@ -141,11 +142,21 @@ def main() -> None:
             failed.append(name)
             print(f"{name} failed in part; its report says where", flush=True)
     titles = {
-        name: title for name, (title, _) in wanted.items() if is_current(work / f"{name}.md", arguments.peers_python)
+        name: title
+        for name, (title, command) in wanted.items()
+        if is_current(work / f"{name}.md", command[0], arguments.peers_python)
     }
     publish(titles, work, HERE / "results")
     if failed:
         sys.exit(f"Failed: {', '.join(failed)}.")
+
+
+def is_done(name: str, command: list[str], work: Path, peers_python: str) -> bool:
+    """Whether `work` has a report that this command made, with this code, and in which nothing failed."""
+    report, made_by = work / f"{name}.md", work / f"{name}.command"
+    if not made_by.is_file() or made_by.read_text(encoding="utf-8") != shlex.join(command):
+        return False
+    return is_current(report, command[0], peers_python) and is_whole(report)
 
 
 def keep(name: str, unfinished: Path, work: Path) -> bool:
@@ -171,7 +182,7 @@ def publish(titles: dict[str, str], work: Path, results: Path) -> None:
     parts = {section.partition("\n")[0]: f"## {section}" for section in sections}
     for name, title in titles.items():
         for path in work.glob(f"{name}.*"):
-            if path.suffix != ".log":
+            if path.suffix not in (".log", ".command"):
                 shutil.copy(path, results)
         lines = (work / f"{name}.md").read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in lines if not line.startswith("# ")).strip()

@@ -21,9 +21,9 @@ _FRAMEWORKS = ("keras", "tensorflow", "torch", "jax", "openvino", "onnxruntime")
 _PACKAGES = (*_FRAMEWORKS, "transformers", "keras-hub", "tokenizers")
 
 
-def identity(python: str = sys.executable) -> dict[str, Any]:
+def identity(script: str, python: str = sys.executable) -> dict[str, Any]:
     """Return the machine, versions in that Python's environment and code; if one differs, so does the measurement."""
-    return {"machine": describe_machine(), "versions": versions(python), "code": code()}
+    return {"machine": describe_machine(), "versions": versions(python), "code": code(script)}
 
 
 def describe_machine() -> str:
@@ -70,12 +70,14 @@ def _versions_here() -> dict[str, str]:
 
 
 @functools.cache
-def code() -> str:
-    """Return a digest of the package's and the contenders' code; a commit does not tell uncommitted changes."""
+def code(script: str) -> str:
+    """Return a digest of the package's code and of what measures: a script, and what scripts share.
+
+    A commit does not tell uncommitted changes.
+    """
     digest = hashlib.sha256()
-    for path in sorted(
-        [*(_HERE.parent / "keras_bert_zoo").rglob("*.py"), *_HERE.glob("*contenders.py"), _HERE / "process.py"]
-    ):
+    shared = [*_HERE.glob("*contenders.py"), *(_HERE / name for name in ("process.py", "worker.py", "fresh.py"))]
+    for path in [*sorted((_HERE.parent / "keras_bert_zoo").rglob("*.py")), *sorted(shared), _HERE / script]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

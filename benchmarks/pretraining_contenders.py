@@ -26,6 +26,7 @@ from reports import now
 from worker import Worker, serve, take_turns
 
 WORDS = 30522
+_SCRIPT = Path(__file__).name
 SIDES = (
     "Both compute one batch with dropout, a mask of ones, gradients clipped and AdamW. The masked-LM head is at the "
     "masked positions alone in keras_bert_zoo, the last block at them and [CLS], and both at every position in "
@@ -236,16 +237,16 @@ def start(name: str, work: Work, python: str, log: IO[bytes]) -> Worker:
     return Worker(name, [*command, "--turns"], variables, log)
 
 
-def once(results: Path, work: Work, **keys: Any) -> dict[str, Any]:
-    """Return the result of `work` in a file of JSON lines; measure and add it if it is not there.
+def once(results: Path, work: Work, script: str, **keys: Any) -> dict[str, Any]:
+    """Return the result of `work`, for a script, in a file of JSON lines; measure and add it if it is not there.
 
     A result of another machine or card, of other versions or other code does not count, nor does a failure.
     """
-    wanted = {**keys, **dataclasses.asdict(work), **identity()}
+    wanted = {**keys, **dataclasses.asdict(work), **identity(script)}
     found = _found(results, wanted)
     if found is not None and "error" not in found:
         return found
-    row = {**wanted, **now(), **measure(work)}
+    row = {**wanted, **now(script), **measure(work)}
     _add(results, row)
     said = row.get("error") or f"{min(row['seconds']) / work.steps:.3f} s an update"
     print(" ".join(map(str, keys.values())), work.contender, work.backend, said, file=sys.stderr, flush=True)
@@ -259,7 +260,7 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
     its line has all measured again. What the processes print is added to a log beside `results`.
     """
     wanted = {
-        title: {**keys, "title": title, **dataclasses.asdict(work), **identity(pythons[title])}
+        title: {**keys, "title": title, **dataclasses.asdict(work), **identity(_SCRIPT, pythons[title])}
         for title, work in works.items()
     }
     if all(_found(results, each) for each in wanted.values()):
@@ -275,7 +276,7 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
         starts = {title: partial(start, title, work, pythons[title], log) for title, work in works.items()}
         said, turns, left_out = take_turns(starts, rounds, turn, started_at_once=len(starts))
     for title, facts in wanted.items():
-        row = {**facts, **now(pythons[title]), **said.get(title, {"error": left_out.get(title)})}
+        row = {**facts, **now(_SCRIPT, pythons[title]), **said.get(title, {"error": left_out.get(title)})}
         if title in turns:
             row["seconds"] = [each["seconds"] for each in turns[title]]
             row |= {name: max(each[name] for each in turns[title]) for name in ("peak_bytes", "product_peak")}

@@ -83,7 +83,8 @@ def measure(name: str, dtype: str, arguments: argparse.Namespace, raw: dict[str,
 
 def known(out: Path | None, peers_python: str | None) -> dict[str, Any]:
     """Return what the report has of this machine, these versions and this code."""
-    return read(out) if out and is_current(out, peers_python) else {"processes": {}, "left_out": {}}
+    current = out and is_current(out, "pretraining_step.py", peers_python)
+    return read(out) if current else {"processes": {}, "left_out": {}}
 
 
 def main() -> None:

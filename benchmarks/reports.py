@@ -25,7 +25,7 @@ def about(script: str, args: argparse.Namespace, between: str = ",") -> dict[str
     """Return the facts of a run that begins now, with the peers' versions if `args` has a `peers_python`."""
     peers = getattr(args, "peers_python", None)
     beside = {"peers": versions(peers)} if peers else {}
-    return {"command": describe_command(script, args, between), **now(), **beside}
+    return {"command": describe_command(script, args, between), **now(script), **beside}
 
 
 def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -36,10 +36,10 @@ def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, A
     return {"command": describe_command(script, args, " "), **facts, "versions": found.get(False, {}), **beside}
 
 
-def now(python: str = sys.executable) -> dict[str, Any]:
-    """Return the facts of a measurement that the interpreter `python` makes now."""
+def now(script: str, python: str = sys.executable) -> dict[str, Any]:
+    """Return the facts of a measurement that the interpreter `python` makes now for that script."""
     date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
-    return {"date": date, "commit": commit(), **identity(python)}
+    return {"date": date, "commit": commit(), **identity(script, python)}
 
 
 def describe_command(script: str, args: argparse.Namespace, between: str = ",") -> str:
@@ -92,13 +92,13 @@ def write(out: Path, text: str, raw: dict[str, Any]) -> None:
         unfinished.replace(path)
 
 
-def is_current(out: Path, peers_python: str | None) -> bool:
+def is_current(out: Path, script: str, peers_python: str | None) -> bool:
     """Whether the report `out` exists and is of this machine, this code and these versions, including the peers'."""
     if not (out.is_file() and out.with_suffix(".json").is_file()):
         return False
     facts = read(out).get("about", {})
     alike = peers_python is None or facts.get("peers") in (None, versions(peers_python))
-    return alike and identity().items() <= facts.items()
+    return alike and identity(script).items() <= facts.items()
 
 
 def is_whole(out: Path) -> bool:

@@ -29,6 +29,7 @@ from process import with_code
 from reports import about_rows, describe, now, write
 
 RESULTS = Path(__file__).parent / "results"
+SCRIPT = "scaling.py"
 PREPARE = """
 import json, sys, time
 import keras_bert_zoo as kbz
@@ -158,7 +159,7 @@ def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterat
     for count in counts:
         taken = paths[:count]
         size = sum(path.stat().st_size for path in taken) / 1e6
-        wanted = {"sweep": "corpus", "n": size, **identity()}
+        wanted = {"sweep": "corpus", "n": size, **identity(SCRIPT)}
         row = next((row for row in known if {name: row.get(name) for name in wanted} == wanted), None)
         if row is None:
             with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +167,7 @@ def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterat
                 program.write_text(PREPARE)
                 command = [sys.executable, str(program), str(vocab), f"{folder}/data", *map(str, taken)]
                 done = subprocess.run(command, env=with_code(True), stdout=subprocess.PIPE, text=True, check=True)
-            row = {**wanted, **now(), **json.loads(done.stdout.splitlines()[-1])}
+            row = {**wanted, **now(SCRIPT), **json.loads(done.stdout.splitlines()[-1])}
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"corpus of {size:.1f} MB: {row['seconds'][0]:.2f} s", file=sys.stderr, flush=True)
@@ -196,13 +197,13 @@ def main() -> None:
     else:
         for sweep, works in sweeps(options.quick, options.backend).items():
             if sweep in options.only:
-                measured[sweep] = [(n, once(results, work, sweep=sweep, n=n)) for n, work in works]
+                measured[sweep] = [(n, once(results, work, SCRIPT, sweep=sweep, n=n)) for n, work in works]
         if options.files and "corpus" in options.only:
             measured["corpus"] = list(corpus(options.files, options.vocab, results, options.quick))
     rows = [row for found in measured.values() for _, row in found]
     if all("error" in row for row in rows):
         sys.exit(f"Nothing could be measured: {rows[0]['error'] if rows else 'the corpus needs files'}")
-    facts = about_rows("scaling.py", options, rows)
+    facts = about_rows(SCRIPT, options, rows)
     laws = report(measured, options.out / f"{name}.svg")
     text = "\n".join(["# Cost, and the laws that fit it", "", *describe(facts), "", laws])
     hosts = [row["host_tokens_per_second"] for _, row in measured.get("corpus", ())]

@@ -34,15 +34,15 @@ def test_a_row_of_another_machine_or_code_is_not_taken_as_measured(script, monke
 
     monkeypatch.setattr(contenders, "measure", measure)
     results, work = tmp_path / "rows.jsonl", contenders.Work()
-    row = contenders.once(results, work, sweep="length", n=64)
-    assert contenders.once(results, work, sweep="length", n=64) == row
+    row = contenders.once(results, work, "scaling.py", sweep="length", n=64)
+    assert contenders.once(results, work, "scaling.py", sweep="length", n=64) == row
     assert len(measured) == 1
     assert row["machine"] == machine.describe_machine()
     assert row["versions"]["Python"] == ".".join(map(str, sys.version_info[:3]))
     monkeypatch.setattr(machine, "cards", lambda: ("NVIDIA H200",))
-    assert contenders.once(results, work, sweep="length", n=64)["machine"].endswith("NVIDIA H200")
-    monkeypatch.setattr(machine, "code", lambda: "other")
-    assert contenders.once(results, work, sweep="length", n=64)["code"] == "other"
+    assert contenders.once(results, work, "scaling.py", sweep="length", n=64)["machine"].endswith("NVIDIA H200")
+    monkeypatch.setattr(machine, "code", lambda script: f"other {script}")
+    assert contenders.once(results, work, "scaling.py", sweep="length", n=64)["code"] == "other scaling.py"
     assert len(measured) == 3
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     assert contenders.newest(rows) == rows[-1:]
@@ -65,7 +65,7 @@ def test_a_contender_that_fails_stops_no_other_and_has_one_row(script, monkeypat
     measures = iter([{"error": "killed"}, {"seconds": [5.0]}])
     monkeypatch.setattr(contenders, "measure", lambda work: next(measures))
     for _ in range(3):
-        contenders.once(results, work, sweep="length", n=64)
+        contenders.once(results, work, "scaling.py", sweep="length", n=64)
     rows = contenders.newest([json.loads(line) for line in results.read_text().splitlines()])
     assert [row.get("error") or row["seconds"] for row in rows] == [[2.0], "no memory", [5.0]]
     assert (tmp_path / "rows.log").read_text() == "why it failed"
@@ -80,17 +80,47 @@ def test_rows_that_do_not_tell_their_machine_are_read(script):
 
 def test_a_report_is_current_on_its_machine_alone(script, monkeypatch, tmp_path):
     reports, out = script("reports"), tmp_path / "report.md"
-    python = sys.executable
-    assert not reports.is_current(out, python)
+    python, name = sys.executable, "load_time.py"
+    assert not reports.is_current(out, name, python)
     for options in (argparse.Namespace(), argparse.Namespace(peers_python=python)):
-        facts = reports.about("some.py", options)
+        facts = reports.about(name, options)
         reports.write(out, "# A report\n", {"about": facts})
-        assert reports.is_current(out, python)
+        assert reports.is_current(out, name, python)
     reports.write(out, "# A report\n", {"about": {**facts, "peers": {**facts["peers"], "torch": "1.0"}}})
-    assert not reports.is_current(out, python)
+    assert not reports.is_current(out, name, python)
     reports.write(out, "# A report\n", {"about": facts})
-    monkeypatch.setattr(reports, "identity", lambda: {"machine": "another"})
-    assert not reports.is_current(out, python)
+    monkeypatch.setattr(reports, "identity", lambda script: {"machine": "another"})
+    assert not reports.is_current(out, name, python)
+
+
+def test_code_is_that_of_what_measures(script, monkeypatch, tmp_path):
+    """Whoever changes a script has it measure anew, and no other script; what scripts share is of all of them."""
+    machine = script("machine")
+    monkeypatch.setattr(machine, "_HERE", tmp_path)
+    names = ("load_time.py", "import_time.py", "contenders.py", "process.py", "worker.py", "fresh.py")
+    for name in names:
+        (tmp_path / name).write_text("")
+
+    def codes():
+        machine.code.cache_clear()
+        return [machine.code(name) for name in names[:2]]
+
+    for name in names:
+        before = codes()
+        (tmp_path / name).write_text("changed")
+        changed = [old != new for old, new in zip(before, codes(), strict=True)]
+        assert changed == [name != "import_time.py", name != "load_time.py"], name
+
+
+def test_other_options_are_measured_again(script, tmp_path):
+    everything, reports = script("everything"), script("reports")
+    command = ["load_time.py", "--rounds", "2"]
+    facts = reports.about(command[0], argparse.Namespace())
+    reports.write(tmp_path / "load_time.md", "# A report\n", {"about": facts})
+    assert not everything.is_done("load_time", command, tmp_path, sys.executable)
+    (tmp_path / "load_time.command").write_text("load_time.py --rounds 2")
+    assert everything.is_done("load_time", command, tmp_path, sys.executable)
+    assert not everything.is_done("load_time", command[:1], tmp_path, sys.executable)
 
 
 def test_a_report_is_whole_where_nobody_failed(script, tmp_path):
