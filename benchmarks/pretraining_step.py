@@ -121,7 +121,7 @@ def report(raw: dict[str, Any]) -> str:
         *describe(raw["about"]),
         "",
         f"{SIDES} Nothing is padded. Share of peak: the model's own products, of what the same framework reaches in "
-        "the same process with two large matrices in that precision.",
+        "the same process with two large matrices in that precision (PyTorch, float32: the faster of BLAS and oneDNN).",
         "",
         "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | real tokens/s "
         "| share of peak | GiB | vs transformers |",

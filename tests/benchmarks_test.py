@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -193,6 +194,18 @@ def test_rates_are_of_an_example_whoever_takes_fewer(script):
     found = [dict(zip(head, line, strict=True)) for line in found]
     assert [line["predict examples/s"] for line in found] == ["2.0 (2.0..2.0)", "0.5 (0.5..0.5)"]
     assert [line["vs a peer"] for line in found] == ["- / 4.00", "-"]
+
+
+def test_a_peak_is_of_the_faster_product(script, monkeypatch):
+    """On a card ten products are timed at once; PyTorch's two in float32 on a CPU compute the same."""
+    process = script("process")
+    values = np.random.default_rng(0).standard_normal((32, 32), "float32")
+    for product in process._products("torch", "float32", "cpu", 32):
+        np.testing.assert_allclose(product(1)[0], values @ values, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(process, "_products", lambda *_: [{1: 4.0, 10: 40.0}.get, {1: 2.0, 10: 20.0}.get])
+    monkeypatch.setattr(process, "timed", lambda work, count: {"seconds": work(count)})
+    assert process.peak("torch", "float32") == 2 * 2048**3 / 2
+    assert process.peak("torch", "float32", "gpu") == 2 * 4096**3 / 2
 
 
 def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
