@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from process import device_name, half_precision_attention, memory, peak, threads, timed
+from process import device_name, half_precision_attention, memory, peak, tensor_float32, threads, timed
 from worker import serve
 
 SEED = 0  # Set before each run: the same batches have the same shapes, none of which compiles again.
@@ -408,6 +408,7 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
     """Load and warm up. Each order is then timed, except `"peak"`, which asks for the FLOP/s of a large product."""
     task, framework, device = TASKS[job["task"]], job["framework"], job["device"]
     card, dtype = device_name(framework, device), "bfloat16" if job["options"].get("bfloat16") else "float32"
+    tensor_float32(framework, device)
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
     tokens, examples = contender.count_tokens(x), len(y)

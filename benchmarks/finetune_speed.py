@@ -9,7 +9,8 @@ environment with torch, transformers, keras, keras-hub and tensorflow; without i
 contender has its own process, and only one works at a time. They take turns, so that other load on the machine affects
 all alike. Each task is measured in float32 and then in bfloat16: our mixed precision, transformers' autocast. On a GPU
 there are also rows with torch.compile, all contenders start in parallel, memory is the GPU's, and the report includes
-MFU, the fraction of the data sheet's peak.
+MFU, the fraction of the data sheet's peak. Products of float32 are TF32 there with all frameworks, as JAX and
+TensorFlow have it; PyTorch is told to.
 """
 
 import argparse

@@ -145,6 +145,8 @@ def report(
         "compile_s is what the first training and the first prediction cost beyond the median. The columns with vs say "
         "how many times as fast the row is, training / prediction, by medians."
     )
+    if any(result["device_name"] for result in results):
+        note += " Products of float32 are TF32 with all frameworks, as JAX and TensorFlow have it; PyTorch is told to."
     lines = [
         "# Fine-tuning and prediction speed",
         "",

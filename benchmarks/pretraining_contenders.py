@@ -21,7 +21,16 @@ from typing import IO, Any
 
 import numpy as np
 from machine import identity
-from process import device_name, environment, half_precision_attention, memory, peak, release, with_code
+from process import (
+    device_name,
+    environment,
+    half_precision_attention,
+    memory,
+    peak,
+    release,
+    tensor_float32,
+    with_code,
+)
 from reports import now
 from worker import Worker, serve, take_turns
 
@@ -316,6 +325,7 @@ def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def prepare(work: Work) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
     """Build and warm up. The order `"go"` runs a round; `"peak"` asks for the FLOP/s of a large product."""
     card = device_name(work.framework, work.device)
+    tensor_float32(work.framework, work.device)
     train = CONTENDERS[work.contender](work)
     before = memory(work.framework, work.device)
     start = time.perf_counter()

@@ -132,6 +132,14 @@ def half_precision_attention() -> None:
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # Also for CPUs.
 
 
+def tensor_float32(framework: str, device: str) -> None:
+    """Let PyTorch multiply float32 on a card as JAX and TensorFlow do unless told otherwise, in TF32."""
+    if framework == "torch" and device == "gpu":
+        import torch
+
+        torch.set_float32_matmul_precision("high")
+
+
 def memory(framework: str, device: str = "cpu") -> int:
     """Return the most bytes so far, of the process or of what its framework took of the card."""
     if device == "cpu":

@@ -208,6 +208,17 @@ def test_a_peak_is_of_the_faster_product(script, monkeypatch):
     assert process.peak("torch", "float32", "gpu") == 2 * 4096**3 / 2
 
 
+def test_pytorch_multiplies_float32_on_a_card_as_others_do(script, monkeypatch):
+    contenders, told = script("pretraining_contenders"), []
+    monkeypatch.setattr("torch.set_float32_matmul_precision", told.append)
+    for name in ("device_name", "memory", "release"):
+        monkeypatch.setattr(contenders, name, lambda *_: None)
+    monkeypatch.setattr(contenders, "CONTENDERS", {"keras_bert_zoo": lambda work: lambda steps: None})
+    for backend, device in (("torch", "cpu"), ("jax", "gpu"), ("torch", "gpu")):
+        contenders.prepare(contenders.Work(backend=backend, device=device))
+    assert told == ["high"]
+
+
 def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
     everything = script("everything")
     args = argparse.Namespace(preset=Path("P"), peers_python="python", novels=[Path("n.txt")], original=None, rounds=2)
