@@ -198,6 +198,18 @@ def test_the_bound_is_what_the_whole_run_waits_for():
     assert estimate("bert_base", "a100", 64, phases).bytes == max(run.bytes for run in alone)
 
 
+def test_hosts_are_waited_for_only_beyond_the_devices():
+    """Here the hosts take longer than any one part of the devices, but not than all of them."""
+    runs = [estimate("bert_small", "h100", devices) for devices in (4, 16)]
+    assert all(run.steps[0].host > max(run.steps[0].compute, run.steps[0].network) for run in runs)
+    assert [run.bound for run in runs] == [run.steps[0].bound for run in runs] == ["compute", "network"]
+    phases = [(128, 20, 256, 50), (512, 20, 256, 10)]
+    short, long = (estimate("bert_mini", "h100", 64, [phase]) for phase in phases)
+    assert (short.bound, long.bound, estimate("bert_mini", "h100", 64, phases).bound) == ("network", "host", "network")
+    assert long.seconds == pytest.approx(10 * long.steps[0].host)
+    assert long.steps[0].waits == {"compute": 0, "memory": 0, "network": 0, "host": long.steps[0].host}
+
+
 # --- Counted
 
 
@@ -249,13 +261,13 @@ def _kept_by_pytorch(dtype, attention_dropout, rematerialise):
 
 
 def test_table_on_the_console(capsys):
-    arguments = "estimate --preset bert_large --device a100 --devices 1 64 256".split()
+    arguments = "estimate --preset bert_large --device a100 --devices 256 64 1".split()
     assert cli.main(arguments) == 0
     out = capsys.readouterr().out
     assert "336,226,108 weights" in out
     rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")][1:]
-    assert [row[0] for row in rows] == ["| 1", "| 64", "| 256"]
-    assert [row[-1] for row in rows] == ["compute |", "network |", "network |"]
+    assert [row[0] for row in rows] == ["| 256", "| 64", "| 1"]
+    assert [row[-1] for row in rows] == ["network |", "network |", "compute |"]
     assert out.endswith("The network is the first bottleneck, at 64 devices.\n")
 
 

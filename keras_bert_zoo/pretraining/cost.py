@@ -94,9 +94,16 @@ class StepCost:
         return max(self.compute + self.memory + self.network, self.host)
 
     @property
+    def waits(self) -> dict[str, float]:
+        """Seconds that the step waits for each of `PARTS`: for the hosts only if they take longer than the rest."""
+        device = {"compute": self.compute, "memory": self.memory, "network": self.network}
+        hidden = sum(device.values()) < self.host
+        return {**(dict.fromkeys(device, 0.0) if hidden else device), "host": self.host if hidden else 0.0}
+
+    @property
     def bound(self) -> str:
-        """The part that takes longest: `"compute"`, `"memory"`, `"network"` or `"host"`."""
-        return max(PARTS, key=lambda name: getattr(self, name))
+        """The part that the step waits for longest: `"compute"`, `"memory"`, `"network"` or `"host"`."""
+        return max(PARTS, key=self.waits.__getitem__)
 
 
 def step_cost(

@@ -34,7 +34,7 @@ class Estimate:
         flops: Total of the run.
         bytes: Memory on each device in the phase that needs the most.
         seconds: Duration of the run.
-        bound: What takes the most time: `"compute"`, `"memory"`, `"network"` or `"host"`.
+        bound: What the run waits for longest: `"compute"`, `"memory"`, `"network"` or `"host"`.
     """
 
     devices: int
@@ -111,9 +111,7 @@ def estimate(
         for length, predictions, batch, _ in phases
     )
     counts = [count for *_, count in phases]
-    waits = {
-        part: sum(getattr(step, part) * count for step, count in zip(steps, counts, strict=True)) for part in PARTS
-    }
+    waits = {part: sum(step.waits[part] * count for step, count in zip(steps, counts, strict=True)) for part in PARTS}
     return Estimate(
         devices,
         parameters(architecture),
@@ -154,17 +152,17 @@ def _phases(schedule: str | Sequence[Phase], devices: int, longest: int) -> Sequ
 
 
 def table(estimates: Iterable[Estimate]) -> str:
-    """Return a Markdown table with one row per estimate, and a sentence on the first bottleneck.
+    """Return a Markdown table with one row per estimate, and a sentence on the bottleneck of the fewest devices.
 
-    The parts of a step are those of the first phase. Each row also shows how many devices have no example in that
-    phase.
+    The parts of a step are those of the first phase, the bound is that of the whole run. Each row also shows how many
+    devices have no example in the first phase.
     """
+    estimates = list(estimates)
     lines = [
         "| devices | examples on each, at once | GB on each | GB sent per step | compute | update | all-reduce | host "
-        "| step, s | run, hours | longest |",
+        "| step, s | run, hours | bound |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    first = None
     for each in estimates:
         step = each.steps[0]
         shares = " | ".join(
@@ -175,6 +173,8 @@ def table(estimates: Iterable[Estimate]) -> str:
             f"| {each.devices:,}{idle} | {step.share:,}, {step.examples:,} | {each.bytes / 1e9:.1f} "
             f"| {step.sent / 1e9:.2f} | {shares} | {step.seconds:.3g} | {each.seconds / 3600:,.1f} | {each.bound} |"
         )
-        if first is None and each.bound != "compute":
-            first = f"The {each.bound} is the first bottleneck, at {each.devices:,} devices."
-    return "\n".join([*lines, "", first or "The matrix products take the longest throughout."])
+    first = min((each for each in estimates if each.bound != "compute"), key=lambda each: each.devices, default=None)
+    last = "The matrix products take the longest throughout."
+    if first:
+        last = f"The {first.bound} is the first bottleneck, at {first.devices:,} devices."
+    return "\n".join([*lines, "", last])
