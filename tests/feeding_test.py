@@ -8,7 +8,18 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.models.streaming import MappedBatches
-from tests.helpers import LABELS, SHALLOW, TEXTS, Batches, crossentropy, random_inputs, randomise, slow_on
+from tests.helpers import (
+    LABELS,
+    SHALLOW,
+    TEXTS,
+    Batches,
+    crossentropy,
+    random_inputs,
+    randomise,
+    short_error,
+    slow_on,
+    streams,
+)
 
 BATCH = random_inputs(), np.array([0, 1, 2])
 
@@ -122,6 +133,43 @@ def test_a_data_set_may_give_its_number_of_batches(classifier):
     assert classifier.optimizer.learning_rate == 0.0
     with pytest.raises(ValueError, match="`steps_per_epoch` must be given if the data set has no known length"):
         classifier.fit(Counted(None), verbose=0)
+
+
+@pytest.mark.parametrize("batch", [BATCH[0], BATCH[:1], (BATCH[0], None)], ids=["inputs", "alone", "None"])
+def test_what_is_trained_on_has_targets(batch, classifier):
+    """Its lack is found before anything is trained, also in what validates; `predict` needs none."""
+
+    def made():
+        yield from streams(batch)
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            yield tf.data.Dataset.from_tensors(batch)
+
+    def validate(data, **options):
+        classifier.fit(Batches(BATCH), validation_data=data, **options)
+
+    for run in (classifier.fit, classifier.evaluate, validate):
+        for data in made():
+            with short_error("`y` must be given, as a part of the data set if x is one."):
+                run(data, verbose=0)
+    assert classifier.optimizer.iterations == 0
+    with short_error("`y` must be given"):
+        classifier.evaluate(classifier.batches(TEXTS), verbose=0)
+    assert [len(classifier.predict(data, steps=1, verbose=0)) for data in made()] == [3] * len(list(made()))
+
+
+def test_what_is_pretrained_on_has_targets():
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW))
+    inputs = {**random_inputs(), "mask_positions": np.zeros((3, 2), "int32")}
+    data = streams((inputs, None))
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        data += [tf.data.Dataset.from_tensors(batch) for batch in (inputs, (inputs,), (inputs, None))]
+    for batches in data:
+        with short_error("`y` must be given"):
+            model.evaluate(batches, verbose=0)
 
 
 class Log(keras.callbacks.Callback):

@@ -100,7 +100,7 @@ class MakesBatches(ChecksInputs):
         Targets in a form other than the task's are not changed if the loss is user-defined.
         """
         arrays, y, weights = self._checked_parts(batch)
-        if y is None:  # For prediction.
+        if y is None:  # For prediction, or without a loss.
             return (arrays,)
         # If there are weights, rows and tokens of weight 0 may have any target.
         weights = [keras.ops.convert_to_numpy(weight) for weight in weights]
@@ -178,7 +178,12 @@ class MakesBatches(ChecksInputs):
             return distribute_parts(batches, self.distribute_strategy)
         return batches.to_tf()
 
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    @property
+    def has_loss(self) -> bool:
+        """Whether `fit` and `evaluate` need targets: a subclass with a loss of its own, and none compiled, may not."""
+        return getattr(self, "loss", None) is not None
+
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
         if isinstance(x, (list, str, int, float, np.ndarray)):
             # The most common mistake is a list of pairs instead of a pair of lists.
             name, value = ("x[0]", x[0]) if isinstance(x, list) and x else ("x", x)
@@ -197,12 +202,12 @@ class MakesBatches(ChecksInputs):
                     f"`{name}` must be part of the data set if x is one. Received: x of type {type(x).__name__}"
                 )
         if is_tf_dataset(x):
-            return tokenise_tf_dataset(x, self)
-        return self._fed(checked_stream(x, self))
+            return tokenise_tf_dataset(x, self, has_loss)
+        return self._fed(checked_stream(x, self, has_loss))
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
         if not isinstance(data, (tuple, list, dict)):
-            return self._streamed(data)
+            return self._streamed(data, has_loss=self.has_loss)
         if isinstance(data, dict) or len(data) not in (2, 3):
             raise ValueError(
                 "`validation_data` must be (x, y) or (x, y, sample_weight). "

@@ -151,10 +151,10 @@ class BertQuestionAnswerer(Task):
             )
         return targets, sample_weight
 
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
         if is_tf_dataset(x):
             check_ready(x, "texts")
-        return super()._streamed(x, y, sample_weight)
+        return super()._streamed(x, y, sample_weight, has_loss)
 
     def predict(
         self,

@@ -18,10 +18,11 @@ def is_tf_dataset(x: Any) -> bool:
     return any(cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__)
 
 
-def checked_stream(x: Any, task: Any) -> Any:
+def checked_stream(x: Any, task: Any, has_loss: bool) -> Any:
     """Apply `task.ready_batch` to each batch of data that Keras takes besides `tf.data`; the first is checked here.
 
-    For a generator, the result is a new generator that starts with that batch again.
+    With `has_loss`, each batch must have targets. For a generator, the result is a new generator that starts with the
+    first batch again.
     """
     if isinstance(x, Generator):
         first = next(x, None)
@@ -39,15 +40,19 @@ def checked_stream(x: Any, task: Any) -> Any:
             f"{type(x).__name__}; raw text in memory is passed as a list. Received: batches whose inputs are a "
             f"{type(inputs).__name__}"
         )
-    if first is None or isinstance(x, LengthSortedBatches):  # Made by a task from checked data.
+    if first is None:
         return x
-    ready = partial(_ready, task=task, devices=replicas(task))
+    if isinstance(x, LengthSortedBatches):  # Made by a task from checked data.
+        _check_targets(first, has_loss)
+        return x
+    ready = partial(_ready, task=task, devices=replicas(task), has_loss=has_loss)
     ready(first)
     return mapped(x, ready)
 
 
-def _ready(batch: Any, task: Any, devices: int) -> tuple[Any, ...]:
+def _ready(batch: Any, task: Any, devices: int, has_loss: bool) -> tuple[Any, ...]:
     batch = task.ready_batch(batch)
+    _check_targets(batch, has_loss)
     if len(batch) > 1 or keras.backend.backend() == "jax":  # TensorFlow predicts batches of any size.
         _check_divides(len(next(iter(batch[0].values()))), devices)
     return batch
@@ -59,6 +64,15 @@ def _check_divides(count: int, devices: int) -> None:
         raise ValueError(
             f"`x` must have batches divisible by the number of replicas, {devices}, "
             f"for example with drop_remainder=True. Received: a batch of {count}"
+        )
+
+
+def _check_targets(batch: Any, has_loss: bool) -> None:
+    """Check that a batch, or the `element_spec` of batches, has targets if there is a loss."""
+    y = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
+    if has_loss and (y is None or type(y).__name__ == "NoneTensorSpec"):
+        raise ValueError(
+            "`y` must be given, as a part of the data set if x is one. Received: batches of inputs without targets"
         )
 
 
@@ -157,12 +171,14 @@ def check_ready(dataset: Any, raw: str) -> None:
         raise ValueError(f"`x` must be a data set of ready arrays, or {raw} in memory. Received: element_spec={spec}")
 
 
-def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int) -> Any:
+def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, has_loss: bool) -> Any:
     """Return a `tf.data.Dataset` of ready batches that fails on an invalid id, position or label.
 
     It uses TensorFlow operations only, as it may run on hosts that this program's Python does not reach.
     """
     import tensorflow as tf
+
+    _check_targets(dataset.element_spec, has_loss)
 
     def check(inputs: dict[str, Any], *rest: Any) -> tuple[Any, ...]:
         length = tf.shape(inputs["token_ids"])[1]
@@ -184,11 +200,11 @@ def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int) -> 
     return dataset.map(check)
 
 
-def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
+def tokenise_tf_dataset(dataset: Any, task: Any, has_loss: bool) -> Any:
     """Convert a batched `tf.data.Dataset` of strings or ready arrays to checked arrays and targets, lazily.
 
-    The first batch is checked here, so that an error in it is a `ValueError`. An error in a later batch stops the run
-    with TensorFlow's error around the same message.
+    With `has_loss`, there must be targets. The first batch is checked here, so that an error in it is a `ValueError`.
+    An error in a later batch stops the run with TensorFlow's error around the same message.
     """
     import tensorflow as tf
 
@@ -207,6 +223,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
         raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
     if not ready:
         task.check_pairs(len(columns) == 2)
+    _check_targets(spec, has_loss)
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
     def make_targets(targets: np.ndarray, *columns: np.ndarray) -> np.ndarray:
@@ -221,10 +238,12 @@ def tokenise_tf_dataset(dataset: Any, task: Any) -> Any:
     first = first if isinstance(first, tuple) else (first,)
     if ready:
         task.check_inputs(first[0])
+    if len(first) == 1 or first[1] is None:
+        return dataset.map(lambda x, *_: (make_inputs(x),), num_parallel_calls=tf.data.AUTOTUNE)
     for weights in first[2:]:
         if weights is not None:
             checked_stream_weights(weights, np.shape(first[1]))
-    if len(first) == 1 or task.are_foreign(first[1]):
+    if task.are_foreign(first[1]):
         return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
     # If there are weights, rows and tokens of weight 0 may have any target.
     names = INPUT_NAMES if ready and len(first) < 3 else ()
