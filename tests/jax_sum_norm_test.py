@@ -111,9 +111,21 @@ def outputs_and_gradients(layer, hidden, mask, **options):
     return jax.tree.leaves((outputs, gradients))
 
 
-@pytest.mark.parametrize("dropout, recomputed", [(0.0, []), (0.3, []), (0.3, ["block"])])
-@pytest.mark.parametrize("options", [{}, {"output_positions": np.array([[1, 3], [0, 2]])}, {"output_positions": 0}])
-def test_a_block_trains_with_them_as_without(options, dropout, recomputed, request):
+TWO = ((1, 3), (0, 2))
+SLOW = [(None, 0.0, []), (None, 0.3, ["block"]), (TWO, 0.0, []), (TWO, 0.3, []), (0, 0.3, []), (0, 0.3, ["block"])]
+
+
+@pytest.mark.parametrize(
+    "positions, dropout, recomputed",
+    [
+        (None, 0.3, []),
+        (TWO, 0.3, ["block"]),
+        (0, 0.0, []),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW),
+    ],
+)
+def test_a_block_trains_with_them_as_without(positions, dropout, recomputed, request):
+    options = {"output_positions": np.array(positions) if positions is TWO else positions}
     with keras.RematScope("list_of_layers", layer_names=recomputed):
         layer = EncoderLayer(48, 3, 64, dropout=dropout, attention_dropout=0.0, name="block")
     layer.build((2, 5, 48))
@@ -127,7 +139,7 @@ def test_a_block_trains_with_them_as_without(options, dropout, recomputed, reque
         np.testing.assert_allclose(one, other, atol=2e-5 * np.abs(other).max())
 
 
-@pytest.mark.parametrize("position", [None, 1])
+@pytest.mark.parametrize("position", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_block_in_half_precision_by_itself(position, monkeypatch, request):
     """Keras' `__call__`, which casts what layers are given, is left out; the kernels look at dtypes themselves."""
     layer = EncoderLayer(64, 2, 64, dropout=0.0, attention_dropout=0.0, dtype="mixed_bfloat16")
@@ -247,6 +259,7 @@ def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):
     assert not takes()
 
 
+@pytest.mark.slow
 def test_a_pretrainer_learns_with_them_what_it_learns_without(request):
     def losses():
         keras.utils.set_random_seed(0)
