@@ -4,10 +4,12 @@ import ast
 import os
 import subprocess
 import sys
+import unicodedata
 
 import keras
 import numpy as np
 import pytest
+from tokenizers import normalizers
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.text import characters
@@ -35,6 +37,14 @@ ADVERSARIAL = [
 def engines(vocabulary=WORDS, **options):
     tokenizer = kbz.BertTokenizer(vocabulary, **options)
     return tokenizer, tokenizer.in_graph()
+
+
+def split_differently(texts, **options):
+    """Return those of the texts of which the two engines make other words."""
+    tokenizer, graph = engines(**options)
+    normalize, split = tokenizer._engine.normalizer.normalize_str, tokenizer._engine.pre_tokenizer.pre_tokenize_str
+    both = zip(texts, graph.words(texts).to_list(), strict=True)
+    return [text for text, words in both if [word.encode() for word, _ in split(normalize(text))] != words]
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
@@ -110,15 +120,19 @@ def test_differences_from_the_original_are_the_same():
 )
 def test_all_of_unicode(lowercase, step):
     """The few characters that one of the engines does not know are the only ones to differ."""
-    tokenizer, graph = engines(lowercase=lowercase)
     texts = [f"e{character}\u0301a Ab" for character in UNICODE[::step]]
-    engine = tokenizer._engine
-    different = set()
-    for text, words in zip(texts, graph.words(texts).to_list(), strict=True):
-        normalized = engine.normalizer.normalize_str(text)
-        if [word.encode() for word, _ in engine.pre_tokenizer.pre_tokenize_str(normalized)] != words:
-            different.add(ord(text[1]))
+    different = {ord(text[1]) for text in split_differently(texts, lowercase=lowercase)}
     assert different <= (characters.code_points(characters.NEWER) if lowercase else set())
+
+
+def test_marks_in_a_row():
+    """Marks that stay are sorted alike, but for those that the library does not know."""
+    marks = [c for c in UNICODE if unicodedata.combining(c) and c not in characters.character_set(characters.MARKS)]
+    sort = normalizers.NFD().normalize_str
+    known = [c for c in marks if sort(f"{c}\u0334") != f"{c}\u0334" or sort(f"\u0345{c}") != f"\u0345{c}"]
+    assert len(known) == 83
+    assert split_differently([f"a{first}{second}" for first in known for second in known]) == []
+    assert split_differently(["a\u0d3b\u0c3c", "a\u0c3c\u0d3b"]) == ["a\u0d3b\u0c3c"]
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
