@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+import time
 import unicodedata
 
 import keras
@@ -133,6 +134,13 @@ def test_marks_in_a_row():
     assert len(known) == 83
     assert split_differently([f"a{first}{second}" for first in known for second in known]) == []
     assert split_differently(["a\u0d3b\u0c3c", "a\u0c3c\u0d3b"]) == ["a\u0d3b\u0c3c"]
+    assert split_differently(["a\u1dfb\u0301\u302e", "a\u1dfb\u093a\u302e"]) == []  # U+093A keeps them apart.
+
+
+def test_marks_by_the_thousand_are_dropped_in_linear_time(tokenizer):
+    start = time.process_time()
+    assert tokenizer.in_graph().encode_batch(["a" + "\u0301\u0327" * 100_000 + " film"]).to_list() == [[5, 8]]
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)

@@ -3,13 +3,23 @@
 Import this module only where TensorFlow is needed.
 """
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_text
 
-from keras_bert_zoo.text.characters import CHINESE, DROPPED, LONGEST_WORD, MARKS, PUNCTUATION, SPACES, pattern
+from keras_bert_zoo.text.characters import (
+    CHINESE,
+    DROPPED,
+    LONGEST_WORD,
+    MARKS,
+    PUNCTUATION,
+    SPACES,
+    code_points,
+    pattern,
+)
 
 # Texts for the fast path: printable ASCII and its white space, without the bracket that starts a special token.
 _PLAIN = r"[\t\n\r -Z\\-~]*"
@@ -20,6 +30,10 @@ _SMALL = {
     "\u03a3": "\u03c3", "I": "i", "\u0130": "i\u0307",
     "J": "j", "\u012e": "\u012f", "\u00cc": "\u00ec", "\u00cd": "\u00ed", "\u0128": "\u0129",
 }  # fmt: skip
+
+# TensorFlow's NFD sorts the marks of a letter, in a time that grows with the square of their number. Those that are
+# dropped afterwards can go before, as the others keep their order; not so those of class 0, past which no mark moves.
+_SORTED_MARKS = " ".join(f"{point:X}" for point in sorted(code_points(MARKS)) if unicodedata.combining(chr(point)))
 
 
 class InGraphTokenizer(tf.Module):
@@ -89,8 +103,8 @@ class InGraphTokenizer(tf.Module):
             texts = replace(texts, f"\\Q{token}\\E", f" {code} ")
         first, last = min(codes), max(codes)
         below, above = f"{ord(first) - 1:X}", f"{ord(last) + 1:X}"
-        dropped = pattern(DROPPED.replace("100000-10FFFD", f"100000-{below} {above}-10FFFD"))
-        texts = replace(texts, dropped, "")
+        dropped = DROPPED.replace("100000-10FFFD", f"100000-{below} {above}-10FFFD")
+        texts = replace(texts, pattern(dropped + _SORTED_MARKS if self._strip_accents else dropped), "")
         texts = replace(texts, pattern(SPACES), " ")
         if self._split_chinese:
             texts = replace(texts, f"({pattern(CHINESE)})", r" \1 ")
