@@ -1,6 +1,7 @@
 """The classifier: what `fit`, `evaluate` and `predict` take and give, and what they refuse."""
 
 import json
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -594,6 +595,36 @@ def test_bad_label_sets(backbone, sets, words):
     unnamed = kbz.BertTextClassifier(backbone, num_classes=2, multi_label=True)
     with pytest.raises(ValueError, match=r"`class_names` must be given if `y` holds names .* Received: y with 'a'"):
         unnamed.encode_targets([[], ["a"]], 2)
+
+
+def test_label_sets_of_columns(backbone):
+    """Rows of parquet's columns are arrays, and Hugging Face's columns are sequences that are no lists."""
+
+    class Column(Sequence):
+        def __init__(self, rows):
+            self.rows = rows
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, index):
+            return self.rows[index]
+
+    def objects(rows):
+        array = np.empty(len(rows), object)
+        for i, row in enumerate(rows):
+            array[i] = row
+        return array
+
+    classifier = kbz.BertTextClassifier(backbone, class_names=["a", "b"], multi_label=True)
+    names = [np.array(row, object) for row in (["b"], [], ["a", "b"])]
+    ones = [np.array(row) for row in ([0, 1], [0, 0], [1, 1])]
+    columns = [Column([["b"], [], ["a", "b"]])]
+    columns += [kind(rows) for kind in (list, tuple, Column, objects) for rows in (names, ones)]
+    for column in columns:
+        np.testing.assert_array_equal(classifier.encode_targets(column, 3), ones)
+    with short_error("`y` must hold names of class_names=['a', 'b']. Received: y[2] with 'c'"):
+        classifier.encode_targets([*names[:2], np.array(["c"], object)], 3)
 
 
 def test_a_loss_of_shares_takes_no_labels(classifier):

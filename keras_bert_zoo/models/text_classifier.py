@@ -17,6 +17,7 @@ from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.probabilities import sigmoid, softmax
+from keras_bert_zoo.text.texts import is_list
 
 _OF_SHARES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 
@@ -149,8 +150,10 @@ class BertTextClassifier(HasClasses, Task):
         return self.multi_label or super().are_labels(y)
 
     def _encode_label_sets(self, y: Any, count: int) -> np.ndarray:
-        rows = list(y) if isinstance(y, (list, tuple)) or getattr(y, "dtype", None) == np.dtype("O") else []
-        sets = [row for row in rows if isinstance(row, (list, tuple, set, frozenset))]
+        if is_list(y) and not (isinstance(y, np.ndarray) and y.dtype.kind in "iufb"):
+            y = [list(row) if is_list(row) else row for row in y]  # A row of a parquet column is an array.
+        rows = y if isinstance(y, list) else []
+        sets = [row for row in rows if isinstance(row, (list, set, frozenset))]
         if any(isinstance(name, str) for row in sets for name in row) or (sets and not any(sets)):
             if len(rows) != count:
                 raise ValueError(f"`y` must have one row per example, {count}. Received: {len(rows)}")
@@ -163,7 +166,7 @@ class BertTextClassifier(HasClasses, Task):
                 )
             encoded = np.zeros((count, self.num_classes), dtype="float32")
             for i, row in enumerate(rows):
-                if not isinstance(row, (list, tuple, set, frozenset)):
+                if not isinstance(row, (list, set, frozenset)):
                     raise ValueError(f"`y` must hold a list of names per example. Received: y[{i}]={row!r}")
                 for name in row:
                     number = numbers.get(name) if isinstance(name, str) else None  # A list has no hash.
