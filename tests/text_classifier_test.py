@@ -442,10 +442,12 @@ def test_bad_data_leaves_the_model_usable(classifier):
     [
         ({"sample_weight": [1.0]}, "`sample_weight` must have the shape (6,)"),
         ({"sample_weight": [1.0] * 5 + [np.nan]}, "`sample_weight` must be finite. Received: nan"),
+        ({"sample_weight": [1.0] * 5 + [1e39]}, "`sample_weight` must be finite. Received: 1e+39"),
         ({"sample_weight": [[1.0], [1.0, 2.0]]}, "`sample_weight` must have rows of one length"),
         ({"sample_weight": ["a"] * 6}, "`sample_weight` must hold numbers. Received: sample_weight.dtype=<U1"),
         ({"class_weight": {5: 1.0}}, "`class_weight` must have classes as keys"),
         ({"class_weight": {1: np.nan}}, "`class_weight` must hold finite numbers. Received: class_weight[1]=nan"),
+        ({"class_weight": {1: 1e39}}, "`class_weight` must hold finite numbers. Received: class_weight[1]=1e+39"),
         ({"class_weight": {1: "x"}}, "`class_weight` must hold finite numbers. Received: class_weight[1]='x'"),
         ({"class_weight": {1: 2.0}, "sample_weight": [1.0] * 6}, "`class_weight` and `sample_weight` exclude each"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),

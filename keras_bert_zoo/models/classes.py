@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.models.inputs import as_array, check_range
+from keras_bert_zoo.models.inputs import as_array, as_float32, check_range
 from keras_bert_zoo.text.texts import is_list
 
 
@@ -74,7 +74,7 @@ class HasClasses:
         names = self.class_names or []
         for key, weight in class_weight.items():
             number = names.index(key) if key in names else key
-            if not isinstance(weight, (int, float, np.number)) or not np.isfinite(weight):
+            if not isinstance(weight, (int, float, np.number)) or not np.isfinite(as_float32(weight)):
                 raise ValueError(f"`class_weight` must hold finite numbers. Received: class_weight[{key!r}]={weight!r}")
             if not isinstance(number, (int, np.integer)) or not 0 <= number < self.num_classes:
                 raise ValueError(f"`class_weight` must have classes as keys. Received: class_weight with {key!r}")

@@ -107,9 +107,16 @@ def _as_weights(sample_weight: Any) -> np.ndarray:
 def _finite_weights(weights: np.ndarray) -> np.ndarray:
     if weights.dtype.kind not in "iufb":
         raise ValueError(f"`sample_weight` must hold numbers. Received: sample_weight.dtype={weights.dtype}")
-    if not np.isfinite(weights).all():
-        raise ValueError(f"`sample_weight` must be finite. Received: {weights[~np.isfinite(weights)][0]}")
-    return weights.astype("float32")
+    finite = np.isfinite(as_float32(weights))
+    if not finite.all():
+        raise ValueError(f"`sample_weight` must be finite. Received: {weights[~finite][0]}")
+    return as_float32(weights)
+
+
+def as_float32(weights: Any) -> np.ndarray:
+    """Convert numbers; those beyond float32 become infinite, without NumPy's warning."""
+    with np.errstate(over="ignore"):
+        return np.asarray(weights).astype("float32")
 
 
 def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...]) -> None:
