@@ -399,6 +399,7 @@ BAD_FIT = [
     ((TEXTS, ["a", "b", "c", "a", "b", float("nan")]), "`y` must hold integers or class names. Received: y with float"),
     ((TEXTS, ["a", "b", 1, "a", "b", "a"]), "`y` must hold integers or class names. Received: y with int"),
     ((TEXTS, ["a", "b"] * 3), "`y` must hold 3 different names"),
+    ((TEXTS, [b"\xff"] * 6), "`y` must hold UTF-8 names. Received: b'\\xff'"),
     ((["a", None], [0, 1]), "`x` must hold strings. Received: x[1]=None of type NoneType"),
     ((["\ud800", "b"], [0, 1]), "`x` must hold valid Unicode. Received: x[0]"),
     (("a text", [0]), "`x` must be a list of strings"),

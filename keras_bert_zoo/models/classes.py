@@ -132,4 +132,7 @@ def _check_names(class_names: Any) -> None:
 
 
 def _text(label: str | bytes) -> str:
-    return str(label) if isinstance(label, str) else label.decode("utf-8")
+    try:
+        return str(label) if isinstance(label, str) else label.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"`y` must hold UTF-8 names. Received: {label[:20]!r}") from None
