@@ -301,14 +301,20 @@ def transformers(
             rows = list(order[part])
             if grouped:
                 chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
-                yield rows, tokenizer.pad(chosen, return_tensors="pt").to(device)
+                yield rows, tokenizer.pad(chosen, return_tensors="pt")
             else:
-                yield rows, tokenize(take(x, rows), padding=True, return_tensors="pt").to(device)
+                yield rows, tokenize(take(x, rows), padding=True, return_tensors="pt")
+
+    def send(**inputs: Any) -> dict[str, Any]:
+        """Send tensors as Trainer's loader does, from pinned memory, and without waiting for them."""
+        if device == "cpu":
+            return inputs
+        return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in inputs.items()}
 
     def train(x: Texts, y: list[int]) -> None:
         torch.manual_seed(SEED)
         model.train()
-        labels = torch.tensor(y, device=device)
+        labels = torch.tensor(y)
         decayed, plain = [], []
         for name, parameter in model.named_parameters():
             (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
@@ -321,7 +327,7 @@ def transformers(
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         for rows, inputs in batches(x, torch.randperm(len(y)).tolist(), _BATCHES_SORTED_TOGETHER * task.batch_size):
             with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
-                loss = forward(**inputs, labels=labels[rows]).loss
+                loss = forward(**send(**inputs, labels=labels[rows])).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -334,11 +340,15 @@ def transformers(
     def predict(x: Texts) -> Any:
         model.eval()
         count = len(columns(x)[0])
-        logits = torch.empty(count, 2, device=device)
+        order: list[int] = []
+        found = []
         with torch.autocast(device, torch.bfloat16, enabled=bfloat16):  # It keeps what it has cast.
             for rows, inputs in batches(x, range(count), count, by_tokens):
-                logits[rows] = forward(**inputs).logits.float()
-        return logits.cpu().numpy()
+                order += rows
+                found.append(forward(**send(**inputs)).logits)
+        logits = torch.empty(count, 2)
+        logits[order] = torch.cat(found).float().cpu()  # All at once: each would be waited for on a card.
+        return logits.numpy()
 
     return Contender(
         train=train,
