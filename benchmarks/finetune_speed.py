@@ -85,8 +85,8 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
         hub = {"bfloat16": dtype == "bfloat16"}
         entries += [Entry(f"keras-hub, {name}", "keras_hub", python, name, hub) for name in args.keras_hub]
         if args.as_it_comes:
-            as_it_comes = {"sequence_length": 512, **hub}
-            entries.append(Entry("keras-hub, tensorflow, 512", "keras_hub", python, "tensorflow", as_it_comes))
+            hub = {"sequence_length": 512, **hub}
+            entries += [Entry(f"keras-hub, {name}, 512", "keras_hub", python, name, hub) for name in args.keras_hub]
     return entries
 
 
@@ -179,13 +179,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=[], help="also keras-hub, on these backends")
     parser.add_argument("--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO")
     parser.add_argument("--apart", action="store_true", help="start a process for each turn: memory holds one model")
-    parser.add_argument("--as-it-comes", action="store_true", help="also keras-hub at its own length of 512")
+    parser.add_argument("--as-it-comes", action="store_true", help="also --keras-hub at its own length of 512")
     parser.add_argument("--name", default="finetune_speed", help="of the report's files (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"), help="folder for the report")
     parser.add_argument("--log", type=Path, help="file for what the contenders print")
     args = parser.parse_args()
     if args.device == "gpu" and not cards():
         parser.error("--device gpu needs a card that nvidia-smi lists. Received: a machine without one")
+    if args.as_it_comes and not args.keras_hub:
+        parser.error("--as-it-comes needs --keras-hub. Received: --as-it-comes alone")
     if args.device == "gpu" and args.runtimes:
         parser.error("--runtimes are measured on the CPU. Received: --device gpu")
     for name in ("config.json", "vocab.txt"):

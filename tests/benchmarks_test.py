@@ -196,6 +196,15 @@ def test_rates_are_of_an_example_whoever_takes_fewer(script):
     assert [line["vs a peer"] for line in found] == ["- / 4.00", "-"]
 
 
+def test_keras_hub_as_it_comes_runs_on_each_of_its_backends(script):
+    options = {"backends": [], "device": "cpu", "runtimes": False, "peers_python": "python", "as_it_comes": True}
+    args = argparse.Namespace(**options, keras_hub=["tensorflow", "jax"])
+    found = {entry.name: entry for entry in script("finetune_speed").line_up(args, "8x128", "bfloat16")[1:]}
+    assert list(found) == [f"keras-hub, {name}" for name in ("tensorflow", "jax", "tensorflow, 512", "jax, 512")]
+    assert found["keras-hub, jax, 512"].options == {"sequence_length": 512, "bfloat16": True}
+    assert [entry.backend for entry in found.values()] == ["tensorflow", "jax"] * 2
+
+
 def test_a_peak_is_of_the_faster_product(script, monkeypatch):
     """On a card ten products are timed at once; PyTorch's two in float32 on a CPU compute the same."""
     process = script("process")
