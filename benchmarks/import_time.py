@@ -4,7 +4,7 @@
 
 Every import runs in a fresh process. Contenders take turns on each backend of Keras, all in the peers' environment if
 there is one. For transformers the script imports PyTorch, then the classes that a model needs. The first round, which
-fills the system's file cache, is not counted.
+fills the system's file cache, is not counted. GiB: the most memory that the process had, both imports included.
 """
 
 import argparse
@@ -18,20 +18,24 @@ from fresh import run, take_fresh_turns
 from reports import about, describe, table, write
 
 KERAS = """
-import json, time
+import json, resource, time
 start = time.perf_counter()
 import keras
 middle = time.perf_counter()
 import {}
-print(json.dumps({{"before": middle - start, "beyond": time.perf_counter() - middle}}))
+end = time.perf_counter()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(json.dumps({{"before": middle - start, "beyond": end - middle, "GiB": peak}}))
 """
 TRANSFORMERS = """
-import json, time
+import json, resource, time
 start = time.perf_counter()
 import torch
 middle = time.perf_counter()
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
-print(json.dumps({"before": middle - start, "beyond": time.perf_counter() - middle}))
+end = time.perf_counter()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(json.dumps({"before": middle - start, "beyond": end - middle, "GiB": peak}))
 """
 OURS, PEER = "keras_bert_zoo", "keras-hub"
 
@@ -62,17 +66,19 @@ def main() -> None:
     runs, left_out = take_fresh_turns(line_up(arguments), arguments.rounds)
     if not any(runs.values()):
         sys.exit(f"No contender could be measured: {left_out}")
-    rows = [["imported first", "s", "then", "s beyond it, median (fastest..slowest)", f"x {OURS}"]]
+    rows = [["imported first", "s", "then", "s beyond it, median (fastest..slowest)", f"x {OURS}", "GiB"]]
     for (first, name), found in runs.items():
         beyond = [each["beyond"] for each in found]
         ours = statistics.median(each["beyond"] for each in runs[first, OURS]) if runs.get((first, OURS)) else None
         median = statistics.median(beyond)
         before = f"{statistics.median(each['before'] for each in found):.2f}"
         spread = f"{median:.3f} ({min(beyond):.3f}..{max(beyond):.3f})"
-        rows.append([first, before, name, spread, f"{median / ours:.1f}" if ours else "-"])
+        gib = f"{max(each['GiB'] for each in found):.2f}"
+        rows.append([first, before, name, spread, f"{median / ours:.1f}" if ours else "-", gib])
     failed = {f"{name}, {first}": reason for (first, name), reason in left_out.items()}
     failures = [f"\nLeft out: {who}: {reason}." for who, reason in failed.items()]
-    text = "\n".join(["# Import", "", *describe(facts), "", table(rows), *failures]) + "\n"
+    said = "GiB: the most memory that the process had, both imports included."
+    text = "\n".join(["# Import", "", *describe(facts), "", said, "", table(rows), *failures]) + "\n"
     print(text)
     if arguments.out:
         raw = [{"first": first, "contender": name, "runs": found} for (first, name), found in runs.items()]

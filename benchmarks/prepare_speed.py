@@ -12,11 +12,12 @@ Both sides read the same files, the novels with one sentence per line as split b
 pairs of length 128 with at most 20 predictions and fixed masks. The original is one process and writes TFRecords; ours
 uses all cores and writes its data set. Each run is its own process. The original is timed as a whole, minus its
 start-up, which is the same command on a few lines of text. For ours the call of `prepare` is timed, including the start
-of its own processes.
+of its own processes. Memory is the most that one process of a run had; ours has a process on each core.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -62,7 +63,7 @@ def write_sentences(novels: Sequence[Path], folder: Path) -> tuple[list[Path], i
 
 
 def run(contender: str, paths: Sequence[Path], duplicates: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the seconds, processor seconds and examples of one run."""
+    """Return the seconds, processor seconds, examples and GiB of one run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         if contender == "original":
@@ -90,20 +91,23 @@ def run(contender: str, paths: Sequence[Path], duplicates: int, arguments: argpa
             text = log.read().decode()
         if process.returncode:
             raise SystemExit(text)
+        peak = usage.ru_maxrss / 2**20  # Of the largest process: this one, or one that it waited for.
         if contender == "original":
             examples = int(text.split(" total instances")[0].split()[-1])
-            return {"seconds": seconds, "processor": usage.ru_utime + usage.ru_stime, "examples": examples}
-        examples = json.loads((out / "dataset.json").read_text())["examples"]
-        return {**json.loads(text.splitlines()[-1]), "examples": examples}
+            took = {"seconds": seconds, "processor": usage.ru_utime + usage.ru_stime}
+        else:
+            examples = json.loads((out / "dataset.json").read_text())["examples"]
+            took = json.loads(text.splitlines()[-1])
+        return {**took, "examples": examples, "GiB": peak}
 
 
 def table(runs: dict[str, list[dict[str, float]]], words: int) -> str:
     lines = [
         f"{BOOKS} novels, {words:,} words. Median of {len(next(iter(runs.values())))} rounds, of seconds "
-        "(slowest..fastest run).",
+        "(slowest..fastest run). GiB: the most that one process of a run had; ours has a process on each core.",
         "",
-        "| duplicates | contender | seconds | processor seconds | examples | words/s | x | examples/s | x |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| duplicates | contender | seconds | processor seconds | examples | words/s | x | examples/s | x | GiB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for duplicates in DUPLICATES:
         rates: dict[str, tuple[float, float]] = {}
@@ -123,7 +127,7 @@ def table(runs: dict[str, list[dict[str, float]]], words: int) -> str:
             lines.append(
                 f"| {duplicates} | {contender} | {seconds:.2f} ({max(wall):.2f}..{min(wall):.2f}) "
                 f"| {statistics.median(processor):.2f} | {examples:,} | {rates[contender][0]:,.0f} | {times[0]} "
-                f"| {rates[contender][1]:,.0f} | {times[1]} |"
+                f"| {rates[contender][1]:,.0f} | {times[1]} | {max(each['GiB'] for each in all_runs):.2f} |"
             )
     if "original 0" in runs:
         taken_off = statistics.median(each["seconds"] for each in runs["original 0"])
@@ -147,7 +151,9 @@ def main() -> None:
     arguments.vocab = arguments.vocab.resolve()
     folder = Path(tempfile.mkdtemp())
     try:
-        paths, words = write_sentences(sorted(arguments.novels)[:BOOKS], folder)
+        # A process that is started counts the memory of the one that starts it, which therefore stays small.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            paths, words = pool.apply(write_sentences, (sorted(arguments.novels)[:BOOKS], folder))
         some = []
         for number, path in enumerate(paths[:2]):
             some.append(folder / f"some{number}")

@@ -228,6 +228,13 @@ def test_pytorch_multiplies_float32_on_a_card_as_others_do(script, monkeypatch):
     assert told == ["high"]
 
 
+def test_the_table_of_shard_making_tells_memory(script):
+    runs = [{"seconds": 2.0, "processor": 3.0, "examples": 40, "GiB": gib} for gib in (0.5, 0.75)]
+    lines = script("prepare_speed").table({"ours 1": runs, "ours 10": runs}, 100).splitlines()
+    head, *found = [row(line) for line in lines if line.startswith("|") and "---" not in line]
+    assert [dict(zip(head, line, strict=True))["GiB"] for line in found] == ["0.75", "0.75"]
+
+
 def test_one_command_runs_every_benchmark_of_speed(script, tmp_path):
     everything = script("everything")
     args = argparse.Namespace(preset=Path("P"), peers_python="python", novels=[Path("n.txt")], original=None, rounds=2)
