@@ -8,7 +8,7 @@ PRESET is a Hugging Face BERT directory, DATA holds GLUE and SQuAD, and PEERS_PY
 environment with torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each
 contender has its own process, and only one works at a time. They take turns, so that other load on the machine affects
 all alike. Each task is measured in float32 and then in bfloat16: our mixed precision, transformers' autocast. On a GPU
-there are also rows with torch.compile, all contenders start in parallel, memory is the GPU's, and the report includes
+there are also rows with torch.compile, two contenders start at a time, memory is the GPU's, and the report includes
 MFU, the fraction of the data sheet's peak. Products of float32 are TF32 there with all frameworks, as JAX and
 TensorFlow have it; PyTorch is told to.
 """
@@ -30,7 +30,7 @@ from finetune_speed_report import report
 from machine import cards
 from process import environment, with_code
 from reports import about
-from worker import Worker, take_turns, take_turns_apart
+from worker import STARTED_AT_ONCE_ON_A_CARD, Worker, take_turns, take_turns_apart
 
 _BACKENDS = ("tensorflow", "torch", "jax")
 _DTYPES = ("float32", "bfloat16")
@@ -124,7 +124,8 @@ def measure(
     if args.apart:
         said, turns, left_out = take_turns_apart(starts, args.rounds, turn)
     else:
-        said, turns, left_out = take_turns(starts, args.rounds, turn, len(starts) if args.device == "gpu" else 1)
+        at_once = STARTED_AT_ONCE_ON_A_CARD if args.device == "gpu" else 1
+        said, turns, left_out = take_turns(starts, args.rounds, turn, at_once)
     results = [
         {
             **{"task": task, "dtype": dtype, "name": name, "ours": entries[name].is_ours, **own},

@@ -4,15 +4,17 @@
     KERAS_BACKEND=torch python benchmarks/gpu_pretraining.py --table
 
 Measures BERT base and large at 128 tokens with 20 predictions and at 512 with 76, then base over batch sizes and
-lengths. At each size every contender has its own process; they start in parallel, and take turns once all have
+lengths. At each size every contender has its own process; two start at a time, and they take turns once all have
 compiled. Results in results/gpu_pretraining.jsonl are not measured again, so the command can be interrupted, or limited
-by `--minutes 9`: it begins with the table, and starts no size after that time. Rows of another GPU, other versions or
-other code are measured again and left out of the table. MFU is the fraction of the data sheet's dense peak that the
-model's own products use (`training_flops`). The share of peak is relative to the framework's own product of two large
-matrices in the same process. transformers runs with SDPA, fused AdamW and, in a second row, torch.compile; ours on
-PyTorch has `jit_compile=True`. transformers computes its head at every position, which its shares do not count. All
-contenders apply attention dropout of a tenth: transformers within `scaled_dot_product_attention`, ours in kernels of
-our own (Triton, Pallas). cuDNN's kernel supports none on JAX, so it runs in the rows "no attention dropout".
+by `--minutes`: it begins with the table, and starts no size after that time. A size takes about five minutes, so where
+a command may take ten, say `--minutes 5`. If the machine is fresh each time, copy the .jsonl into `--out` first, and
+back at the end. Rows of another GPU, other versions or other code are measured again and left out of the table. MFU is
+the fraction of the data sheet's dense peak that the model's own products use (`training_flops`). The share of peak is
+relative to the framework's own product of two large matrices in the same process. transformers runs with SDPA, fused
+AdamW and, in a second row, torch.compile; ours on PyTorch has `jit_compile=True`. transformers computes its head at
+every position, which its shares do not count. All contenders apply attention dropout of a tenth: transformers within
+`scaled_dot_product_attention`, ours in kernels of our own (Triton, Pallas). cuDNN's kernel supports none on JAX, so it
+runs in the rows "no attention dropout".
 
 `--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12] or jax[cuda13], torch, transformers and the
 extra `plot`.

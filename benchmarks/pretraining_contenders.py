@@ -32,7 +32,7 @@ from process import (
     with_code,
 )
 from reports import now
-from worker import Worker, serve, take_turns
+from worker import STARTED_AT_ONCE_ON_A_CARD, Worker, serve, take_turns
 
 WORDS = 30522
 _SCRIPT = Path(__file__).name
@@ -283,7 +283,7 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
 
     with results.with_suffix(".log").open("ab") as log:
         starts = {title: partial(start, title, work, pythons[title], log) for title, work in works.items()}
-        said, turns, left_out = take_turns(starts, rounds, turn, started_at_once=len(starts))
+        said, turns, left_out = take_turns(starts, rounds, turn, STARTED_AT_ONCE_ON_A_CARD)
     for title, facts in wanted.items():
         row = {**facts, **now(_SCRIPT, pythons[title]), **said.get(title, {"error": left_out.get(title)})}
         if title in turns:
