@@ -136,11 +136,13 @@ def main() -> None:
     if not arguments.interpret and jax.default_backend() != "gpu":
         parser.error("JAX must see a GPU, or pass --interpret. Received: " + jax.default_backend())
     facts = about("card_kernels.py", arguments)
-    rows = list(measure(arguments.interpret))
-    text = "\n".join(["# Tiles of the kernels for a card", "", *describe(facts), "", table(lines(rows))]) + "\n"
+    rows, text = [], ""
+    for row in measure(arguments.interpret):
+        rows.append(row)
+        text = "\n".join(["# Tiles of the kernels for a card", "", *describe(facts), "", table(lines(rows))]) + "\n"
+        if arguments.out:  # After each, so that an interruption loses nothing.
+            write(arguments.out, text, {"about": facts, "rows": rows})
     print(text)
-    if arguments.out:
-        write(arguments.out, text, {"about": facts, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def test_a_contender_that_fails_stops_no_other_and_has_one_row(script, monkeypat
     turns = {"a": [{"seconds": 2.0, "peak_bytes": 3, "product_peak": 4.0}]}
     given = [(said, turns, {"b": "no memory"})]
 
-    def take_turns(starts, rounds, turn, started_at_once):
+    def take_turns(starts, *_):
         starts["b"].args[-1].write(b"why it failed")
         return given.pop()
 
@@ -284,6 +284,22 @@ def test_the_scores_on_the_pages_are_those_of_the_results(script):
     found = re.findall(r"-?[\d.]+ ± [\d.]+ \([^)]+\)", card)
     assert len(found) >= 14
     assert [numbers for numbers in found if numbers not in gains] == []
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX's kernels")
+def test_an_interruption_of_the_kernels_loses_nothing(script, monkeypatch, tmp_path):
+    kernels, out = script("card_kernels"), tmp_path / "card_kernels.md"
+    row = {"kernel": "attention", "part": "forward", "size": (1, 2, 3), "tile": {"block_m": 4}, "microseconds": 5.0}
+
+    def measure(interpret):
+        yield row
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernels, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["card_kernels.py", "--interpret", "--out", str(out)])
+    with pytest.raises(KeyboardInterrupt):
+        kernels.main()
+    assert "| attention | 1 x 2 x 3 | block_m 4 | 5 | 1.00 |" in out.read_text()
 
 
 @pytest.mark.slow
