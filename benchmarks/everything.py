@@ -28,6 +28,7 @@ TEXTS = {"mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD"}
 FIXED = ("8x128", "4x512")
 DTYPES = ("float32", "bfloat16")
 BACKENDS = "tensorflow,torch,jax"
+OTHERS = "Other reports"
 # BERT base takes eight times as long as MiniLM.
 FEWER = {"mrpc": 160, "sst2": 640, "squad": 64}
 MAKE_BASE = """
@@ -146,7 +147,7 @@ def main() -> None:
         for name, (title, command) in wanted.items()
         if is_current(work / f"{name}.md", command[0], arguments.peers_python)
     }
-    publish(titles, work, HERE / "results")
+    publish(titles, {title for title, _ in wanted.values()}, work, HERE / "results")
     if failed:
         sys.exit(f"Failed: {', '.join(failed)}.")
 
@@ -174,12 +175,16 @@ def keep(name: str, unfinished: Path, work: Path) -> bool:
     return whole
 
 
-def publish(titles: dict[str, str], work: Path, results: Path) -> None:
-    """Copy these reports to `results`, and put each into the summary in place of an older one of the same title."""
+def publish(titles: dict[str, str], known: set[str], work: Path, results: Path) -> None:
+    """Copy these reports to `results`, and put each into the summary in place of an older one of the same title.
+
+    Reports of a title that is not `known`, which this command does not make, go to the end.
+    """
     summary = results / "README.md"
     before = summary.read_text(encoding="utf-8") if summary.is_file() else "# Speed, measured by `everything.py`"
     head, *sections = before.strip().split("\n\n## ")
     parts = {section.partition("\n")[0]: f"## {section}" for section in sections}
+    parts.pop(OTHERS, None)
     for name, title in titles.items():
         for path in work.glob(f"{name}.*"):
             if path.suffix not in (".log", ".command"):
@@ -187,7 +192,10 @@ def publish(titles: dict[str, str], work: Path, results: Path) -> None:
         lines = (work / f"{name}.md").read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in lines if not line.startswith("# ")).strip()
         parts[title] = f"## {title}\n\n" + body.replace("\n## ", "\n### ")
-    summary.write_text("\n\n".join([head, *parts.values()]) + "\n", encoding="utf-8")
+    ours = [section for title, section in parts.items() if title in known]
+    others = [section for title, section in parts.items() if title not in known]
+    after = [f"## {OTHERS}\n\nWhat follows is not of this command, and stays as it was measured.", *others]
+    summary.write_text("\n\n".join([head, *ours, *(after if others else [])]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

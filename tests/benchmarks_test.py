@@ -152,12 +152,14 @@ def test_what_is_not_measured_again_stays_in_the_summary(script, tmp_path):
     everything, results, work = script("everything"), tmp_path / "results", tmp_path / "work"
     for folder in (results, work):
         folder.mkdir()
+    head = "# Speed, measured by `everything.py`"
+    (results / "README.md").write_text(f"{head}\n\n## Of_Old\n\n0 s\n")
     for name, seconds in (("import_time", 1), ("load_time", 2), ("import_time", 3)):
         (work / f"{name}.md").write_text(f"# Of one\n\n{seconds} s\n\n## Below\n")
-        everything.publish({name: name.title()}, work, results)
-    summary = (results / "README.md").read_text()
-    head = "# Speed, measured by `everything.py`"
-    assert summary == f"{head}\n\n## Import_Time\n\n3 s\n\n### Below\n\n## Load_Time\n\n2 s\n\n### Below\n"
+        everything.publish({name: name.title()}, {"Import_Time", "Load_Time"}, work, results)
+    summary, others = (results / "README.md").read_text().split("\n\n## Other reports\n\n")
+    assert summary == f"{head}\n\n## Import_Time\n\n3 s\n\n### Below\n\n## Load_Time\n\n2 s\n\n### Below"
+    assert others.endswith(" measured.\n\n## Of_Old\n\n0 s\n")
 
 
 def test_commands_are_told_without_paths(script, monkeypatch):
