@@ -14,6 +14,7 @@ from tests.helpers import (
     TEXTS,
     Batches,
     crossentropy,
+    numpy,
     random_inputs,
     randomise,
     short_error,
@@ -170,6 +171,22 @@ def test_what_is_pretrained_on_has_targets():
     for batches in data:
         with short_error("`y` must be given"):
             model.evaluate(batches, verbose=0)
+
+
+def test_a_mask_may_be_bool(classifier):
+    inputs = random_inputs()
+    of_bools = {**inputs, "segment_ids": inputs["segment_ids"] > 0, "padding_mask": inputs["padding_mask"] > 0}
+    expected = classifier.predict(inputs, verbose=0)
+    data = [of_bools, *streams((of_bools,))]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        data.append(tf.data.Dataset.from_tensors(of_bools))
+    found = [classifier.predict(each, steps=1, verbose=0) for each in data]
+    for logits in (*found, numpy(classifier.predict_on_batch(of_bools))):
+        np.testing.assert_allclose(logits, expected, atol=1e-6)
+    with short_error("`token_ids` must hold integers. Received: token_ids.dtype=bool"):
+        classifier.predict({**inputs, "token_ids": inputs["padding_mask"] > 0}, verbose=0)
 
 
 class Log(keras.callbacks.Callback):

@@ -116,7 +116,6 @@ class MakesBatches(ChecksInputs):
         inputs, y, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
         if isinstance(inputs, dict):
             inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}
-            inputs = {name: array.astype("int32") if array.dtype == bool else array for name, array in inputs.items()}
         self.check_inputs(inputs)
         arrays = {name: array.astype("int32") for name, array in inputs.items()}
         return arrays, y, [weight for weight in weights if weight is not None]

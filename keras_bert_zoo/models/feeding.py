@@ -36,7 +36,8 @@ class FedModel(
     """Model over a backbone. Its `fit`, `evaluate` and `predict` take `x` in one of these forms:
 
     - raw text, if there is a preprocessor: a list of strings, or for pairs a tuple of two lists;
-    - ready arrays: a dict of `token_ids`, `segment_ids` and `padding_mask`, int `[examples, length]`;
+    - ready arrays: a dict of `token_ids`, `segment_ids` and `padding_mask`, int `[examples, length]`; the last two may
+      be bool;
     - a batched `tf.data.Dataset` of either, with the targets, streamed in its own batches;
     - a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader` of ready batches, checked as they are streamed.
 

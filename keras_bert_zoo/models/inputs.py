@@ -47,7 +47,8 @@ def check_values(inputs: dict[str, np.ndarray], vocabulary_size: int, num_segmen
     """Check that every id has a row in its embedding table."""
     for name, stop in (("token_ids", vocabulary_size), ("segment_ids", num_segments), ("padding_mask", 2)):
         array = inputs[name]
-        if not np.issubdtype(array.dtype, np.integer):
+        # A mask may be bool, and so may two segments.
+        if not np.issubdtype(array.dtype, np.integer) and (array.dtype != bool or name == "token_ids"):
             raise ValueError(f"`{name}` must hold integers. Received: {name}.dtype={array.dtype}")
         check_range(name, array, stop)
 
