@@ -5,6 +5,13 @@ import sys
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
+
+def python_number(value: Any) -> Any:
+    """Return NumPy's number as Python's, which cannot overflow; Keras' methods take both."""
+    return value.item() if isinstance(value, np.generic) else value
+
 
 def check_positive_int(**arguments: Any) -> None:
     """Check that each keyword holds an integer of at least 1."""

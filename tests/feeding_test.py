@@ -189,6 +189,19 @@ def test_a_mask_may_be_bool(classifier):
         classifier.predict({**inputs, "token_ids": inputs["padding_mask"] > 0}, verbose=0)
 
 
+@slow_on("tensorflow", "jax")
+def test_numbers_may_be_numpys(classifier):
+    one, two = np.uint8(1), np.int64(2)
+    sizes = {"validation_steps": one, "validation_batch_size": two, "validation_split": np.float32(1 / 3)}
+    classifier.fit(TEXTS, LABELS, two, epochs=one, **sizes, verbose=0)
+    assert classifier.optimizer.iterations == 2
+    assert classifier.optimizer.learning_rate == 0.0
+    scores = classifier.evaluate(TEXTS, LABELS, two, steps=one, verbose=0)
+    np.testing.assert_allclose(scores, classifier.evaluate(TEXTS[:2], LABELS[:2], verbose=0), atol=1e-6)
+    expected = classifier.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(classifier.predict(TEXTS, two, verbose=0), expected, atol=1e-6)
+
+
 class Log(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.inputs import ChecksInputs, as_array, checked_stream_weights, checked_weights
 from keras_bert_zoo.models.streaming import checked_stream, is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts
@@ -147,6 +147,7 @@ class MakesBatches(ChecksInputs):
         most_tokens: int | None = None,
         few_sizes: bool = False,
     ) -> LengthSortedBatches:
+        batch_size = python_number(batch_size)
         if batch_size is not None:
             check_positive_int(batch_size=batch_size)
         return self.batches_class(
@@ -219,6 +220,7 @@ class MakesBatches(ChecksInputs):
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:
     """Return the rows of the first `steps` batches, before sorting."""
+    steps, batch_size = python_number(steps), python_number(batch_size)
     if steps is not None:
         check_positive_int(steps=steps)
     return slice(None if steps is None else steps * (batch_size or 32))

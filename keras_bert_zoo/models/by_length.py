@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.text.batching import LengthSortedBatches, padded_length, static_lengths
 from keras_bert_zoo.text.packing import Examples
@@ -30,6 +30,7 @@ def outputs_by_length(
     model: FedModel, examples: Examples, batch_size: int | None = None, **options: Any
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield indices of examples and their outputs, with one pass of `predict` for each of a few lengths."""
+    batch_size = python_number(batch_size)
     if batch_size is not None:
         check_positive_int(batch_size=batch_size)
     few = static_lengths(model.backbone.architecture["max_sequence_length"])

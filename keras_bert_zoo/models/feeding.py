@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_count, check_positive_int, check_rate, check_trainable
+from keras_bert_zoo.checks import check_count, check_positive_int, check_rate, check_trainable, python_number
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
 from keras_bert_zoo.models.compiled_steps import CompilesSteps
@@ -93,12 +93,13 @@ class FedModel(
             ValueError: An argument is not as described. This is found before anything compiles, or, in streamed data,
                 when a batch arrives.
         """
+        epochs, initial_epoch, steps_per_epoch = map(python_number, (epochs, initial_epoch, steps_per_epoch))
         with self.undone_where_refused():
-            check_rate(validation_split=validation_split)
+            check_rate(validation_split=python_number(validation_split))
             check_positive_int(epochs=epochs)
             check_count(initial_epoch=initial_epoch)
             if validation_batch_size is not None:
-                check_positive_int(validation_batch_size=validation_batch_size)
+                check_positive_int(validation_batch_size=python_number(validation_batch_size))
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
             self.check_optimizer()

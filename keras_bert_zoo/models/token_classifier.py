@@ -6,11 +6,12 @@ from typing import Any, ClassVar, NamedTuple
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int, check_rate
+from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
+from keras_bert_zoo.models.batch_making import first_rows
 from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.inputs import as_array, checked_weights
@@ -145,9 +146,8 @@ class BertTokenClassifier(HasClasses, TokenTask):
         if not self._is_columns(x):
             return predict_stream(self, x, steps=steps, **options)
         if steps is not None:
-            check_positive_int(steps=steps)
             batch_size = batch_size or 32
-            count = steps * batch_size
+            count = first_rows(steps, batch_size).stop
             x = {name: array[:count] for name, array in x.items()} if isinstance(x, dict) else x[:count]
         examples = self._examples(x)
         if not isinstance(examples, WordWindows):
