@@ -189,6 +189,20 @@ def test_a_mask_may_be_bool(classifier):
         classifier.predict({**inputs, "token_ids": inputs["padding_mask"] > 0}, verbose=0)
 
 
+def test_what_is_no_data_is_refused_by_name(classifier):
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW))
+    for x in (object(), iter([BATCH]), keras.ops.ones((3, 9)), {1}):
+        for run in (classifier.fit, classifier.evaluate, classifier.predict):
+            with short_error("`x` must be a list of strings", f"Received: x of type {type(x).__name__}"):
+                run(x, verbose=0)
+        with short_error("`x` must be PretrainingBatches", f"Received: x of type {type(x).__name__}"):
+            model.fit(x, verbose=0)
+    for run in (classifier.fit, classifier.evaluate, classifier.predict, model.fit):
+        for x in streams():
+            with short_error("`x` must hold at least one batch. Received: an empty"):
+                run(x, verbose=0)
+
+
 @slow_on("tensorflow", "jax")
 def test_numbers_may_be_numpys(classifier):
     one, two = np.uint8(1), np.int64(2)

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.inputs import ChecksInputs, as_array, checked_stream_weights, checked_weights
-from keras_bert_zoo.models.streaming import checked_stream, is_tf_dataset, tokenise_tf_dataset
+from keras_bert_zoo.models.streaming import checked_stream, is_stream, is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
@@ -184,17 +184,17 @@ class MakesBatches(ChecksInputs):
         return getattr(self, "loss", None) is not None
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
-        if isinstance(x, (list, str, int, float, np.ndarray)):
+        if type(x).__module__.startswith("datasets."):
+            raise ValueError(
+                "`x` must be columns of a Hugging Face data set, such as fit(d['text'], d['label']). "
+                f"Received: x of type {type(x).__name__}"
+            )
+        if not is_stream(x):
             # The most common mistake is a list of pairs instead of a pair of lists.
             name, value = ("x[0]", x[0]) if isinstance(x, list) and x else ("x", x)
             raise ValueError(
                 f"`x` must be {self.raw_inputs}, a dict of arrays or a data set. "
                 f"Received: {name} of type {type(value).__name__}"
-            )
-        if type(x).__module__.startswith("datasets."):
-            raise ValueError(
-                "`x` must be columns of a Hugging Face data set, such as fit(d['text'], d['label']). "
-                f"Received: x of type {type(x).__name__}"
             )
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:

@@ -12,7 +12,7 @@ from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.inputs import check_position_array, check_range
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
-from keras_bert_zoo.models.streaming import check_pretraining, check_ready, checked_stream, is_tf_dataset
+from keras_bert_zoo.models.streaming import check_pretraining, check_ready, checked_stream, is_stream, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.batching import PartedBatches
@@ -102,7 +102,7 @@ class BertMaskedLM(Task):
         check_position_array(MASK_POSITIONS, inputs[MASK_POSITIONS], inputs["token_ids"].shape)
 
     def _is_columns(self, x: Any) -> bool:
-        if x is None or isinstance(x, (str, list, tuple)):
+        if not (isinstance(x, dict) or is_stream(x)):
             raise ValueError(
                 "`x` must be PretrainingBatches, or a data set of such batches, not texts. "
                 f"Received: x of type {type(x).__name__}"

@@ -15,7 +15,22 @@ from keras_bert_zoo.training.distribution import replicas
 
 def is_tf_dataset(x: Any) -> bool:
     """Whether `x` is a `tf.data.Dataset`, without importing TensorFlow to find out."""
-    return any(cls.__name__ == "DatasetV2" and cls.__module__.startswith("tensorflow.") for cls in type(x).__mro__)
+    return _is_of(x, "tensorflow", "DatasetV2")
+
+
+def is_stream(x: Any) -> bool:
+    """Whether `x` is a data set that Keras takes."""
+    return (
+        is_tf_dataset(x)
+        or is_mappable(x)
+        or _is_of(x, "tensorflow", "DistributedDataset", "DistributedDatasetsFromFunction")
+        or _is_of(x, "grain", "MapDataset", "IterDataset", "DataLoader")
+    )
+
+
+def _is_of(x: Any, package: str, *names: str) -> bool:
+    """Whether `x` is of a class of one of these names, without importing its package to find out."""
+    return any(cls.__name__ in names and cls.__module__.startswith(f"{package}.") for cls in type(x).__mro__)
 
 
 def checked_stream(x: Any, task: Any, has_loss: bool) -> Any:
@@ -41,7 +56,7 @@ def checked_stream(x: Any, task: Any, has_loss: bool) -> Any:
             f"{type(inputs).__name__}"
         )
     if first is None:
-        return x
+        raise ValueError(f"`x` must hold at least one batch. Received: an empty {type(x).__name__}")
     if isinstance(x, LengthSortedBatches):  # Made by a task from checked data.
         _check_targets(first, has_loss)
         return x
@@ -137,7 +152,7 @@ class MappedBatches(keras.utils.PyDataset):
 
 
 def _is_loader(x: Any) -> bool:
-    return any(cls.__name__ == "DataLoader" and cls.__module__.startswith("torch.") for cls in type(x).__mro__)
+    return _is_of(x, "torch", "DataLoader")
 
 
 def _mapped_loader(loader: Any, function: Callable[[Any], Any]) -> Any:
