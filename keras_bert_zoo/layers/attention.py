@@ -36,7 +36,8 @@ class SelfAttention(keras.layers.Layer):
 
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
-        padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
+        padding_mask: int or bool `[batch, length]`, nonzero at real tokens; None means no padding. Keras'
+            implicit mask, such as `Embedding(mask_zero=True)`'s, is not used.
         output_positions: Positions of the outputs: an int (the same in each example), int32 `[batch, n]`, or None for
             all. Queries, keys and values are computed at all positions regardless, except with an int: then there is
             only one query, and without LoRA keys and values are not computed at all.

@@ -18,7 +18,8 @@ class BiLSTM(keras.layers.Layer):
 
     Call arguments:
         hidden: `[batch, length, width]`.
-        padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
+        padding_mask: int or bool `[batch, length]`, nonzero at real tokens. Keras' implicit mask, such as
+            `Embedding(mask_zero=True)`'s, is not used.
 
     Returns:
         `[batch, length, 2 * units]`: the left-to-right outputs, then the right-to-left ones; zeros at padding.

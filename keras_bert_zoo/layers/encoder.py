@@ -37,7 +37,8 @@ class EncoderLayer(RecomputedLayer):
 
     Call arguments:
         hidden: `[batch, length, hidden_dim]`.
-        padding_mask: int or bool `[batch, length]`, nonzero at real tokens.
+        padding_mask: int or bool `[batch, length]`, nonzero at real tokens; None means no padding. Keras'
+            implicit mask, such as `Embedding(mask_zero=True)`'s, is not used.
         output_positions: Positions of the outputs, as in `SelfAttention`. At other positions only its queries, keys and
             values are computed.
         return_attention_scores: If True, also return the attention probabilities.

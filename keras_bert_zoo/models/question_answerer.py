@@ -166,6 +166,9 @@ class BertQuestionAnswerer(Task):
     ) -> Any:
         """Like `keras.Model.predict`, but also for questions and contexts; see the class.
 
+        Data in memory is predicted in one pass for each padded length: `callbacks` see each pass begin, count its
+        batches and end.
+
         Returns:
             For ready arrays, float32 logits `[examples, 2, length]`. For raw text, a list of float32 logits
             `[2, tokens]` for each question, one per window; `answer` returns answers instead.

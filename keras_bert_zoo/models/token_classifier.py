@@ -138,6 +138,9 @@ class BertTokenClassifier(HasClasses, TokenTask):
     ) -> Any:
         """Like `keras.Model.predict`, but also for words; see the class.
 
+        Data in memory is predicted in one pass for each padded length: `callbacks` see each pass begin, count its
+        batches and end.
+
         Returns:
             For words, a list of float32 logits `[words, num_classes]` for each sentence, or for documents a list of
             such lists. For ready arrays, `[examples, length, num_classes]`, meaningless at padding.
