@@ -164,6 +164,12 @@ def write_model(
             f'`format="{format}"` cannot export choices on this backend, because jax2onnx reshapes to at most one '
             "unknown size: export on TensorFlow or PyTorch. Received: a model of choices"
         )
+    if backend == "jax" and format in ("onnx", "openvino") and "mask_positions" in axes and len(model.outputs) > 1:
+        raise ValueError(
+            f'`format="{format}"` cannot export both tasks of pre-training on this backend, because jax2onnx loses a '
+            "size that is an unknown one plus 1, as of masked tokens and [CLS]: export on TensorFlow or PyTorch. "
+            f"Received: a model with {' and '.join(sorted(model.output))}"
+        )
     tables = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
     if backend == "torch" and format in ("onnx", "openvino") and any(table.quantization_mode for table in tables):
         raise ValueError(

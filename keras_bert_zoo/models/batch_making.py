@@ -179,11 +179,11 @@ class MakesBatches(ChecksInputs):
         return batches.to_tf()
 
     @property
-    def has_loss(self) -> bool:
+    def needs_targets(self) -> bool:
         """Whether `fit` and `evaluate` need targets: a subclass with a loss of its own, and none compiled, may not."""
         return getattr(self, "loss", None) is not None
 
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
         if type(x).__module__.startswith("datasets."):
             raise ValueError(
                 "`x` must be columns of a Hugging Face data set, such as fit(d['text'], d['label']). "
@@ -202,12 +202,12 @@ class MakesBatches(ChecksInputs):
                     f"`{name}` must be part of the data set if x is one. Received: x of type {type(x).__name__}"
                 )
         if is_tf_dataset(x):
-            return tokenise_tf_dataset(x, self, has_loss)
-        return self._fed(checked_stream(x, self, has_loss))
+            return tokenise_tf_dataset(x, self, needs_targets)
+        return self._fed(checked_stream(x, self, needs_targets))
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
         if not isinstance(data, (tuple, list, dict)):
-            return self._streamed(data, has_loss=self.has_loss)
+            return self._streamed(data, needs_targets=self.needs_targets)
         if isinstance(data, dict) or len(data) not in (2, 3):
             raise ValueError(
                 "`validation_data` must be (x, y) or (x, y, sample_weight). "

@@ -127,7 +127,7 @@ class FedModel(
                 callbacks = _with_callback(callbacks, _FollowEpochs(batches))
                 data, class_weight = self._fed(batches), None
             else:
-                data = self._streamed(x, y, sample_weight, self.has_loss)
+                data = self._streamed(x, y, sample_weight, self.needs_targets)
                 _check_batch_size(batch_size)
                 if share:
                     raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
@@ -176,7 +176,7 @@ class FedModel(
                 targets, weight = self._targets(examples, y, sample_weight)
                 x = self._fed(self._batches(examples, targets, weight, batch_size, first_rows(steps, batch_size)))
             else:
-                x = self._streamed(x, y, sample_weight, self.has_loss)
+                x = self._streamed(x, y, sample_weight, self.needs_targets)
                 _check_batch_size(batch_size)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
         with weights_kept(), self.states_back():

@@ -117,7 +117,7 @@ class BertMaskedLM(Task):
             )
         return super()._validation(data, batch_size, steps)
 
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
         if y is not None or sample_weight is not None:
             raise ValueError(
                 f"`y` and `sample_weight` must be part of the batches. Received: x of type {type(x).__name__}"
@@ -127,9 +127,9 @@ class BertMaskedLM(Task):
         if is_tf_dataset(x):
             check_ready(x, "PretrainingBatches")
             sizes = self.backbone.architecture
-            x = check_pretraining(x, sizes["vocabulary_size"], sizes["num_segments"], has_loss)
+            x = check_pretraining(x, sizes["vocabulary_size"], sizes["num_segments"], needs_targets)
         elif not isinstance(x, PartedBatches):  # Ours are checked already.
-            x = checked_stream(x, self, has_loss)
+            x = checked_stream(x, self, needs_targets)
         return self._fed(x)
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:

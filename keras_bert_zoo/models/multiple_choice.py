@@ -143,10 +143,10 @@ class BertMultipleChoice(Task):
             )
         return targets, weight
 
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
         if is_tf_dataset(x):
             check_ready(x, "contexts and choices")
-        return super()._streamed(x, y, sample_weight, has_loss)
+        return super()._streamed(x, y, sample_weight, needs_targets)
 
     def head_config(self) -> dict[str, Any]:
         return {"dropout": self.dropout}

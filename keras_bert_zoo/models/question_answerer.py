@@ -151,10 +151,10 @@ class BertQuestionAnswerer(Task):
             )
         return targets, sample_weight
 
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
         if is_tf_dataset(x):
             check_ready(x, "texts")
-        return super()._streamed(x, y, sample_weight, has_loss)
+        return super()._streamed(x, y, sample_weight, needs_targets)
 
     def predict(
         self,

@@ -33,11 +33,11 @@ def _is_of(x: Any, package: str, *names: str) -> bool:
     return any(cls.__name__ in names and cls.__module__.startswith(f"{package}.") for cls in type(x).__mro__)
 
 
-def checked_stream(x: Any, task: Any, has_loss: bool) -> Any:
+def checked_stream(x: Any, task: Any, needs_targets: bool) -> Any:
     """Apply `task.ready_batch` to each batch of data that Keras takes besides `tf.data`; the first is checked here.
 
-    With `has_loss`, each batch must have targets. For a generator, the result is a new generator that starts with the
-    first batch again.
+    With `needs_targets`, each batch must have targets. For a generator, the result is a new generator that starts with
+    the first batch again.
     """
     if isinstance(x, Generator):
         first = next(x, None)
@@ -58,16 +58,16 @@ def checked_stream(x: Any, task: Any, has_loss: bool) -> Any:
     if first is None:
         raise ValueError(f"`x` must hold at least one batch. Received: an empty {type(x).__name__}")
     if isinstance(x, LengthSortedBatches):  # Made by a task from checked data.
-        _check_targets(first, has_loss)
+        _check_targets(first, needs_targets)
         return x
-    ready = partial(_ready, task=task, devices=replicas(task), has_loss=has_loss)
+    ready = partial(_ready, task=task, devices=replicas(task), needs_targets=needs_targets)
     ready(first)
     return mapped(x, ready)
 
 
-def _ready(batch: Any, task: Any, devices: int, has_loss: bool) -> tuple[Any, ...]:
+def _ready(batch: Any, task: Any, devices: int, needs_targets: bool) -> tuple[Any, ...]:
     batch = task.ready_batch(batch)
-    _check_targets(batch, has_loss)
+    _check_targets(batch, needs_targets)
     if len(batch) > 1 or keras.backend.backend() == "jax":  # TensorFlow predicts batches of any size.
         _check_divides(len(next(iter(batch[0].values()))), devices)
     return batch
@@ -82,10 +82,10 @@ def _check_divides(count: int, devices: int) -> None:
         )
 
 
-def _check_targets(batch: Any, has_loss: bool) -> None:
+def _check_targets(batch: Any, needs_targets: bool) -> None:
     """Check that a batch, or the `element_spec` of batches, has targets if there is a loss."""
     y = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
-    if has_loss and (y is None or type(y).__name__ == "NoneTensorSpec"):
+    if needs_targets and (y is None or type(y).__name__ == "NoneTensorSpec"):
         raise ValueError(
             "`y` must be given, as a part of the data set if x is one. Received: batches of inputs without targets"
         )
@@ -186,14 +186,14 @@ def check_ready(dataset: Any, raw: str) -> None:
         raise ValueError(f"`x` must be a data set of ready arrays, or {raw} in memory. Received: element_spec={spec}")
 
 
-def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, has_loss: bool) -> Any:
+def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, needs_targets: bool) -> Any:
     """Return a `tf.data.Dataset` of ready batches that fails on an invalid id, position or label.
 
     It uses TensorFlow operations only, as it may run on hosts that this program's Python does not reach.
     """
     import tensorflow as tf
 
-    _check_targets(dataset.element_spec, has_loss)
+    _check_targets(dataset.element_spec, needs_targets)
 
     def check(inputs: dict[str, Any], *rest: Any) -> tuple[Any, ...]:
         length = tf.shape(inputs["token_ids"])[1]
@@ -215,11 +215,11 @@ def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, has
     return dataset.map(check)
 
 
-def tokenise_tf_dataset(dataset: Any, task: Any, has_loss: bool) -> Any:
+def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     """Convert a batched `tf.data.Dataset` of strings or ready arrays to checked arrays and targets, lazily.
 
-    With `has_loss`, there must be targets. The first batch is checked here, so that an error in it is a `ValueError`.
-    An error in a later batch stops the run with TensorFlow's error around the same message.
+    With `needs_targets`, there must be targets. The first batch is checked here, so that an error in it is a
+    `ValueError`. An error in a later batch stops the run with TensorFlow's error around the same message.
     """
     import tensorflow as tf
 
@@ -238,7 +238,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any, has_loss: bool) -> Any:
         raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
     if not ready:
         task.check_pairs(len(columns) == 2)
-    _check_targets(spec, has_loss)
+    _check_targets(spec, needs_targets)
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
     def make_targets(targets: np.ndarray, *columns: np.ndarray) -> np.ndarray:

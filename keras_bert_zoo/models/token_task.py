@@ -34,9 +34,9 @@ class TokenTask(Task):
     label_dimensions = 2
     weighs_places = True
 
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, has_loss: bool = False) -> Any:
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
         if not is_tf_dataset(x):
-            data = super()._streamed(x, y, sample_weight, has_loss)
+            data = super()._streamed(x, y, sample_weight, needs_targets)
             if not is_mappable(x):
                 raise ValueError(
                     "`x` must be a tf.data.Dataset, a PyDataset, a generator or a DataLoader if it is streamed. "
@@ -44,7 +44,7 @@ class TokenTask(Task):
                 )
             return data
         check_ready(x, "words")
-        return super()._streamed(x, y, sample_weight, has_loss).map(_weighed_in_graph)
+        return super()._streamed(x, y, sample_weight, needs_targets).map(_weighed_in_graph)
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         inputs, *rest = super().ready_batch(batch)
