@@ -16,7 +16,7 @@ from typing import IO, Any
 
 Answer = dict[str, Any]
 # More would try their kernels on the card beside others that compute, and might not fit into its memory; one at a time
-# takes twice as long, and a card is often lent for half an hour.
+# takes twice as long, and the time on a card is often short.
 STARTED_AT_ONCE_ON_A_CARD = 2
 _DEADLINE = 20 * 60.0  # Seconds to get ready, or for an order; the slowest contender takes a few minutes.
 
