@@ -167,7 +167,9 @@ def keep(name: str, unfinished: Path, work: Path) -> bool:
         Whether nothing failed in it.
     """
     whole = is_whole(unfinished / f"{name}.md")
-    for path in unfinished.glob(f"{name}.*"):
+    (work / f"{name}.command").unlink(missing_ok=True)
+    # The command last: without it, what an interruption leaves is not taken for the whole.
+    for path in sorted(unfinished.glob(f"{name}.*"), key=lambda path: path.suffix == ".command"):
         if whole:
             path.replace(work / path.name)
         else:

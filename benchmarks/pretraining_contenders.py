@@ -265,8 +265,9 @@ def once(results: Path, work: Work, script: str, **keys: Any) -> dict[str, Any]:
 def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rounds: int, **keys: Any) -> None:
     """Measure `works` in turns, once all are ready, and add a row for each, by title; add none if all are there.
 
-    A failure, for want of memory, say, is a result: the others would all have to take their turns again. Who deletes
-    its line has all measured again. What the processes print is added to a log beside `results`.
+    A failure beside others, for want of memory, say, is a result: the others would all have to take their turns again.
+    Who deletes its line has all measured again. If all fail, nothing is added. What the processes print is added to a
+    log beside `results`.
     """
     wanted = {
         title: {**keys, "title": title, **dataclasses.asdict(work), **identity(_SCRIPT, pythons[title])}
@@ -284,7 +285,7 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
     with results.with_suffix(".log").open("ab") as log:
         starts = {title: partial(start, title, work, pythons[title], log) for title, work in works.items()}
         said, turns, left_out = take_turns(starts, rounds, turn, STARTED_AT_ONCE_ON_A_CARD)
-    for title, facts in wanted.items():
+    for title, facts in wanted.items() if turns else ():
         row = {**facts, **now(_SCRIPT, pythons[title]), **said.get(title, {"error": left_out.get(title)})}
         if title in turns:
             row["seconds"] = [each["seconds"] for each in turns[title]]

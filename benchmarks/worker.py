@@ -18,6 +18,7 @@ Answer = dict[str, Any]
 # More would try their kernels on the card beside others that compute, and might not fit into its memory; one at a time
 # takes twice as long, and the time on a card is often short.
 STARTED_AT_ONCE_ON_A_CARD = 2
+_FAREWELL = 60.0  # Seconds to end.
 _DEADLINE = 20 * 60.0  # Seconds to get ready, or for an order; the slowest contender takes a few minutes.
 
 
@@ -67,8 +68,12 @@ class Worker:
         return answer
 
     def close(self) -> None:
+        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process:
-            pass  # It ends when its stdin does.
+            self._process.stdin.close()  # With which it ends, unless it hangs.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_FAREWELL)
+            self._process.kill()
 
 
 def take_turns(

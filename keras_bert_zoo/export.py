@@ -177,7 +177,7 @@ def write_model(
             'look-up that no runtime can open: quantize with filters="attention|intermediate|output", or export on '
             "TensorFlow or JAX. Received: a model with them"
         )
-    for mode in {str(getattr(layer, "quantization_mode", None)) for layer in model._flatten_layers()}:
+    for mode in sorted({str(getattr(layer, "quantization_mode", None)) for layer in model._flatten_layers()}):
         if format in ("onnx", "openvino") and (backend, mode) in _NO_NUMBERS:
             reason, other = _NO_NUMBERS[backend, mode]
             raise ValueError(

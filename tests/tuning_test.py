@@ -158,10 +158,14 @@ def test_restarts(trainings, tmp_path):
     assert [line.count("|") for line in lines] == [len(rows[0]) + 1] * 8
 
 
-def test_restored_weights_have_the_score_of_their_epoch(trainings, tmp_path):
-    stop = keras.callbacks.EarlyStopping("val_accuracy", mode="max", restore_best_weights=True)
+@pytest.mark.parametrize("from_epoch, best", [(0, 1), (9, 2)])
+def test_restored_weights_have_the_score_of_their_epoch(from_epoch, best, trainings, tmp_path):
+    """The first of two epochs is better; before `start_from_epoch` nothing is kept to be restored."""
+    stop = keras.callbacks.EarlyStopping(
+        "val_accuracy", mode="max", restore_best_weights=True, start_from_epoch=from_epoch
+    )
     tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, epochs=2), callbacks=[stop])
-    expected = trainings.score(trainings.rows[0], 1)
+    expected = trainings.score(trainings.rows[0], best)
     assert kbz.tuning.table(tuner)[0]["val_accuracy"] == pytest.approx(expected, abs=1e-9)
 
 

@@ -180,7 +180,7 @@ class MakesBatches(ChecksInputs):
 
     @property
     def needs_targets(self) -> bool:
-        """Whether `fit` and `evaluate` need targets: a subclass with a loss of its own, and none compiled, may not."""
+        """Whether batches must have targets: those of a subclass with a loss of its own, and none compiled, may not."""
         return getattr(self, "loss", None) is not None
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:

@@ -94,8 +94,9 @@ class FedModel(
                 when a batch arrives.
         """
         epochs, initial_epoch, steps_per_epoch = map(python_number, (epochs, initial_epoch, steps_per_epoch))
+        validation_split = python_number(validation_split)
         with self.undone_where_refused():
-            check_rate(validation_split=python_number(validation_split))
+            check_rate(validation_split=validation_split)
             check_positive_int(epochs=epochs)
             check_count(initial_epoch=initial_epoch)
             if validation_batch_size is not None:

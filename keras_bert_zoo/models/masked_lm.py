@@ -84,14 +84,14 @@ class BertMaskedLM(Task):
         """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.2).
 
         These are AdamW with a peak learning rate of 1e-4, 1 % warm-up and linear decay to zero over the run of `fit`,
-        cross-entropy, and accuracy. Positions without a prediction have token 0 and weight 0, and `metrics` become
-        `weighted_metrics`.
+        cross-entropy, and accuracy if there is a loss. Positions without a prediction have token 0 and weight 0, and
+        `metrics` become `weighted_metrics`.
         """
         if loss == "auto":  # The batches' weights make it a mean over predictions; the losses are summed.
             loss = {output: TokenCrossentropy() for output in self.output}
         if weighted_metrics == "auto":
             accuracies = {output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output}
-            weighted_metrics = accuracies if metrics is None else None
+            weighted_metrics = accuracies if metrics is None and loss is not None else None
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, weighted_metrics=weighted_metrics, **kwargs)
 
     def check_inputs(self, inputs: Any) -> None:
@@ -102,11 +102,6 @@ class BertMaskedLM(Task):
         check_position_array(MASK_POSITIONS, inputs[MASK_POSITIONS], inputs["token_ids"].shape)
 
     def _is_columns(self, x: Any) -> bool:
-        if not (isinstance(x, dict) or is_stream(x)):
-            raise ValueError(
-                "`x` must be PretrainingBatches, or a data set of such batches, not texts. "
-                f"Received: x of type {type(x).__name__}"
-            )
         return False
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Any:
@@ -118,6 +113,11 @@ class BertMaskedLM(Task):
         return super()._validation(data, batch_size, steps)
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
+        if not is_stream(x):
+            raise ValueError(
+                "`x` must be PretrainingBatches, or a data set of such batches, not texts. "
+                f"Received: x of type {type(x).__name__}"
+            )
         if y is not None or sample_weight is not None:
             raise ValueError(
                 f"`y` and `sample_weight` must be part of the batches. Received: x of type {type(x).__name__}"

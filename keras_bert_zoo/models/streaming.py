@@ -37,7 +37,7 @@ def checked_stream(x: Any, task: Any, needs_targets: bool) -> Any:
     """Apply `task.ready_batch` to each batch of data that Keras takes besides `tf.data`; the first is checked here.
 
     With `needs_targets`, each batch must have targets. For a generator, the result is a new generator that starts with
-    the first batch again.
+    the first batch again. A `tf.distribute` or grain data set is left as it is, unchecked.
     """
     if isinstance(x, Generator):
         first = next(x, None)
@@ -87,7 +87,8 @@ def _check_targets(batch: Any, needs_targets: bool) -> None:
     y = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
     if needs_targets and (y is None or type(y).__name__ == "NoneTensorSpec"):
         raise ValueError(
-            "`y` must be given, as a part of the data set if x is one. Received: batches of inputs without targets"
+            "`y` must be part of the data set, unless you compile with loss=None. "
+            "Received: batches of inputs without targets"
         )
 
 
@@ -196,6 +197,7 @@ def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, nee
     _check_targets(dataset.element_spec, needs_targets)
 
     def check(inputs: dict[str, Any], *rest: Any) -> tuple[Any, ...]:
+        inputs = {name: tf.cast(values, "int32") for name, values in inputs.items()}
         length = tf.shape(inputs["token_ids"])[1]
         tokens = vocabulary_size, f"{vocabulary_size}), the vocabulary of the model"
         ids = {
@@ -203,7 +205,7 @@ def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, nee
             "segment_ids": (inputs["segment_ids"], num_segments, f"{num_segments}), the segments of the model"),
             "mask_positions": (inputs["mask_positions"], length, "length)"),
         }
-        if rest:
+        if rest and rest[0] is not None:
             ids["mlm"] = (rest[0]["mlm"], *tokens)
             if "nsp" in rest[0]:
                 ids["nsp"] = (rest[0]["nsp"], 2, "2)")

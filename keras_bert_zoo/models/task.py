@@ -86,12 +86,12 @@ class Task(Exports, FedModel):
             of_logits = partial(metric_of_logits, activation=self.activation)
             given = {name: kwargs[name] for name in ("metrics", "weighted_metrics") if kwargs.get(name)}
             kwargs |= keras.tree.map_structure(of_logits, given)
+        super().compile(optimizer=optimizer, loss=loss, auto_scale_loss=False, **kwargs)
         # Where None is given, Keras keeps what was compiled before, which here would be the constructor's defaults.
         if loss is None:
             self._compile_loss = self.loss = None
         if kwargs.get("metrics") is None and kwargs.get("weighted_metrics") is None:
             self._compile_metrics = None
-        super().compile(optimizer=optimizer, loss=loss, auto_scale_loss=False, **kwargs)
         self._given_jit_compile = kwargs.get("jit_compile", "auto")
 
     # --- Defined by subclasses

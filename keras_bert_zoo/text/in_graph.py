@@ -104,7 +104,7 @@ class InGraphTokenizer(tf.Module):
         first, last = min(codes), max(codes)
         below, above = f"{ord(first) - 1:X}", f"{ord(last) + 1:X}"
         dropped = DROPPED.replace("100000-10FFFD", f"100000-{below} {above}-10FFFD")
-        texts = replace(texts, pattern(dropped + _SORTED_MARKS if self._strip_accents else dropped), "")
+        texts = replace(texts, pattern(f"{dropped} {_SORTED_MARKS}" if self._strip_accents else dropped), "")
         texts = replace(texts, pattern(SPACES), " ")
         if self._split_chinese:
             texts = replace(texts, f"({pattern(CHINESE)})", r" \1 ")

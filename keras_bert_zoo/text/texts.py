@@ -78,7 +78,10 @@ def check_tokens(vocabulary: Iterable[Any]) -> None:
     check_strings(vocabulary, "vocabulary")
     for i, token in enumerate(vocabulary):
         if not token or "\n" in token or token != token_of_line(token):
-            raise ValueError(f"`vocabulary` must hold trimmed strings of one line. Received: vocabulary[{i}]={token!r}")
+            raise ValueError(
+                f"`vocabulary` must hold strings of one line, without white space at their end. "
+                f"Received: vocabulary[{i}]={token!r}"
+            )
 
 
 def _is_column(x: Any) -> bool:

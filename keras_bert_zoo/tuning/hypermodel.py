@@ -201,7 +201,8 @@ class _Logs(keras.callbacks.Callback):
 
     def restored(self, callbacks: Sequence[Any]) -> dict[str, float]:
         """Return the scores of the epoch whose weights a callback restored; none if none did."""
-        epochs = [one.best_epoch for one in callbacks if getattr(one, "restore_best_weights", False)]
+        stopping = [one for one in callbacks if isinstance(one, keras.callbacks.EarlyStopping)]
+        epochs = [one.best_epoch for one in stopping if one.restore_best_weights and one.best_weights is not None]
         return self._by_epoch[epochs[-1]] if epochs else {}
 
 
