@@ -18,7 +18,7 @@ class Device:
         hosted: Devices per host.
         measured: Share of the peak that the matmuls of BERT's training step reached with enough examples per device,
             without update and all-reduce; None if no measurement is known.
-        driver: Part of the name that the driver reports.
+        driver: Regular expression for part of the name that the driver reports.
         fused: Whether attention is fused with its dropout, so that no probabilities are kept.
         precision: Bytes of a number in a matmul.
     """
@@ -59,10 +59,10 @@ DEVICES = {
     "t4": Device(65e12, 16e9, 0.32e12, 16e9, 8, 1.56e9, 8, driver="T4", fused=True),
     # A v3 chip has no `driver` here: the driver shows it as two devices, whose name must not lead to the peak of both.
     "tpu_v3": Device(123e12, 34.4e9, 0.9e12, 332e9, 1024, 3.1e9, 4, 0.306),
-    "tpu_v4": Device(275e12, 34.4e9, 1.2e12, 269e9, 4096, 3.1e9, 4, driver="TPU v4"),
-    "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5 lite"),
-    "tpu_v5p": Device(459e12, 95e9, 2.765e12, 600e9, 6144, 6.25e9, 4, driver="TPU v5p"),
-    "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 12.5e9, 8, driver="TPU v6 lite"),
+    "tpu_v4": Device(275e12, 34.4e9, 1.2e12, 269e9, 4096, 3.1e9, 4, driver="TPU v4$"),
+    "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5( lite|e)"),
+    "tpu_v5p": Device(459e12, 95e9, 2.765e12, 600e9, 6144, 6.25e9, 4, driver="TPU v5p?$"),
+    "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 12.5e9, 8, driver="TPU v6( lite|e)"),
     "cpu": Device(1.95e11, 24e9, 2e10, 1.25e9, 1, 1.25e9, 1, 0.89, precision=4),
 }
 
@@ -73,6 +73,6 @@ _OTHER_BOARDS = {"H200 NVL": 835e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "V
 def peak_of(name: str) -> float | None:
     """Return the half-precision FLOP/s of the accelerator with this driver name, or None if unknown."""
     peaks = _OTHER_BOARDS | {each.driver: each.peak for each in DEVICES.values() if each.driver}
-    known = (peak for driver, peak in peaks.items() if re.search(rf"\b{re.escape(driver)}\b", name))
+    known = (peak for driver, peak in peaks.items() if re.search(rf"\b(?:{driver})\b", name))
     # The name of a part of a GPU (MIG) begins with the GPU's name.
     return None if re.search(r"\bMIG\b", name) else next(known, None)
