@@ -93,6 +93,13 @@ def test_the_h200_s_share_and_memory_are_those_of_the_measured_step():
     assert seconds == pytest.approx(statistics.median(row["seconds"]) / row["steps"], rel=0.01)
 
 
+def test_the_hosts_rate_is_that_of_the_measured_batches():
+    rows = json.loads((RESULTS / "scaling_tensorflow.json").read_text())["rows"]
+    measured = statistics.median(row["host_tokens_per_second"] for row in rows if row["sweep"] == "corpus")
+    (step,) = estimate("bert_base", "a100", schedule=[(128, 20, 256, 1)]).steps
+    assert 256 * 128 / step.host == pytest.approx(measured, rel=0.01)
+
+
 # --- By hand
 
 

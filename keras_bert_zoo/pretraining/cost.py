@@ -9,8 +9,9 @@ from keras_bert_zoo.training.devices import Device
 from keras_bert_zoo.training.speed import training_flops
 
 _WEIGHT = 4  # Bytes of a weight, of its gradient, and of each of Adam's or LAMB's two moments.
-# Tokens per second, masking included, of one process on a core of an AMD EPYC (`benchmarks/scaling.py --only corpus`).
-_HOST_TOKENS = 13_000_000
+# Tokens per second, masking included, of one process on a core of an AMD EPYC: the median of four measurements, rounded
+# (`benchmarks/results/scaling_tensorflow.json`).
+_HOST_TOKENS = 14_500_000
 PARTS = ("compute", "memory", "network", "host")
 
 
