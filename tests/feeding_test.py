@@ -152,10 +152,10 @@ def test_what_is_trained_on_has_targets(batch, classifier):
 
     for run in (classifier.fit, classifier.evaluate, validate):
         for data in made():
-            with short_error("`y` must be given, as a part of the data set if x is one."):
+            with short_error("`y` must be part of the data set, unless you compile with loss=None."):
                 run(data, verbose=0)
     assert classifier.optimizer.iterations == 0
-    with short_error("`y` must be given"):
+    with short_error("`y` must be part of the data set"):
         classifier.evaluate(classifier.batches(TEXTS), verbose=0)
     assert [len(classifier.predict(data, steps=1, verbose=0)) for data in made()] == [3] * len(list(made()))
 
@@ -169,7 +169,7 @@ def test_what_is_pretrained_on_has_targets():
 
         data += [tf.data.Dataset.from_tensors(batch) for batch in (inputs, (inputs,), (inputs, None))]
     for batches in data:
-        with short_error("`y` must be given"):
+        with short_error("`y` must be part of the data set"):
             model.evaluate(batches, verbose=0)
 
 

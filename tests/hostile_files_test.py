@@ -238,8 +238,11 @@ def test_a_longest_input_that_is_no_length_is_none(classifier_preset, value):
     "content, words",
     [
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "must not hold a token twice. Received: 'a' twice"),
-        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\na\n", "trimmed strings of one line. Received: vocabulary[5]=''"),
-        (b"[PAD]\r\n\r\n[UNK]\r\n", "must hold trimmed strings of one line. Received: vocabulary[1]=''"),
+        (
+            b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\na\n",
+            "right-stripped strings of one line. Received: vocabulary[5]=''",
+        ),
+        (b"[PAD]\r\n\r\n[UNK]\r\n", "must hold right-stripped strings of one line. Received: vocabulary[1]=''"),
         (b"a\nb\n", "`vocabulary` must hold [PAD], [UNK], [CLS], [SEP], [MASK]"),
         (b"", "`vocabulary` must hold [PAD], [UNK], [CLS], [SEP], [MASK]"),
         (b"[PAD]\n\xff\xfe\n", "The vocabulary must be UTF-8 text"),

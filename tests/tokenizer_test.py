@@ -118,7 +118,7 @@ def test_white_space_after_a_token_is_not_of_it(tmp_path):
         ),
         (lambda t: kbz.BertTokenizer(set(WORDS)), "a list of tokens in the order of their ids"),
         (lambda t: kbz.BertTokenizer([*WORDS, "bad"]), "must not hold a token twice. Received: 'bad' twice"),
-        (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "trimmed strings of one line. Received: vocabulary[30]"),
+        (lambda t: kbz.BertTokenizer([*WORDS, "x\ny"]), "right-stripped strings of one line. Received: vocabulary[30]"),
         (lambda t: kbz.BertTokenizer([*WORDS, "\ud800"]), "Received: vocabulary[30] with half a surrogate pair"),
         (lambda t: t.encode(3), "`text` must be a string. Received: text=3 of type int"),
         (lambda t: t.encode("a", b"b"), "`pair` must be a string"),

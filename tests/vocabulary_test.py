@@ -126,9 +126,9 @@ def test_from_text_files(tmp_path):
     [
         ("abc", "must be a list of tokens in the order of their ids. Received: vocabulary of type str"),
         ({"a": 0}, "must be a list of tokens in the order of their ids. Received: vocabulary of type dict"),
-        (["a", "a\nb"], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[1]='a\\nb'"),
-        (["a "], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[0]='a '"),
-        (["a\r"], "`vocabulary` must hold trimmed strings of one line. Received: vocabulary[0]='a\\r'"),
+        (["a", "a\nb"], "`vocabulary` must hold right-stripped strings of one line. Received: vocabulary[1]='a\\nb'"),
+        (["a "], "`vocabulary` must hold right-stripped strings of one line. Received: vocabulary[0]='a '"),
+        (["a\r"], "`vocabulary` must hold right-stripped strings of one line. Received: vocabulary[0]='a\\r'"),
         (["a", 3], "`vocabulary` must hold strings. Received: vocabulary[1]=3 of type int"),
         (["\ud800"], "`vocabulary` must hold valid Unicode. Received: vocabulary[0] with half a surrogate pair"),
     ],

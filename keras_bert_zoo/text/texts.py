@@ -79,8 +79,7 @@ def check_tokens(vocabulary: Iterable[Any]) -> None:
     for i, token in enumerate(vocabulary):
         if not token or "\n" in token or token != token_of_line(token):
             raise ValueError(
-                f"`vocabulary` must hold strings of one line, without white space at their end. "
-                f"Received: vocabulary[{i}]={token!r}"
+                f"`vocabulary` must hold right-stripped strings of one line. Received: vocabulary[{i}]={token!r}"
             )
 
 
