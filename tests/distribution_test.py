@@ -34,36 +34,40 @@ strategy = names[keras.backend.backend()] if devices > 1 else None
 scope = kbz.distribute(strategy)
 keras.utils.set_random_seed(3)
 """
+# On one device and on several, in one process: most of the time goes to its start.
 CLASSIFIER = """
 from tests.helpers import SHALLOW, WORDS, Batches
 words = WORDS[5:]
 texts = [" ".join(words[(i * 7 + j) % len(words)] for j in range(1 + i % 9)) for i in range(21)]
 labels = [i % 3 for i in range(21)]
-with scope:
-    backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
-    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
-    model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
-    model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
-    history = model.fit(texts, labels, batch_size=8, epochs=3, verbose=0, validation_data=(texts, labels)).history
-    logits = model.predict(texts, batch_size=8, verbose=0).tolist()
-    on_batch = model.predict_on_batch(model.preprocessor(texts[:3])).tolist()
-    features = kbz.extract_features(model, texts, layers=(0, -1), batch_size=5)
-    features = [[tokens, values.tolist()] for tokens, _, values in features]
-    arrays = model.preprocessor(texts)
-    batches = [({k: a[i : i + 8] for k, a in arrays.items()}, np.array(labels[i : i + 8])) for i in (0, 16)]
-    streams, refused = [Batches(*batches)], []
-    if keras.backend.backend() == "tensorflow":
-        streams.append(tf.data.Dataset.from_tensor_slices((arrays, labels)).batch(8) if devices > 1 else streams[0])
-    for stream in streams:
-        try:
-            model.evaluate(stream, verbose=0)
-        except Exception as error:
-            refused.append(str(error))
-scores = {name: history[name] for name in ("val_loss", "val_accuracy")}
-results = {"logits": logits, "on_batch": on_batch, "features": features, "refused": refused}
-print(json.dumps({**scores, **results}))
+found = []
+for several in (None, strategy):
+    with kbz.distribute(several):
+        backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
+        preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
+        model = kbz.BertTextClassifier(backbone, 3, dropout=0.0, preprocessor=preprocessor)
+        model.compile(optimizer=kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
+        rng = np.random.default_rng(0)
+        model.set_weights([rng.normal(scale=0.5, size=w.shape) + (w.name == "gamma") for w in model.weights])
+        keras.utils.set_random_seed(3)
+        history = model.fit(texts, labels, batch_size=8, epochs=3, verbose=0, validation_data=(texts, labels)).history
+        logits = model.predict(texts, batch_size=8, verbose=0).tolist()
+        on_batch = model.predict_on_batch(model.preprocessor(texts[:3])).tolist()
+        features = kbz.extract_features(model, texts, layers=(0, -1), batch_size=5)
+        features = [[tokens, values.tolist()] for tokens, _, values in features]
+        arrays = model.preprocessor(texts)
+        batches = [({k: a[i : i + 8] for k, a in arrays.items()}, np.array(labels[i : i + 8])) for i in (0, 16)]
+        streams, refused = [Batches(*batches)], []
+        if keras.backend.backend() == "tensorflow" and several:
+            streams.append(tf.data.Dataset.from_tensor_slices((arrays, labels)).batch(8))
+        for stream in streams:
+            try:
+                model.evaluate(stream, verbose=0)
+            except Exception as error:
+                refused.append(str(error))
+    scores = {name: history[name] for name in ("val_loss", "val_accuracy")}
+    found.append({**scores, "logits": logits, "on_batch": on_batch, "features": features, "refused": refused})
+print(json.dumps(found))
 """
 
 TAGGER = """
@@ -202,7 +206,7 @@ with scope:
     optimizer = kbz.LossScaleOptimizer(kbz.AdamW(0.1, gradient_accumulation_steps=2), initial_scale=8.0)
     weights["scaled"] = oracles.fit(optimizer, 2, x)
 scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
-print(json.dumps({"scale": scale, **{k: {n: w.tolist() for n, w in v.items()} for k, v in weights.items()}}))
+optimized = {"scale": scale, **{k: {n: w.tolist() for n, w in v.items()} for k, v in weights.items()}}
 """
 
 
@@ -224,10 +228,10 @@ for axes in (["batch"], ["batch", None, "model"], [None, "model"]):
 print(json.dumps([found, expected.sum()], default=float))
 """
 
-OF_REPLICAS = """
+DROPPED_BY_REPLICAS = """
 from keras_bert_zoo.layers import dropout
 from tests.helpers import SHALLOW
-found = []
+dropped = []
 with kbz.distribute(strategy):
     replicas, backbone = tf.distribute.get_strategy(), kbz.BertBackbone(**SHALLOW)
     tasks = [
@@ -242,8 +246,7 @@ with kbz.distribute(strategy):
         for layer in layers:
             drop = tf.function(lambda: replicas.run(lambda: layer(tf.ones((64, 64)), training=True)))
             for _ in range(2):
-                found += [values.numpy().ravel().tolist() for values in replicas.experimental_local_results(drop())]
-print(json.dumps(found))
+                dropped += [values.numpy().ravel().tolist() for values in replicas.experimental_local_results(drop())]
 """
 
 
@@ -273,6 +276,13 @@ def run(script, devices, *arguments):
     return result(start(SETUP + script, devices, *arguments))
 
 
+@pytest.fixture(scope="module")
+def on_two():
+    """What two devices make of two scripts, in one process."""
+    script = OPTIMIZERS + (DROPPED_BY_REPLICAS if BACKEND == "tensorflow" else "dropped = None\n")
+    return run(script + "print(json.dumps([optimized, dropped]))", 2)
+
+
 pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="Keras distributes on TensorFlow and JAX only")
 
 
@@ -280,7 +290,7 @@ pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="Keras distributes on
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_devices_train_like_one(devices):
     """21 examples in batches of 8: the last batch of 5 divides into neither 2 nor 4 parts."""
-    one, several = run(CLASSIFIER, 1), run(CLASSIFIER, devices)
+    one, several = run(CLASSIFIER, devices)
     np.testing.assert_allclose(several["val_accuracy"], one["val_accuracy"], atol=1e-6)
     np.testing.assert_allclose(several["val_loss"], one["val_loss"], rtol=1e-5)
     np.testing.assert_allclose(several["logits"], one["logits"], atol=1e-5)
@@ -433,9 +443,9 @@ def test_runs_from_tfrecords_on_devices_and_workers(tmp_path):
             np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=f"{name} {x.path}")
 
 
-def test_several_devices_take_the_step_of_the_oracle():
+def test_several_devices_take_the_step_of_the_oracle(on_two):
     """Clipping, accumulation and loss scaling, as optimizers_test.py has them on one device."""
-    several = run(OPTIMIZERS, 2)
+    several, _ = on_two
     rows, rates = np.arange(16).reshape(4, 4), [0.0, 0.05, 0.025, 0.00625]
     expected = {
         f"{name} {steps}": oracles.fit_oracle(rule, rows, rates, clipnorm=2.5)
@@ -451,20 +461,21 @@ def test_several_devices_take_the_step_of_the_oracle():
             np.testing.assert_allclose(several[case][name], value, atol=2e-5, err_msg=f"{case} {name}")
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX has no replicas")
+def test_each_replica_drops_values_of_its_own_in_each_step(on_two):
+    """Four heads' layers, two replicas, two steps, on a CPU and elsewhere: all are uncorrelated."""
+    _, dropped = on_two
+    correlations = np.corrcoef(dropped)
+    assert correlations.shape == (32, 32)
+    np.testing.assert_allclose(correlations, np.eye(32), atol=0.1)  # A standard deviation is 1.6 %.
+
+
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX's dropout")
 def test_devices_drop_what_one_drops_of_their_shares():
     """No device asks another for it."""
     found, total = result(start(DROPPED, 4))
     assert found == [[True, False]] * 3
     assert total == pytest.approx(8 * 16 * 32, rel=0.05)  # Half of them, doubled; a standard deviation is 1.6 %.
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX has no replicas")
-def test_each_replica_drops_values_of_its_own_in_each_step():
-    """Four heads' layers, two replicas, two steps, on a CPU and elsewhere: all are uncorrelated."""
-    correlations = np.corrcoef(run(OF_REPLICAS, 2))
-    assert correlations.shape == (32, 32)
-    np.testing.assert_allclose(correlations, np.eye(32), atol=0.1)  # A standard deviation is 1.6 %.
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX's processes")

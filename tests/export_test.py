@@ -317,9 +317,10 @@ def test_strings_in_a_process_without_us(tmp_path):
     pytest.importorskip("tensorflow_text")
     models = with_text(kbz.BertTextClassifier, num_classes=3), with_text(kbz.BertNextSentencePredictor)
     folders = [str(tmp_path / model.name / "1") for model in models]
+    (tmp_path / models[0].name / "1").mkdir(parents=True)
+    (tmp_path / models[0].name / "1" / "saved_model.pb").write_text("old")  # This is replaced.
     for model, folder in zip(models, folders, strict=True):
         model.export(folder)
-    models[0].export(folders[0])  # This replaces what is there.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [sys.executable, "-c", SERVE, json.dumps([folders, TEXTS, SECONDS])]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
