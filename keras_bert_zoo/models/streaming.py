@@ -197,7 +197,7 @@ def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, nee
     _check_targets(dataset.element_spec, needs_targets)
 
     def check(inputs: dict[str, Any], *rest: Any) -> tuple[Any, ...]:
-        inputs = {name: tf.cast(values, "int32") for name, values in inputs.items()}
+        inputs = {name: tf.cast(x, "int32") if x.dtype == tf.bool else x for name, x in inputs.items()}
         length = tf.shape(inputs["token_ids"])[1]
         tokens = vocabulary_size, f"{vocabulary_size}), the vocabulary of the model"
         ids = {
