@@ -196,6 +196,12 @@ def on_devices(script, count=4):
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "XLA_FLAGS": flags})
 
 
+def tensorflow_operations(function, *arguments):
+    """Return the types of the operations in a function's graph and in the functions that it calls."""
+    graph = function.get_concrete_function(*arguments).graph.as_graph_def()
+    return [node.op for part in (graph.node, *(called.node_def for called in graph.library.function)) for node in part]
+
+
 def crossentropy(logits, labels):
     """Return the cross-entropy of each row, in float64."""
     logits = logits.astype("float64")

@@ -8,6 +8,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.passes import step_of_this_process
 from tests.helpers import TINY, random_inputs, randomise
+from tests.helpers import tensorflow_operations as operations
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere it is one operation.")
 OPERATION = "_MklLayerNorm"
@@ -22,12 +23,6 @@ def available():
 
     if not tensorflow_layer_norm._is_known():
         pytest.skip("This TensorFlow is built without oneDNN.")
-
-
-def operations(function, *arguments):
-    """Return the types of the operations in a function's graph and in the functions that it calls."""
-    graph = function.get_concrete_function(*arguments).graph.as_graph_def()
-    return [node.op for part in (graph.node, *(called.node_def for called in graph.library.function)) for node in part]
 
 
 def norm(shape, epsilon, dtype="float32"):

@@ -174,7 +174,7 @@ class SelfAttention(keras.layers.Layer):
         if mask is not None:
             # Added, not selected: a sum's gradient costs nothing, and no constant has to be copied to the device.
             scores = scores + (ops.cast(mask, dtype) - 1.0) * 1e30
-        return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), self.compute_dtype)
+        return ops.cast(_softmax(scores, wide), self.compute_dtype)
 
     def compute_output_shape(self, hidden_shape: Any, padding_mask_shape: Any = None) -> tuple[int | None, ...]:
         return tuple(hidden_shape)
@@ -203,6 +203,16 @@ class SelfAttention(keras.layers.Layer):
             "causal": self.causal,
             "initializer_range": self.initializer_range,
         }
+
+
+def _softmax(scores: Any, wide: Any) -> Any:
+    """Return the softmax over the last axis, computed in the dtype `wide`."""
+    if keras.backend.backend() == "tensorflow":
+        from keras_bert_zoo.layers.tensorflow_softmax import is_for, softmax
+
+        if is_for(scores):
+            return softmax(scores)
+    return ops.softmax(ops.cast(scores, wide), axis=-1)
 
 
 def _dtype_of_sums(scores: Any) -> str | None:

@@ -48,6 +48,9 @@ def add_bias(product: Any, bias: Any) -> Any:
 class Dense(keras.layers.Dense):
     """Keras' Dense, with the bias fused into the matmul on PyTorch and a faster or more exact gradient elsewhere."""
 
+    is_activated = False
+    """Whether an activation of the outputs follows at once, which TensorFlow may join with the product."""
+
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         backend = keras.backend.backend()
         if backend == "torch":
@@ -65,15 +68,17 @@ class Dense(keras.layers.Dense):
 
     def _in_tensorflow(self, inputs: Any) -> Any:
         """Return the product where Keras' own, or its gradient, is not the fastest; else None."""
-        from keras_bert_zoo.layers.tensorflow_product import is_for, product
+        from keras_bert_zoo.layers.tensorflow_product import adds_bias, is_for, product, product_with_bias
 
         if self._casts_for_outputs():
             kernel, bias = self.cast_weights(inputs)
+            if bias is not None and adds_bias(inputs, self.is_activated):
+                return product_with_bias(inputs, kernel, bias)
             outputs = ops.matmul(inputs, kernel)
             return outputs if bias is None else ops.add(outputs, bias)
         if self.quantization_mode or self.bias is None or not is_for(inputs, self.compute_dtype):
             return None
-        return product(inputs, *_cast(self))
+        return product(inputs, *_cast(self), self.is_activated)
 
     def _adds_up_in_half(self, inputs: Any) -> bool:
         """Whether Keras' bias gradient would lose digits that `add_bias` keeps."""

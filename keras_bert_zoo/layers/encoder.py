@@ -89,6 +89,7 @@ class EncoderLayer(RecomputedLayer):
         )
         self.attention_norm = layer_norm("attention_norm")
         self.intermediate = dense(intermediate_dim, "intermediate")
+        self.intermediate.is_activated = True
         self.output_dense = dense(hidden_dim, "output")
         self.output_norm = layer_norm("output_norm")
         self.dropout_layer = Dropout(dropout, dtype=policy, name="dropout")

@@ -53,6 +53,7 @@ class MaskedLMHead(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="dense",
         )
+        self.dense.is_activated = True
         self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm")
 
     def build(self, hidden_shape: Any) -> None:

@@ -1,0 +1,175 @@
+"""oneDNN's product and softmax of bfloat16 on TensorFlow: their values, where they are used, and where not."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from keras_bert_zoo.layers.attention import SelfAttention
+from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.passes import step_of_this_process
+from tests.helpers import TINY, random_inputs, randomise
+from tests.helpers import tensorflow_operations as operations
+
+CPU = Path("/proc/cpuinfo")
+pytestmark = [
+    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="They are TensorFlow's operations."),
+    pytest.mark.skipif(
+        not CPU.exists() or "avx512bw" not in CPU.read_text(), reason="oneDNN has bfloat16 on processors with AVX-512."
+    ),
+]
+PRODUCT, SOFTMAX = "_MklFusedBatchMatMulV2", "_MklSoftmax"
+BLOCKS = TINY["num_layers"]
+RNG = np.random.default_rng(4)
+
+
+def bfloat16(*shape):
+    import tensorflow as tf
+
+    return tf.cast(RNG.normal(size=shape), "bfloat16")
+
+
+def wide(tensor):
+    import tensorflow as tf
+
+    return np.asarray(tf.cast(tensor, "float64"))
+
+
+def dense(dtype="mixed_bfloat16"):
+    layer = Dense(6, dtype=dtype)
+    layer.build((None, 40))
+    return randomise(layer)
+
+
+def counts(step, *arguments):
+    kinds = operations(step, *arguments)
+    return kinds.count(PRODUCT), kinds.count(SOFTMAX)
+
+
+def classifier(dtype="mixed_bfloat16", **options):
+    backbone = kbz.BertBackbone(**TINY, dtype=dtype, dropout=0.0, attention_dropout=0.0)
+    return randomise(kbz.BertTextClassifier(backbone, num_classes=2, dropout=0.0, **options))
+
+
+@pytest.mark.parametrize("kind", ["outputs", "training"])
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_the_product_is_rounded_once(kind, rows):
+    """A product rounded before the bias is added would be off by up to twice as much."""
+    import tensorflow as tf
+
+    layer, x = dense(), bfloat16(rows, 40)
+    function = tf.function(lambda inputs: layer(inputs))
+    with step_of_this_process(kind, compiled=False):
+        assert operations(function, x).count(PRODUCT) == 1
+        output = function(x)
+    kernel, bias = (tf.cast(weight.value, "bfloat16") for weight in layer.weights)
+    exact = wide(x) @ wide(kernel) + wide(bias)
+    assert (output.dtype, output.shape) == ("bfloat16", (rows, 6))
+    # Half a unit in the last of 8 binary places, and what float32 sums lose.
+    assert (np.abs(wide(output) - exact) <= 2.0**-9 * 2 ** np.ceil(np.log2(np.abs(exact))) * 1.001 + 1e-6).all()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_gradients_are_numpys(nested):
+    """Also of a function that is differentiated from outside, as a recomputed block is."""
+    import tensorflow as tf
+
+    layer, x, outer = dense(), bfloat16(5, 40), bfloat16(5, 6)
+    call = tf.function(lambda inputs: layer(inputs)) if nested else layer
+
+    @tf.function
+    def step(x, outer):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = call(x)
+        return tape.gradient(output, [x, layer.kernel.value, layer.bias.value], outer)
+
+    with step_of_this_process("training", compiled=False):
+        assert operations(step, x, outer).count(PRODUCT) >= 1
+        found = step(x, outer)
+    kernel = wide(tf.cast(layer.kernel.value, "bfloat16"))
+    expected = wide(outer) @ kernel.T, wide(x).T @ wide(outer), wide(outer).sum(0)
+    for gradient, exact in zip(found, expected, strict=True):
+        np.testing.assert_allclose(wide(gradient), exact, atol=2.0**-8 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("length", [6, 16])
+def test_the_softmax_is_rounded_once(length):
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers.tensorflow_softmax import softmax
+
+    scores = tf.where(RNG.random((2, 2, 3, length)) < 0.2, tf.constant(-1e30, "bfloat16"), bfloat16(2, 2, 3, length))
+    powers = np.exp(wide(scores) - wide(scores).max(-1, keepdims=True))
+    exact = powers / powers.sum(-1, keepdims=True)
+    np.testing.assert_allclose(wide(tf.function(softmax)(scores)), exact, rtol=2.0**-8 * 1.001, atol=1e-6)
+
+
+def test_attention_that_makes_outputs_has_it_and_the_same_outputs():
+    import tensorflow as tf
+
+    layer = SelfAttention(16, 2, dtype="mixed_bfloat16")
+    layer.build((None, None, 16))
+    randomise(layer)
+    hidden, mask = bfloat16(2, 7, 16), np.array([[1] * 7, [1] * 4 + [0] * 3])
+    function = tf.function(lambda inputs: layer(inputs, mask))
+    plain = wide(layer(hidden, mask))
+    with step_of_this_process("outputs", compiled=False):
+        assert counts(function, hidden) == (2, 1)
+        np.testing.assert_allclose(wide(function(hidden)), plain, atol=0.02 * np.abs(plain).max())
+
+
+def test_steps_have_them_and_the_same_outputs():
+    """A block has four products, one with an activation; the pooler has one, too.
+
+    The last block has none for query, key and value, as it attends at one position, where scores are float32.
+    """
+    import tensorflow as tf
+
+    model, inputs, labels = classifier(), random_inputs(3), np.array([0, 1, 1])
+    batch = {name: tf.constant(array) for name, array in inputs.items()}
+    model.compile(keras.optimizers.SGD(0.1))
+    model.optimizer.build(model.trainable_variables)
+    few, many = 3 * (BLOCKS - 1) + 2 + 1, 4 * (BLOCKS - 1) + 3 + 1
+    predict, evaluate, train = (
+        tf.function(lambda inputs: model.predict_step((inputs,))),
+        tf.function(lambda *batch: model.test_step(batch)),
+        tf.function(lambda *batch: model.train_step(batch)),
+    )
+    assert counts(predict, batch) == (few, BLOCKS - 1)
+    assert counts(evaluate, batch, tf.constant(labels)) == (few, BLOCKS - 1)
+    assert counts(train, batch, tf.constant(labels)) == (many, 0)
+    plain = np.asarray(model(inputs))
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), plain, atol=0.03 * np.abs(plain).max())
+
+
+def test_an_update_is_that_of_an_eager_model():
+    updated = []
+    for eager in (False, True):
+        model = classifier()
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=eager)
+        before = model.get_weights()
+        model.fit(random_inputs(3), np.array([0, 1, 1]), verbose=0)
+        updated.append([new - old for new, old in zip(model.get_weights(), before, strict=True)])
+    for graph, eager in zip(*updated, strict=True):
+        np.testing.assert_allclose(graph, eager, atol=max(0.1 * np.abs(eager).max(), 1e-7))
+
+
+@pytest.mark.parametrize("where", ["float32", "call", "xla", "xla training"])
+def test_elsewhere_they_are_tensorflows(where):
+    """They are slower in float32, a model's own call may be saved, and XLA does not know them."""
+    import tensorflow as tf
+
+    model = classifier("float32" if where == "float32" else "mixed_bfloat16")
+    batch = {name: tf.constant(array) for name, array in random_inputs(3).items()}
+    model.compile(keras.optimizers.SGD(0.1), loss=model.loss, jit_compile=where.startswith("xla"))
+    model.optimizer.build(model.trainable_variables)
+    steps = {
+        "float32": lambda inputs: model.predict_step((inputs,)),
+        "call": lambda inputs: model(inputs, training=False),
+        "xla": lambda inputs: model.predict_step((inputs,)),
+        "xla training": lambda inputs: model.train_step((inputs, tf.constant([0, 1, 1]))),
+    }
+    assert counts(tf.function(steps[where]), batch) == (0, 0)
