@@ -1,5 +1,7 @@
-"""Device check for implementations that were measured to be faster on a CPU only."""
+"""Checks for implementations that were measured to be faster on a CPU only, or on some."""
 
+import platform
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,3 +19,9 @@ def on_cpu(tensor: Any) -> bool:
 
         return jax.default_backend() == "cpu"
     return backend == "torch" and tensor.device.type == "cpu"
+
+
+def is_intel() -> bool:
+    """Return whether this machine's processor is Intel's; Python itself names the maker on Windows alone."""
+    described = Path("/proc/cpuinfo")
+    return "GenuineIntel" in (described.read_text() if described.exists() else platform.processor())

@@ -20,7 +20,8 @@ def library(request, monkeypatch):
 
     if request.param and not hasattr(torch_product.torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("This PyTorch has no oneDNN.")
-    monkeypatch.setattr(torch_product, "_ONEDNN", request.param)
+    for name in ("_ONEDNN", "_FLOAT32"):
+        monkeypatch.setattr(torch_product, name, request.param)
     return torch_product
 
 
@@ -80,7 +81,7 @@ def test_only_what_needs_a_gradient_gets_one(library, taken):
     x, kernel = tensors(torch, X, KERNEL)
     library.product(x.detach(), kernel).sum().backward()
     np.testing.assert_allclose(kernel.grad, np.repeat(X.sum((0, 1))[:, None], 4, axis=1), atol=1e-5)
-    assert len(taken) == (2 if library._ONEDNN else 0)
+    assert len(taken) == (2 if library._FLOAT32 else 0)
 
 
 @pytest.mark.parametrize("dtype, products", [("float32", 2 * 4 + 3), ("mixed_bfloat16", 0)])
@@ -89,7 +90,7 @@ def test_each_float32_product_of_a_masked_lm_is_onednns(library, taken, dtype, p
     model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, dtype=dtype))
     ids = np.ones((2, 6), "int32")
     model.predict({"token_ids": ids, "segment_ids": ids, "padding_mask": ids, "mask_positions": ids[:, :2]}, verbose=0)
-    assert len(taken) == (products if library._ONEDNN else 0)
+    assert len(taken) == (products if library._FLOAT32 else 0)
 
 
 def test_under_autocast_and_in_a_trace_pytorch_chooses(library, taken):
@@ -102,3 +103,24 @@ def test_under_autocast_and_in_a_trace_pytorch_chooses(library, taken):
     assert not taken
     np.testing.assert_allclose(traced(x, kernel).detach(), X @ KERNEL, atol=1e-5)
     assert "mkldnn" not in str(traced.graph)
+
+
+def test_mkl_multiplies_on_intels_processors(monkeypatch):
+    """It is faster there in float32, and slower elsewhere."""
+    import importlib
+    import platform
+
+    from keras_bert_zoo import on_cpu
+    from keras_bert_zoo.layers import torch_product
+
+    if not (torch_product._ONEDNN and torch_product.torch.backends.mkl.is_available()):
+        pytest.skip("This PyTorch, or this processor, has one of the two alone.")
+    chosen = {}
+    for maker in ("GenuineIntel", "AuthenticAMD"):
+        monkeypatch.setattr(on_cpu.Path, "exists", lambda self: False)
+        monkeypatch.setattr(platform, "processor", lambda maker=maker: f"Intel64 Family 6, {maker}")
+        found = importlib.util.find_spec(torch_product.__name__)
+        module = importlib.util.module_from_spec(found)  # Beside the one that the package uses.
+        found.loader.exec_module(module)
+        chosen[maker] = module._FLOAT32
+    assert chosen == {"GenuineIntel": False, "AuthenticAMD": True}
