@@ -23,5 +23,14 @@ def on_cpu(tensor: Any) -> bool:
 
 def is_intel() -> bool:
     """Return whether this machine's processor is Intel's; Python itself names the maker on Windows alone."""
+    return "GenuineIntel" in _description()
+
+
+def has_amx() -> bool:
+    """Return whether this machine's processor multiplies bfloat16 in tiles (AMX); only Linux tells."""
+    return "amx_bf16" in _description()
+
+
+def _description() -> str:
     described = Path("/proc/cpuinfo")
-    return "GenuineIntel" in (described.read_text() if described.exists() else platform.processor())
+    return described.read_text() if described.exists() else platform.processor()

@@ -420,15 +420,27 @@ def test_each_pass_has_the_weights_of_its_time(dtype):
 
 @pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's fused attention alone leaves bfloat16 products aside.")
 @pytest.mark.parametrize(
-    "length, training, gradients, calls", [(8, True, True, 0), (257, True, True, 2), (8, False, False, 0)]
+    "amx, length, training, calls",
+    [
+        (False, 8, True, 0),
+        (False, 257, True, 2),
+        (False, 257, False, 0),
+        (True, 257, True, 0),
+        (True, 257, False, 2),
+        (True, 15, False, 0),
+    ],
 )
-def test_fused_attention_in_bfloat16_is_left_aside_where_it_is_slow(fused_calls, length, training, gradients, calls):
+def test_fused_attention_in_bfloat16_is_left_aside_where_it_is_slow(
+    fused_calls, amx, length, training, calls, monkeypatch
+):
+    """Its gradient does not use AMX, and its outputs use bfloat16 products with AMX alone."""
     import torch
 
+    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention._HAS_AMX", amx)
     backbone = kbz.BertBackbone(**{**TINY, "max_sequence_length": 257}, attention_dropout=0.0, dtype="mixed_bfloat16")
     fused_calls.clear()
     ids = np.ones((2, length), "int32")
-    with torch.set_grad_enabled(gradients):
+    with torch.set_grad_enabled(training):
         backbone({"token_ids": ids, "segment_ids": ids, "padding_mask": ids}, training=training)
     assert len(fused_calls) == calls
 
