@@ -203,28 +203,6 @@ def test_bias_follows_each_product_of_a_block():
     assert followers == ["BiasAdd"] * 4
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's graph rewriter joins operations.")
-@pytest.mark.parametrize("step, joined", [("predict_step", True), ("train_step", False)])
-def test_scale_and_mask_follow_the_product_where_nothing_is_trained(step, joined):
-    """This holds in bfloat16 as well; in training, sums that are rounded go on in float32."""
-    import tensorflow as tf
-
-    # The last block's product is of one position, and so of another shape.
-    model = kbz.BertTextClassifier(kbz.BertBackbone(**{**TINY, "num_layers": 3}, dtype="mixed_bfloat16"), 2)
-    model.compile(keras.optimizers.SGD(0.1))
-    ids = tf.ones((2, 6), tf.int32)
-    batch = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids}
-    data = (batch, tf.zeros([2], tf.int32)) if step == "train_step" else (batch,)
-    graph = tf.function(lambda data: getattr(model, step)(data)).get_concrete_function(data).graph
-    chains = [
-        [op.type, scaled.type, masked.type]
-        for op in graph.get_operations()
-        for scaled in (op.outputs[0].consumers() if op.type == "BatchMatMulV2" else ())
-        for masked in (scaled.outputs[0].consumers() if scaled.outputs else ())
-    ]
-    assert chains.count(["BatchMatMulV2", "Mul", "AddV2"]) == (2 if joined else 0)
-
-
 # --- What a GPU's host waits for
 
 

@@ -13,10 +13,8 @@ from keras_bert_zoo.layers.fused_attention import adds_bias, fused_attention, fu
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
-from keras_bert_zoo.layers.passes import makes_outputs_alone
 from keras_bert_zoo.layers.positions import at_positions, count_of
 from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
-from keras_bert_zoo.on_cpu import on_cpu
 
 
 @plain_part
@@ -127,8 +125,8 @@ class SelfAttention(keras.layers.Layer):
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
         if output_positions is not None:
             query = at_positions(query, output_positions)
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        scores = self._softmax(scores, mask, output_positions, _dtype_of_sums(scores))
+        bias = self._bias_of(mask, output_positions, ops.shape(key)[2])
+        scores = self._softmax(self._scores(query, key, bias))
         context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores
 
@@ -148,7 +146,8 @@ class SelfAttention(keras.layers.Layer):
         query = self._by_heads(add_bias(ops.matmul(at_positions(hidden, position)[:, 0], to_query), query_bias))
         to_key = ops.transpose(reshape(to_key, (-1, self.num_heads, self.head_dim)), (1, 2, 0))
         scores = ops.matmul(hidden, ops.transpose(ops.matmul(query, to_key), (1, 2, 0)))
-        scores = self._softmax(ops.transpose(scores, (0, 2, 1))[:, :, None], mask, position)
+        bias = self._bias_of(mask, position, ops.shape(hidden)[1])
+        scores = self._softmax(self._scaled(ops.transpose(scores, (0, 2, 1))[:, :, None], bias))
         weights = call_part(self, self.dropout_layer, scores, training=training)[:, :, 0]
         weights = ops.cast(weights, self.compute_dtype)
         context = ops.matmul(ops.transpose(ops.matmul(weights, hidden), (1, 0, 2)), self._by_heads(to_value))
@@ -160,21 +159,45 @@ class SelfAttention(keras.layers.Layer):
     def _by_heads(self, rows: Any) -> Any:
         return ops.transpose(reshape(rows, (-1, self.num_heads, self.head_dim)), (1, 0, 2))
 
-    def _softmax(self, scores: Any, mask: Any, output_positions: Any, dtype: Any = None) -> Any:
-        # Half-precision scores lose digits at each step, and their largest finite number is small.
-        wide = keras.backend.result_type(self.compute_dtype, "float32")
-        dtype = wide if dtype is None else dtype
-        scores = ops.cast(scores, dtype) * (1.0 / math.sqrt(self.head_dim))
+    def _bias_of(self, mask: Any, output_positions: Any, length: Any) -> Any:
+        """Return what keeps the queries from the masked keys when it is added to the scores, or None."""
         if self.causal:
             # The start is explicit, as jax2onnx 0.17 does not accept a stop alone.
-            steps = ops.arange(0, ops.shape(scores)[-1], dtype="int32")
+            steps = ops.arange(0, length, dtype="int32")
             own = output_positions if output_positions is not None else steps[None]
             causal = (ops.reshape(own, (-1, 1, 1, 1)) if isinstance(own, int) else own[:, None, :, None]) >= steps
             mask = causal if mask is None else ops.logical_and(mask, causal)
-        if mask is not None:
-            # Added, not selected: a sum's gradient costs nothing, and no constant has to be copied to the device.
-            scores = scores + (ops.cast(mask, dtype) - 1.0) * 1e30
-        return ops.cast(_softmax(scores, wide), self.compute_dtype)
+        # Added, not selected: a sum's gradient costs nothing, and no constant has to be copied to the device.
+        return None if mask is None else (ops.cast(mask, self._dtype_of_sums) - 1.0) * 1e30
+
+    def _scores(self, query: Any, key: Any, bias: Any) -> Any:
+        if keras.backend.backend() == "tensorflow":
+            from keras_bert_zoo.layers.tensorflow_product import attention_scores, makes_scores
+
+            if makes_scores(query):
+                return attention_scores(query, key, self._scale, bias)
+        return self._scaled(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), bias)
+
+    def _scaled(self, scores: Any, bias: Any) -> Any:
+        scores = ops.cast(scores, self._dtype_of_sums) * self._scale
+        return scores if bias is None else scores + bias
+
+    @property
+    def _scale(self) -> float:
+        return 1.0 / math.sqrt(self.head_dim)
+
+    @property
+    def _dtype_of_sums(self) -> Any:
+        # Half-precision scores lose digits at each step, and their largest finite number is small.
+        return keras.backend.result_type(self.compute_dtype, "float32")
+
+    def _softmax(self, scores: Any) -> Any:
+        if keras.backend.backend() == "tensorflow":
+            from keras_bert_zoo.layers.tensorflow_softmax import is_for, softmax
+
+            if is_for(scores):
+                return softmax(scores)
+        return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
     def compute_output_shape(self, hidden_shape: Any, padding_mask_shape: Any = None) -> tuple[int | None, ...]:
         return tuple(hidden_shape)
@@ -203,27 +226,3 @@ class SelfAttention(keras.layers.Layer):
             "causal": self.causal,
             "initializer_range": self.initializer_range,
         }
-
-
-def _softmax(scores: Any, wide: Any) -> Any:
-    """Return the softmax over the last axis, computed in the dtype `wide`."""
-    if keras.backend.backend() == "tensorflow":
-        from keras_bert_zoo.layers.tensorflow_softmax import is_for, softmax
-
-        if is_for(scores):
-            return softmax(scores)
-    return ops.softmax(ops.cast(scores, wide), axis=-1)
-
-
-def _dtype_of_sums(scores: Any) -> str | None:
-    """Return the dtype for scale and mask: bfloat16 where TensorFlow fuses them with the matmul, else None.
-
-    With oneDNN, TensorFlow's graph rewriter does so outside training, if there is no cast in between. The float32 sums
-    are then rounded only once, after scale and mask. A TensorFlow without oneDNN rounds once more.
-    """
-    if keras.backend.backend() == "tensorflow" and makes_outputs_alone() and on_cpu(scores):
-        import tensorflow as tf
-
-        if tf.inside_function() and scores.dtype == tf.bfloat16:
-            return "bfloat16"
-    return None

@@ -57,25 +57,53 @@ def adds_bias(inputs: Any, is_activated: bool) -> bool:
     a processor with AMX. But the rewriter also puts in an activation that follows (`is_activated`) in a step that makes
     outputs alone. By itself that activation would take longer than the product.
     """
-    if not (trains_here() or (makes_outputs_alone() and not is_activated)) or not tf.inside_function():
-        return False
-    return inputs.dtype == tf.bfloat16 and inputs.shape.rank == 2 and on_cpu(inputs) and _is_known()
+    is_wanted = trains_here() or (makes_outputs_alone() and not is_activated)
+    return is_wanted and inputs.shape.rank == 2 and _is_available(inputs)
 
 
 def product_with_bias(inputs: Any, kernel: Any, bias: Any) -> Any:
-    """Return what `product` does, rounded once, by oneDNN's batch matmul with a scale and a sum."""
-    one = tf.ones([], inputs.dtype)
-    outputs = operation(
+    """Return what `product` does, rounded once."""
+    return tf.squeeze(_fused(inputs[None, None], kernel[None, None], 1.0, bias[None, None, None], False), [0, 1])
+
+
+def makes_scores(query: Any) -> bool:
+    """Whether `attention_scores` can be taken: it has no gradient.
+
+    TensorFlow's graph rewriter makes the same operation of a product, a scale and a sum, but not where another of its
+    rules comes first, as with static shapes. Scale and sum then take a fifth of a bfloat16 prediction at 512 tokens.
+    """
+    return makes_outputs_alone() and _is_available(query)
+
+
+def attention_scores(query: Any, key: Any, scale: float, bias: Any) -> Any:
+    """Return `query @ key^T * scale + bias`, rounded once.
+
+    Args:
+        query: `[batch, heads, n, dim]`.
+        key: `[batch, heads, length, dim]`.
+        scale: A number.
+        bias: Of four axes, broadcast to `[batch, heads, n, length]`; None adds nothing.
+    """
+    bias = tf.zeros([1, 1, 1, 1], query.dtype) if bias is None else tf.cast(bias, query.dtype)
+    return _fused(query, key, scale, bias, True)
+
+
+def _is_available(inputs: Any) -> bool:
+    return tf.inside_function() and inputs.dtype == tf.bfloat16 and on_cpu(inputs) and _is_known()
+
+
+def _fused(left: Any, right: Any, scale: float, added: Any, transposed: bool) -> Any:
+    """Multiply the last two of four axes by oneDNN's batch matmul with a scale and a sum."""
+    return operation(
         _OPERATION,
-        [inputs[None, None], kernel[None, None], one, bias[None, None, None]],
-        [1, 1, inputs.shape[0], kernel.shape[1]],
+        [left, right, tf.constant(scale, left.dtype), added],
+        [*left.shape[:-1], right.shape[-2 if transposed else -1]],
         adj_x=flag(False),
-        adj_y=flag(False),
+        adj_y=flag(transposed),
         num_args=count(2),
         fused_ops=names("Mul", "Add"),
         epsilon=number(0.0),
     )
-    return tf.squeeze(outputs, [0, 1])
 
 
 try:
