@@ -33,7 +33,7 @@ def describe_machine() -> str:
     numbers = [re.search(rf"{name}\s*:\s*(\d+)", cpu) for name in ("cpu family", "model", "stepping")]
     kind = f" ({'-'.join(found[1] for found in numbers if found)})" if any(numbers) else ""
     kib = re.search(r"MemTotal:\s*(\d+)", memory)
-    has = ", ".join(f"{flag} {'yes' if f' {flag}' in cpu else 'no'}" for flag in ("avx2", "avx512"))
+    has = ", ".join(f"{flag} {'yes' if f' {flag}' in cpu else 'no'}" for flag in ("avx2", "avx512", "amx"))
     gib = f"{int(kib[1]) / 2**20:.0f} GiB" if kib else "memory unknown"
     parts = [f"{model[1] if model else platform.machine()}{kind}", f"{os.cpu_count()} cores", has, gib, *cards()]
     return ", ".join(parts)

@@ -1,6 +1,7 @@
 """Checks for implementations that were measured to be faster on a CPU only, or on some."""
 
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ def has_amx() -> bool:
     return "amx_bf16" in _description()
 
 
+@cache
 def _description() -> str:
-    described = Path("/proc/cpuinfo")
-    return described.read_text() if described.exists() else platform.processor()
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()

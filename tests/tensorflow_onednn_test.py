@@ -1,5 +1,8 @@
 """oneDNN's operations on TensorFlow, but for LayerNorm: their values, where they are used, and where not."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -13,16 +16,22 @@ from keras_bert_zoo.layers.passes import step_of_this_process
 from tests.helpers import TINY, random_inputs, randomise
 from tests.helpers import tensorflow_operations as operations
 
-CPU = Path("/proc/cpuinfo")
-pytestmark = [
-    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="They are TensorFlow's operations."),
-    pytest.mark.skipif(
-        not CPU.exists() or "avx512bw" not in CPU.read_text(), reason="oneDNN has bfloat16 with AVX-512 alone."
-    ),
-]
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="They are TensorFlow's operations.")
+needs_avx512 = pytest.mark.skipif(
+    not Path("/proc/cpuinfo").exists() or "avx512bw" not in Path("/proc/cpuinfo").read_text(),
+    reason="oneDNN has bfloat16 with AVX-512 alone.",
+)
 PRODUCT, SOFTMAX = "_MklFusedBatchMatMulV2", "_MklSoftmax"
 BLOCKS = TINY["num_layers"]
 RNG = np.random.default_rng(4)
+
+
+@pytest.fixture
+def amx(monkeypatch):
+    """Products are then made as with AMX; without it they run as well."""
+    from keras_bert_zoo.layers import tensorflow_product
+
+    monkeypatch.setattr(tensorflow_product, "_HAS_AMX", True)
 
 
 def bfloat16(*shape):
@@ -53,6 +62,8 @@ def classifier(dtype="mixed_bfloat16", **options):
     return randomise(kbz.BertTextClassifier(backbone, num_classes=2, dropout=0.0, **options))
 
 
+@needs_avx512
+@pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize("kind", ["outputs", "training"])
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_the_product_is_rounded_once(kind, rows):
@@ -71,6 +82,8 @@ def test_the_product_is_rounded_once(kind, rows):
     assert (np.abs(wide(output) - exact) <= 2.0**-9 * 2 ** np.ceil(np.log2(np.abs(exact))) * 1.001 + 1e-6).all()
 
 
+@needs_avx512
+@pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_gradients_are_numpys(nested):
     """Also of a function that is differentiated from outside, as a recomputed block is."""
@@ -95,11 +108,12 @@ def test_the_gradients_are_numpys(nested):
         np.testing.assert_allclose(wide(gradient), exact, atol=2.0**-8 * np.abs(exact).max())
 
 
+@needs_avx512
 @pytest.mark.parametrize("length", [6, 16])
 def test_the_softmax_is_rounded_once(length):
     import tensorflow as tf
 
-    from keras_bert_zoo.layers.tensorflow_softmax import softmax
+    from keras_bert_zoo.layers.tensorflow_onednn import softmax
 
     scores = tf.where(RNG.random((2, 2, 3, length)) < 0.2, tf.constant(-1e30, "bfloat16"), bfloat16(2, 2, 3, length))
     powers = np.exp(wide(scores) - wide(scores).max(-1, keepdims=True))
@@ -107,10 +121,13 @@ def test_the_softmax_is_rounded_once(length):
     np.testing.assert_allclose(wide(tf.function(softmax)(scores)), exact, rtol=2.0**-8 * 1.001, atol=1e-6)
 
 
+@needs_avx512
+@pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize("shape", [(2, 7, 16), (None, None, 16)])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_scores_are_scaled_and_masked_within_their_product(shape, causal, padded):
+@pytest.mark.parametrize("places", [None, [[0, 3], [6, 1]]])
+def test_scores_are_scaled_and_masked_within_their_product(shape, causal, padded, places):
     """TensorFlow's rewriter would do so for some shapes only."""
     import tensorflow as tf
 
@@ -118,14 +135,32 @@ def test_scores_are_scaled_and_masked_within_their_product(shape, causal, padded
     layer.build(shape)
     randomise(layer)
     hidden = bfloat16(2, 7, 16)
+    options = {"output_positions": None if places is None else tf.constant(places), "return_attention_scores": True}
     mask = np.array([[1] * 7, [1] * 4 + [0] * 3]) if padded else None
-    function = tf.function(lambda inputs: layer(inputs, mask), [tf.TensorSpec(shape, hidden.dtype)])
-    plain = wide(layer(hidden, mask))
+    function = tf.function(lambda inputs: layer(inputs, mask, **options), [tf.TensorSpec(shape, hidden.dtype)])
+    output, scores = (wide(each) for each in layer(hidden, mask, **options))
     with step_of_this_process("outputs", compiled=False):
         assert counts(function) == (3, 1)
-        np.testing.assert_allclose(wide(function(hidden)), plain, atol=0.02 * np.abs(plain).max())
+        found = [wide(each) for each in function(hidden)]
+    np.testing.assert_allclose(found[0], output, atol=0.02 * np.abs(output).max())
+    np.testing.assert_allclose(found[1], scores, atol=0.01)
+    if padded:
+        assert not found[1][1, ..., 4:].any()
 
 
+@needs_avx512
+@pytest.mark.usefixtures("amx")
+def test_of_no_texts_there_are_no_scores():
+    import tensorflow as tf
+
+    layer = SelfAttention(16, 2, dtype="mixed_bfloat16")
+    layer.build((None, None, 16))
+    with step_of_this_process("outputs", compiled=False):
+        assert tf.function(lambda inputs: layer(inputs))(bfloat16(0, 7, 16)).shape == (0, 7, 16)
+
+
+@needs_avx512
+@pytest.mark.usefixtures("amx")
 def test_steps_have_them_and_the_same_outputs():
     """A block has four products, one with an activation, and one for scores; the pooler has one, too.
 
@@ -150,6 +185,8 @@ def test_steps_have_them_and_the_same_outputs():
     np.testing.assert_allclose(model.predict(inputs, verbose=0), plain, atol=0.03 * np.abs(plain).max())
 
 
+@needs_avx512
+@pytest.mark.usefixtures("amx")
 def test_an_update_is_that_of_an_eager_model():
     updated = []
     for eager in (False, True):
@@ -162,6 +199,7 @@ def test_an_update_is_that_of_an_eager_model():
         np.testing.assert_allclose(graph, eager, atol=max(0.1 * np.abs(eager).max(), 1e-7))
 
 
+@pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize("where", ["float32", "call", "xla", "xla training"])
 def test_elsewhere_they_are_tensorflows(where):
     """They are no faster in float32, a model's own call may be saved, and XLA does not know them."""
@@ -178,3 +216,33 @@ def test_elsewhere_they_are_tensorflows(where):
         "xla training": lambda inputs: model.train_step((inputs, tf.constant([0, 1, 1]))),
     }
     assert counts(tf.function(steps[where]), batch) == (0, 0)
+
+
+@needs_avx512
+@pytest.mark.parametrize("missing, found", [("AMX", (BLOCKS - 1, BLOCKS - 1)), ("oneDNN", (0, 0))])
+def test_what_is_missing_is_not_used(missing, found, monkeypatch):
+    """Scores and probabilities do not need AMX; without oneDNN's operations both are float32."""
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers import tensorflow_onednn, tensorflow_product
+
+    monkeypatch.setattr(tensorflow_product, "_HAS_AMX", missing != "AMX")
+    if missing == "oneDNN":
+        monkeypatch.setattr(tensorflow_onednn, "has_bfloat16", lambda: False)
+    model, inputs = classifier(), random_inputs(3)
+    batch = {name: tf.constant(array) for name, array in inputs.items()}
+    step = tf.function(lambda inputs: model.predict_step((inputs,)))
+    assert counts(step, batch) == found
+    assert operations(step, batch).count("Softmax") == BLOCKS - found[1]
+    plain = np.asarray(model(inputs))
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), plain, atol=0.03 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize("name, value", [("ONEDNN_MAX_CPU_ISA", "AVX2"), ("TF_ENABLE_ONEDNN_OPTS", "0")])
+def test_a_processor_without_bfloat16_and_a_wish_are_respected(name, value):
+    """A product that oneDNN does not have would end the process."""
+    script = "from keras_bert_zoo.layers.tensorflow_onednn import has_bfloat16; print(has_bfloat16())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, name: value}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "False")

@@ -1,5 +1,7 @@
 """PyTorch's product with weights: values and gradients with either library, and which library multiplies."""
 
+import importlib.util
+
 import keras
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ def library(request, monkeypatch):
 
     if request.param and not hasattr(torch_product.torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("This PyTorch has no oneDNN.")
-    for name in ("_ONEDNN", "_FLOAT32"):
+    for name in ("_ONEDNN", "_ONEDNN_IN_FLOAT32"):
         monkeypatch.setattr(torch_product, name, request.param)
     return torch_product
 
@@ -81,7 +83,7 @@ def test_only_what_needs_a_gradient_gets_one(library, taken):
     x, kernel = tensors(torch, X, KERNEL)
     library.product(x.detach(), kernel).sum().backward()
     np.testing.assert_allclose(kernel.grad, np.repeat(X.sum((0, 1))[:, None], 4, axis=1), atol=1e-5)
-    assert len(taken) == (2 if library._FLOAT32 else 0)
+    assert len(taken) == (2 if library._ONEDNN_IN_FLOAT32 else 0)
 
 
 @pytest.mark.parametrize("dtype, products", [("float32", 2 * 4 + 3), ("mixed_bfloat16", 0)])
@@ -90,7 +92,7 @@ def test_each_float32_product_of_a_masked_lm_is_onednns(library, taken, dtype, p
     model = kbz.BertMaskedLM(kbz.BertBackbone(**TINY, dtype=dtype))
     ids = np.ones((2, 6), "int32")
     model.predict({"token_ids": ids, "segment_ids": ids, "padding_mask": ids, "mask_positions": ids[:, :2]}, verbose=0)
-    assert len(taken) == (products if library._FLOAT32 else 0)
+    assert len(taken) == (products if library._ONEDNN_IN_FLOAT32 else 0)
 
 
 def test_under_autocast_and_in_a_trace_pytorch_chooses(library, taken):
@@ -107,20 +109,17 @@ def test_under_autocast_and_in_a_trace_pytorch_chooses(library, taken):
 
 def test_mkl_multiplies_on_intels_processors(monkeypatch):
     """It is faster there in float32, and slower elsewhere."""
-    import importlib
-    import platform
-
     from keras_bert_zoo import on_cpu
     from keras_bert_zoo.layers import torch_product
 
-    if not (torch_product._ONEDNN and torch_product.torch.backends.mkl.is_available()):
-        pytest.skip("This PyTorch, or this processor, has one of the two alone.")
-    chosen = {}
+    torch, chosen = torch_product.torch, {}
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
+        pytest.skip("This PyTorch has one of the two alone.")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     for maker in ("GenuineIntel", "AuthenticAMD"):
-        monkeypatch.setattr(on_cpu.Path, "exists", lambda self: False)
-        monkeypatch.setattr(platform, "processor", lambda maker=maker: f"Intel64 Family 6, {maker}")
+        monkeypatch.setattr(on_cpu, "_description", lambda maker=maker: f"vendor_id: {maker}")
         found = importlib.util.find_spec(torch_product.__name__)
         module = importlib.util.module_from_spec(found)  # Beside the one that the package uses.
         found.loader.exec_module(module)
-        chosen[maker] = module._FLOAT32
+        chosen[maker] = module._ONEDNN_IN_FLOAT32
     assert chosen == {"GenuineIntel": False, "AuthenticAMD": True}

@@ -13,6 +13,7 @@ from keras_bert_zoo.layers.fused_attention import adds_bias, fused_attention, fu
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
+from keras_bert_zoo.layers.passes import makes_outputs_alone
 from keras_bert_zoo.layers.positions import at_positions, count_of
 from keras_bert_zoo.layers.rows import from_rows, reshape, to_rows
 
@@ -171,11 +172,13 @@ class SelfAttention(keras.layers.Layer):
         return None if mask is None else (ops.cast(mask, self._dtype_of_sums) - 1.0) * 1e30
 
     def _scores(self, query: Any, key: Any, bias: Any) -> Any:
-        if keras.backend.backend() == "tensorflow":
-            from keras_bert_zoo.layers.tensorflow_product import attention_scores, makes_scores
+        if _is_for_onednn(query):
+            from keras_bert_zoo.layers.tensorflow_onednn import product
 
-            if makes_scores(query):
-                return attention_scores(query, key, self._scale, bias)
+            # The graph rewriter would put scale and bias into the product at some shapes only. Without that they take a
+            # fifth of a bfloat16 prediction at 512 tokens.
+            bias = ops.zeros((1, 1, 1, 1), query.dtype) if bias is None else ops.cast(bias, query.dtype)
+            return product(query, key, self._scale, bias, transposed=True)
         return self._scaled(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), bias)
 
     def _scaled(self, scores: Any, bias: Any) -> Any:
@@ -192,11 +195,10 @@ class SelfAttention(keras.layers.Layer):
         return keras.backend.result_type(self.compute_dtype, "float32")
 
     def _softmax(self, scores: Any) -> Any:
-        if keras.backend.backend() == "tensorflow":
-            from keras_bert_zoo.layers.tensorflow_softmax import is_for, softmax
+        if _is_for_onednn(scores):
+            from keras_bert_zoo.layers.tensorflow_onednn import softmax
 
-            if is_for(scores):
-                return softmax(scores)
+            return softmax(scores)
         return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
     def compute_output_shape(self, hidden_shape: Any, padding_mask_shape: Any = None) -> tuple[int | None, ...]:
@@ -226,3 +228,12 @@ class SelfAttention(keras.layers.Layer):
             "causal": self.causal,
             "initializer_range": self.initializer_range,
         }
+
+
+def _is_for_onednn(tensor: Any) -> bool:
+    """Whether TensorFlow has operations for scores and probabilities that round once and have no gradient."""
+    if keras.backend.backend() != "tensorflow" or not makes_outputs_alone():
+        return False
+    from keras_bert_zoo.layers.tensorflow_onednn import takes
+
+    return takes(tensor)

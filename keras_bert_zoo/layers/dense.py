@@ -46,10 +46,14 @@ def add_bias(product: Any, bias: Any) -> Any:
 @plain_part
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class Dense(keras.layers.Dense):
-    """Keras' Dense, with the bias fused into the matmul on PyTorch and a faster or more exact gradient elsewhere."""
+    """Keras' Dense, with the bias fused into the matmul on PyTorch and a faster or more exact gradient elsewhere.
+
+    Attributes:
+        is_activated: Whether an activation of the outputs follows at once, with which TensorFlow's graph rewriter joins
+            the product if it knows it (the exact GELU is known).
+    """
 
     is_activated = False
-    """Whether an activation of the outputs follows at once, which TensorFlow may join with the product."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         backend = keras.backend.backend()

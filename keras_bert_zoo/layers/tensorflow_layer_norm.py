@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_bert_zoo.layers.tensorflow_gradient import takes_gradients, with_gradient
-from keras_bert_zoo.layers.tensorflow_onednn import computes, number, operation
+from keras_bert_zoo.layers.tensorflow_onednn import computes, operation
 
 _OPERATION = "_MklLayerNorm"
 
@@ -20,7 +20,7 @@ def is_available(inputs: Any, trained: bool) -> bool:
 def layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     """LayerNorm over the last axis of `[rows, dim]`, in float32, as Keras computes it."""
     tensors = [tf.cast(tf.convert_to_tensor(tensor), tf.float32) for tensor in (inputs, gamma, beta)]
-    return tf.cast(operation(_OPERATION, tensors, inputs.shape, epsilon=number(epsilon)), inputs.dtype)
+    return tf.cast(operation(_OPERATION, tensors, inputs.shape, epsilon=float(epsilon)), inputs.dtype)
 
 
 def trained_layer_norm(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
@@ -55,10 +55,10 @@ def _gradient(inputs: Any, gamma: Any, epsilon: float, outer: Any) -> Any:
 try:
 
     @tf.RegisterGradient(_OPERATION)
-    def _gradient_within_a_function(operation: Any, outer: Any) -> Any:
+    def _gradient_within_a_function(op: Any, outer: Any) -> Any:
         """Return the gradient where a function that no tape has seen is differentiated from outside."""
-        inputs, gamma, _ = operation.inputs
-        return _gradient(inputs, gamma, operation.get_attr("epsilon"), outer)
+        inputs, gamma, _ = op.inputs
+        return _gradient(inputs, gamma, op.get_attr("epsilon"), outer)
 except KeyError:  # This TensorFlow has one itself.
     pass
 

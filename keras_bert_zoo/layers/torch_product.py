@@ -13,7 +13,7 @@ _ONEDNN = (
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 )
 # MKL takes its fast paths on Intel's processors only.
-_FLOAT32 = _ONEDNN and not (torch.backends.mkl.is_available() and is_intel())
+_ONEDNN_IN_FLOAT32 = _ONEDNN and not (torch.backends.mkl.is_available() and is_intel())
 _PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
@@ -26,7 +26,7 @@ def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
     """
     if kernel.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(inputs, kernel, bias, "none", [], "")
-    if _FLOAT32 and inputs.dtype == torch.float32 and _is_for_onednn(inputs):
+    if _ONEDNN_IN_FLOAT32 and inputs.dtype == torch.float32 and _is_for_onednn(inputs):
         return _Product.apply(inputs, kernel, bias) if torch.is_grad_enabled() else _onednn(inputs, kernel, bias)
     return torch.nn.functional.linear(inputs, kernel.T, bias)
 
