@@ -123,10 +123,16 @@ def test_the_softmax_is_rounded_once(length):
 
 @needs_avx512
 @pytest.mark.usefixtures("amx")
-@pytest.mark.parametrize("shape", [(2, 7, 16), (None, None, 16)])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("places", [None, [[0, 3], [6, 1]]])
+@pytest.mark.parametrize(
+    "shape, causal, padded, places",
+    [
+        ((2, 7, 16), False, True, None),
+        ((2, 7, 16), True, False, [[0, 3], [6, 1]]),
+        ((None, None, 16), True, True, None),
+        ((None, None, 16), False, False, None),
+        ((None, None, 16), False, True, [[0, 3], [6, 1]]),
+    ],
+)
 def test_scores_are_scaled_and_masked_within_their_product(shape, causal, padded, places):
     """TensorFlow's rewriter would do so for some shapes only."""
     import tensorflow as tf
@@ -238,11 +244,19 @@ def test_what_is_missing_is_not_used(missing, found, monkeypatch):
     np.testing.assert_allclose(model.predict(inputs, verbose=0), plain, atol=0.03 * np.abs(plain).max())
 
 
-@pytest.mark.parametrize("name, value", [("ONEDNN_MAX_CPU_ISA", "AVX2"), ("TF_ENABLE_ONEDNN_OPTS", "0")])
-def test_a_processor_without_bfloat16_and_a_wish_are_respected(name, value):
-    """A product that oneDNN does not have would end the process."""
+def test_without_bfloat16_in_onednn_the_process_lives():
+    """As on a processor with AVX2 alone, where oneDNN's product of bfloat16 would end it."""
     script = "from keras_bert_zoo.layers.tensorflow_onednn import has_bfloat16; print(has_bfloat16())"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, name: value}, capture_output=True, text=True
-    )
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "False")
+
+
+def test_onednn_can_be_switched_off(monkeypatch):
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers.tensorflow_onednn import computes
+
+    assert computes(lambda: tf.constant([2.0]), [2.0])
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert not computes(lambda: tf.constant([2.0]), [2.0])
