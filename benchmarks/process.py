@@ -86,7 +86,7 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
         wait = torch.cuda.synchronize if device == "gpu" else lambda: None
         products = [lambda: matrix @ matrix]
         if device == "cpu" and dtype == "float32" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-            # oneDNN's, which keras_bert_zoo computes with on AMD's processors, as torch.compile does; the other is BLAS'.
+            # oneDNN's, which keras_bert_zoo takes on AMD's processors, as torch.compile does; the other is BLAS'.
             products.append(lambda: torch.ops.mkldnn._linear_pointwise(matrix, matrix.T, None, "none", [], ""))
         return [lambda count, product=product: (_repeat(product, count), wait()) for product in products]
     if framework == "jax":
