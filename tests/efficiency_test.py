@@ -414,7 +414,7 @@ def test_fused_attention_in_bfloat16_is_left_aside_where_it_is_slow(
     """Its gradient does not use AMX, and its outputs use bfloat16 products with AMX alone."""
     import torch
 
-    monkeypatch.setattr("keras_bert_zoo.layers.fused_attention._HAS_AMX", amx)
+    monkeypatch.setattr("keras_bert_zoo.layers.torch_product.HAS_AMX", amx)
     backbone = kbz.BertBackbone(**{**TINY, "max_sequence_length": 257}, attention_dropout=0.0, dtype="mixed_bfloat16")
     fused_calls.clear()
     ids = np.ones((2, length), "int32")

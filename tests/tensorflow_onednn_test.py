@@ -46,8 +46,8 @@ def wide(tensor):
     return np.asarray(tf.cast(tensor, "float64"))
 
 
-def dense(dtype="mixed_bfloat16"):
-    layer = Dense(6, dtype=dtype)
+def dense():
+    layer = Dense(6, dtype="mixed_bfloat16")
     layer.build((None, 40))
     return randomise(layer)
 
@@ -57,9 +57,9 @@ def counts(step, *arguments):
     return kinds.count(PRODUCT), kinds.count(SOFTMAX)
 
 
-def classifier(dtype="mixed_bfloat16", **options):
+def classifier(dtype="mixed_bfloat16"):
     backbone = kbz.BertBackbone(**TINY, dtype=dtype, dropout=0.0, attention_dropout=0.0)
-    return randomise(kbz.BertTextClassifier(backbone, num_classes=2, dropout=0.0, **options))
+    return randomise(kbz.BertTextClassifier(backbone, num_classes=2, dropout=0.0))
 
 
 @needs_avx512

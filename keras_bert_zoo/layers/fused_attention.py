@@ -6,10 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.on_cpu import has_amx, on_cpu
+from keras_bert_zoo.on_cpu import on_cpu
 
 _HAS_TRITON = find_spec("triton") is not None
-_HAS_AMX = has_amx()
 
 
 def fused_attention(
@@ -81,8 +80,10 @@ def _trains_slowly(qkv: Any) -> bool:
     """Whether training is faster without a kernel: PyTorch's CPU gradient does not use its bfloat16 matmuls."""
     if keras.backend.backend() != "torch" or keras.backend.standardize_dtype(qkv.dtype) != "bfloat16":
         return False
+    from keras_bert_zoo.layers.torch_product import HAS_AMX
+
     # Measured: 3 times as fast at 128 tokens, equal at 512. With AMX 5 times and twice as fast.
-    return on_cpu(qkv) and qkv.shape[1] <= (512 if _HAS_AMX else 256)
+    return on_cpu(qkv) and qkv.shape[1] <= (512 if HAS_AMX else 256)
 
 
 def _in_torch(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout: float) -> Any:
@@ -111,11 +112,11 @@ def _predicts_slowly(query: Any) -> bool:
     """
     import torch
 
-    from keras_bert_zoo.layers.torch_product import is_traced
+    from keras_bert_zoo.layers.torch_product import HAS_AMX, is_traced
 
     if is_traced() or torch.is_grad_enabled() or not on_cpu(query):
         return False
-    return (query.dtype == torch.bfloat16 and not _HAS_AMX) or query.shape[1] < 16
+    return (query.dtype == torch.bfloat16 and not HAS_AMX) or query.shape[1] < 16
 
 
 def _of_products(query: Any, key: Any, value: Any, bias: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from keras_bert_zoo.on_cpu import is_intel
+from keras_bert_zoo.on_cpu import has_amx, is_intel
 
 _ONEDNN = (
     torch.backends.mkldnn.is_available()
@@ -14,6 +14,7 @@ _ONEDNN = (
 )
 # MKL takes its fast paths on Intel's processors only.
 _ONEDNN_IN_FLOAT32 = _ONEDNN and not (torch.backends.mkl.is_available() and is_intel())
+HAS_AMX = has_amx()  # Read here, because PyTorch's compiler cannot trace the reading.
 _PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
