@@ -87,7 +87,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Return whether a killed process left this file or directory, from `replacing` or `directory_beside`."""
+    """Whether a killed process left this file or directory, from `replacing` or `directory_beside`."""
     return path.name.startswith(".") and ".part" in path.name
 
 
@@ -137,7 +137,7 @@ def clear_leftovers(target: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Return whether this machine has another process of this number, or False if that cannot be known."""
+    """Whether this machine has another process of this number, or False if that cannot be known."""
     if process in (0, os.getpid()) or os.name != "posix":
         return False
     try:
@@ -164,7 +164,7 @@ def _bring_back(beside: Path, target: Path) -> None:
 
 
 def is_empty(folder: Path) -> bool:
-    """Return whether a directory holds nothing but leftovers."""
+    """Whether a directory holds nothing but leftovers."""
     return all(map(is_leftover, folder.iterdir()))
 
 

@@ -9,7 +9,7 @@ import keras
 
 
 def on_cpu(tensor: Any) -> bool:
-    """Return whether `tensor` is on a CPU; on TensorFlow and JAX, whether there is no other device."""
+    """Whether `tensor` is on a CPU; on TensorFlow and JAX, whether there is no other device."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -23,12 +23,12 @@ def on_cpu(tensor: Any) -> bool:
 
 
 def is_intel() -> bool:
-    """Return whether this machine's processor is Intel's; Python itself names the maker on Windows alone."""
+    """Whether this machine's processor is Intel's; Python itself names the maker on Windows alone."""
     return "GenuineIntel" in _description()
 
 
 def has_amx() -> bool:
-    """Return whether this machine's processor multiplies bfloat16 in tiles (AMX); only Linux tells."""
+    """Whether this machine's processor multiplies bfloat16 in tiles (AMX); only Linux tells."""
     return "amx_bf16" in _description()
 
 

@@ -11,7 +11,7 @@ import keras
 
 
 def sends_to_card(tensor: Any) -> bool:
-    """Return whether the other operands of this tensor are to be copied to a GPU."""
+    """Whether the other operands of this tensor are to be copied to a GPU."""
     if keras.backend.backend() != "torch" or not hasattr(tensor, "device"):
         return False
     from keras_bert_zoo.torch_sending import is_card, is_shown

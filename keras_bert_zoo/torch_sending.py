@@ -18,7 +18,7 @@ def is_card(device: Any) -> bool:
 
 
 def is_shown(tensor: Any) -> bool:
-    """Return whether PyTorch is tracing with this tensor. It then has no memory, and numbers belong to the graph."""
+    """Whether PyTorch is tracing with this tensor. It then has no memory, and numbers belong to the graph."""
     return isinstance(tensor, FakeTensor)
 
 

@@ -40,7 +40,7 @@ def slow_on(*backends):
 
 
 def left_to_torch():
-    """Return whether a test that does not depend on the backend is left to PyTorch's pass: once is enough."""
+    """Whether a test that does not depend on the backend is left to PyTorch's pass: once is enough."""
     return keras.backend.backend() != "torch" and importlib.util.find_spec("torch") is not None
 
 

@@ -17,7 +17,7 @@ def windows(token_count, question_count, sequence_length, stride):
 
 
 def is_most_context(spans, number, token):
-    """Return whether the window of this number is the one in which a token of the context has the most context."""
+    """Whether the window of this number is the one in which a token of the context has the most context."""
     best, winner = None, None
     for i, (start, count) in enumerate(spans):
         last = start + count - 1

@@ -93,7 +93,7 @@ class Labels:
 
 
 def is_withheld(label: Any) -> bool:
-    """Return whether this is -1, which Hugging Face's data sets use for a test set's withheld labels."""
+    """Whether this is -1, which Hugging Face's data sets use for a test set's withheld labels."""
     return isinstance(label, (int, float, np.number)) and bool(label == -1)
 
 

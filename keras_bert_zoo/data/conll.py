@@ -81,7 +81,7 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
 
 
 def begins_conll(lines: Sequence[str]) -> bool:
-    """Return whether `read_conll` reads files with such first lines: `-DOCSTART-`, or lines that all end in a tag."""
+    """Whether `read_conll` reads files with such first lines: `-DOCSTART-`, or lines that all end in a tag."""
     rows = [_COLUMNS.split(line.strip(" \t")) for line in lines]
     return bool(rows) and (
         rows[0][0] == _DOCUMENT

@@ -33,7 +33,7 @@ class Table(NamedTuple):
     rows: Iterator[tuple[str, Mapping[str, Any]]]
 
     def has(self, *columns: str) -> bool:
-        """Return whether all these columns exist."""
+        """Whether all these columns exist."""
         return set(columns) <= set(self.header)
 
     def select(self, *columns: str) -> Iterator[Row]:

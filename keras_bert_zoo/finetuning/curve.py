@@ -45,7 +45,7 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
 
 
 def can_draw(what: str) -> bool:
-    """Return whether matplotlib is installed; if not, log what is not drawn."""
+    """Whether matplotlib is installed; if not, log what is not drawn."""
     if find_spec("matplotlib") is None:
         _logger.warning('No picture of %s: that needs matplotlib (pip install "keras-bert-zoo[plot]").', what)
         return False

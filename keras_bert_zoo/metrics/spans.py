@@ -13,7 +13,7 @@ PREFIXES = "BIES"
 
 
 def is_tag(tag: str) -> bool:
-    """Return whether a string is `O` or a prefix, a hyphen and a label."""
+    """Whether a string is `O` or a prefix, a hyphen and a label."""
     return tag == "O" or (isinstance(tag, str) and len(tag) > 2 and tag[0] in PREFIXES and tag[1] == "-")
 
 

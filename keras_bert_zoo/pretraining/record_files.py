@@ -136,7 +136,7 @@ class RecordFiles:
         return count
 
     def have(self, count: int) -> bool:
-        """Return whether there are at least `count` records, according to their headers."""
+        """Whether there are at least `count` records, according to their headers."""
         for path in self.files:
             with _whole(path):
                 count -= sum(1 for _ in islice(_lengths(self._tf, path, self.sizes[path]), count))

@@ -225,13 +225,13 @@ def _keep_numbers_only(folder: Path, hp: Any) -> None:
 
 
 def _is_best(objective: Any, scores: dict[str, float], before: list[dict[str, float]]) -> bool:
-    """Return whether this is better than all earlier trainings of the same point."""
+    """Whether this is better than all earlier trainings of the same point."""
     mine = objective.get_value(scores)
     return all(objective.better_than(mine, objective.get_value(one)) for one in before)
 
 
 def _is_best_trial(oracle: Any, summary: dict[str, float]) -> bool:
-    """Return whether this is better than all finished trials."""
+    """Whether this is better than all finished trials."""
     finished = [trial for trial in oracle.get_best_trials(1) if trial.status == "COMPLETED"]
     # In single precision, in which the chief of a shared sweep sends scores.
     mine = np.float32(oracle.objective.get_value(summary))

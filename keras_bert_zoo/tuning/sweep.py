@@ -213,7 +213,7 @@ def _check_bands(space: dict[str, Any], most_epochs: int) -> None:
 
 
 def _is_worker() -> bool:
-    """Return whether another process, the chief, chooses the trials."""
+    """Whether another process, the chief, chooses the trials."""
     names = ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT", "KERASTUNER_TUNER_ID")
     if names[0] not in os.environ:
         return False
