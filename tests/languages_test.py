@@ -8,7 +8,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
-from keras_bert_zoo.pretraining import prepare
+from keras_bert_zoo.pretraining import corpus, prepare
 from keras_bert_zoo.text.languages import smoothed_passes
 from tests.helpers import WORDS, left_to_torch
 
@@ -70,6 +70,23 @@ def test_examples_have_the_smoothed_shares(files, tmp_path, tokenizer):
             assert abs(counted[language] - duplicates * count * passes) < 1
     for path in (tmp_path / "data").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("characters", [2**21, 512])
+def test_what_is_skipped_counts_for_no_language(files, tmp_path, tokenizer, monkeypatch, characters):
+    """Where one block holds a language its examples are counted; else the sizes of its files tell."""
+    monkeypatch.setattr(corpus, "_BLOCK_CHARACTERS", characters)
+    (tmp_path / "utf16").write_text("slow\n\n" * 4096, encoding="utf-16")
+    (tmp_path / "binary").write_bytes(b"\xff\n" * 4096)
+    passes = []
+    for more in ([], [tmp_path / "utf16", tmp_path / "binary"]):
+        out = tmp_path / f"data{len(more)}"
+        mixed = {"en": [*more, *files["en"]], "is": [*files["is"], *more]}
+        prepare(mixed, out, tokenizer, sequence_length=8, next_sentence=False, verbose=False)
+        passes.append(json.loads((out / "dataset.json").read_text())["languages"])
+    assert passes[0] == passes[1]
+    if characters > 4096:
+        assert passes[0]["en"]["passes"] == pytest.approx(OFTEN)
 
 
 def test_a_part_of_a_pass_is_right_on_average(files, tmp_path, tokenizer):
