@@ -25,6 +25,7 @@ from keras_bert_zoo import cli
 from keras_bert_zoo.files import write_json
 from keras_bert_zoo.finetuning import Run, finetune
 from keras_bert_zoo.metrics.glue import NotANumberError
+from keras_bert_zoo.training.runs import held
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from keras_bert_zoo.tuning.restarts import Restarts
 from keras_bert_zoo.tuning.spaces import checked_space, declare
@@ -447,6 +448,8 @@ def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
     ):
         tune(run, out, verbose=0, **POINT)
     config = out / "sweep.json"
+    with held(config, {}), pytest.raises(ValueError, match="`out` must not be in use by another process"):
+        tune(run, out, verbose=0, **POINT)
     before = config.read_text()
     backend = keras.backend.backend()
     config.write_text(before.replace(f'"backend": "{backend}"', '"backend": "x"'))

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score
 from keras_bert_zoo.models.loading import preset_digest
-from keras_bert_zoo.training.runs import check_backend, check_directory
+from keras_bert_zoo.training.runs import check_backend, check_directory, held
 from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
 
 GRIDS = {"paper": PAPER, "small": SMALL_MODELS}
@@ -65,8 +66,8 @@ def tune(
         shared sweep.
 
     Raises:
-        ValueError: A file is not as expected, `out` holds another sweep or an unfinished one that began with other
-            data, other presets or on another backend, Keras Tuner is missing, or trials failed. In the last case the
+        ValueError: A file is not as expected, `out` holds another sweep, one under way, or an unfinished one that began
+            with other data, other presets or on another backend, Keras Tuner is missing, or trials failed. In the last case the
             results of the others are in `out`, without `results.json`, and the same call retries the failed trials.
             Trials whose loss was NaN or infinite are not retried: they have no score, and the log says so.
 
@@ -110,26 +111,26 @@ def tune(
         **space | ({"epochs": None} if search == "hyperband" else {}),
         **arguments,
     )
-    if not _is_worker():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
     limit: dict[str, int] = {}
     if search == "hyperband":
         limit["max_epochs"] = most_epochs
     elif trials is not None or search != "grid":
         limit["max_trials"] = trials or 10
-    tuner = _tuner_class(search)(
-        hypermodel,
-        objective=keras_tuner.Objective(f"val_{run.recipe.score}", "max"),
-        seed=run.seed or _SEED_FOR_0,
-        directory=folder,
-        project_name=TRIALS,
-        # Neighbouring points may all be too large for the memory, and the chief would not survive a failed search.
-        max_consecutive_failed_trials=math.inf,
-        **limit,
-    )
-    tuner.search(train.x, train.y, verbose=verbose)
-    return None if _is_worker() else _finish(tuner, folder, run.task, config)
+    with nullcontext() if _is_worker() else held(folder / CONFIG, config):
+        if not _is_worker():
+            write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
+        tuner = _tuner_class(search)(
+            hypermodel,
+            objective=keras_tuner.Objective(f"val_{run.recipe.score}", "max"),
+            seed=run.seed or _SEED_FOR_0,
+            directory=folder,
+            project_name=TRIALS,
+            # Neighbouring points may all be too large for the memory, and the chief would not survive a failed search.
+            max_consecutive_failed_trials=math.inf,
+            **limit,
+        )
+        tuner.search(train.x, train.y, verbose=verbose)
+        return None if _is_worker() else _finish(tuner, folder, run.task, config)
 
 
 def _check(run: Run, grid: str, search: str, trials: int | None, restarts: int, choices: dict[str, Any]) -> None:
