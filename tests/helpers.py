@@ -143,6 +143,8 @@ def randomise(model, seed=0, scale=0.2):
 def check_saving(build, inputs, tmp_path, as_model=None):
     """Check a serialisable class: a config of all its arguments, and a `.keras` file with the same outputs.
 
+    All layers within it must be known to Keras, too: they are what a functional model over its outputs is saved with.
+
     Args:
         build: Function that makes the object.
         inputs: Inputs of the model.
@@ -156,6 +158,9 @@ def check_saving(build, inputs, tmp_path, as_model=None):
     assert type(again) is type(built)
     assert keras.saving.serialize_keras_object(again) == config
     model = randomise(as_model(built) if as_model else built)
+    for kind in {type(layer) for layer in model._flatten_layers()}:
+        name = keras.saving.get_registered_name(kind)
+        assert kind.__module__.startswith("keras.") or keras.saving.get_registered_object(name) is kind
     before = model(inputs)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")

@@ -526,6 +526,13 @@ def test_a_clone_is_a_plain_model_compiled_alike(classifier, trained):
     np.testing.assert_array_equal(numpy(clone(x)), numpy(classifier(x)))
 
 
+def test_a_functional_model_over_it_is_saved(classifier, tmp_path):
+    model = keras.Model(classifier.input, keras.layers.Softmax()(classifier.output))
+    model.save(tmp_path / "model.keras")
+    x = random_inputs()
+    np.testing.assert_array_equal(numpy(keras.models.load_model(tmp_path / "model.keras")(x)), numpy(model(x)))
+
+
 def test_without_an_optimizer_it_is_saved_too(classifier, tmp_path):
     classifier.compile(optimizer=None)
     classifier.save(tmp_path / "model.keras")

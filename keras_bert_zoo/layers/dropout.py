@@ -14,6 +14,7 @@ _LIMITS = 4096  # So many that few values share one, and a row of them for each 
 
 
 @plain_part
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class Dropout(keras.layers.Dropout):
     """Keras' Dropout with cheaper random numbers.
 
