@@ -81,6 +81,28 @@ def test_saves(tmp_path):
         loaded.save_to_preset(tmp_path / "preset")
 
 
+def thaw(backbone):
+    backbone.trainable = True
+
+
+def thaw_the_last_block(backbone):
+    backbone.trainable = True
+    backbone.embeddings.trainable = False
+    backbone.encoder_layers[0].trainable = False
+
+
+@pytest.mark.parametrize("change", [thaw, thaw_the_last_block, lambda backbone: backbone.enable_lora(2)])
+def test_what_learns_is_saved(change, tmp_path):
+    tagger = build()
+    change(tagger.backbone)
+    learns = [weight.path for weight in tagger.trainable_weights]
+    assert any(path.startswith("encoder_layer_1") for path in learns)
+    tagger.save(tmp_path / "tagger.keras")
+    loaded = keras.models.load_model(tmp_path / "tagger.keras")
+    assert [weight.path for weight in loaded.trainable_weights] == learns
+    assert len(loaded.optimizer.variables) == len(tagger.optimizer.variables)
+
+
 def test_comes_from_a_preset_with_a_fresh_head(tmp_path):
     """The head is fresh even if the preset is a tagger whose linear layer has the same shape."""
     tagger = kbz.BertTokenClassifier(kbz.BertBackbone(**TINY, pooler=False), class_names=NAMES)

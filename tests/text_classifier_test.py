@@ -221,9 +221,37 @@ def test_class_weight_weighs_the_loss(still):
     for given in ({"class_weight": {1: 3.0, np.int64(2): 0.5}}, {"sample_weight": weights}, objects):
         history = still.fit(TEXTS, LABELS, verbose=0, **given).history
         assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
+    arrays = still.preprocessor(TEXTS)
+    for batches in streams((arrays, np.array(LABELS), None)):
+        history = still.fit(batches, class_weight={1: 3.0, 2: 0.5}, steps_per_epoch=1, verbose=0).history
+        assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
     still.class_names = ["no", "yes", "so"]
     history = still.fit(still.batches(TEXTS, LABELS), class_weight={"yes": 3.0, "so": 0.5}, verbose=0).history
     assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
+
+
+def test_class_weight_needs_targets(still):
+    still.compile(optimizer=keras.optimizers.SGD(0.0), loss=None)
+    arrays = still.preprocessor(TEXTS)
+    for batches in (*streams(arrays), *streams((arrays, None))):
+        with pytest.raises(ValueError, match=r"`class_weight` needs targets\. Received: batches of inputs alone"):
+            still.fit(batches, class_weight={1: 3.0}, verbose=0)
+
+
+def test_class_weight_and_none_in_tf_data(still):
+    """Keras takes None in place of targets and of weights."""
+    tf = pytest.importorskip("tensorflow")
+    texts, labels = tf.data.Dataset.from_tensors(TEXTS), tf.data.Dataset.from_tensors(LABELS)
+    still.compile(optimizer=keras.optimizers.SGD(0.0))
+    losses = crossentropy(logits_one_by_one(still, TEXTS), LABELS) * np.array([1.0, 3.0, 0.5])[LABELS]
+    data = tf.data.Dataset.zip(texts, labels).map(lambda x, y: (x, y, None))
+    history = still.fit(data, class_weight={1: 3.0, 2: 0.5}, verbose=0).history
+    assert history["loss"][0] == pytest.approx(np.mean(losses), abs=1e-5)
+    still.compile(optimizer=keras.optimizers.SGD(0.0), loss=None)
+    arrays = tf.data.Dataset.from_tensors(still.preprocessor(TEXTS))
+    for data in (texts, arrays, arrays.map(lambda x: (x, None))):
+        with pytest.raises(ValueError, match=r"`class_weight` needs targets\. Received: batches of inputs alone"):
+            still.fit(data, class_weight={1: 3.0}, verbose=0)
 
 
 @slow_on("tensorflow", "jax")
@@ -861,7 +889,8 @@ def test_a_subclass_has_defaults_of_its_own(backbone):
     assert mine.get_compile_config()["loss"] == "mse"
 
 
-def test_a_subclass_compiles_as_it_likes(backbone):
+def test_a_subclass_compiles_as_it_likes(backbone, tmp_path):
+    @keras.saving.register_keras_serializable("tests")
     class Mine(kbz.BertTextClassifier):
         def compile(self, optimizer, alpha, **kwargs):
             super().compile(optimizer=optimizer, **kwargs)
@@ -871,6 +900,12 @@ def test_a_subclass_compiles_as_it_likes(backbone):
     assert isinstance(mine.optimizer, kbz.AdamW)
     mine.compile(None, 0.5)
     assert (mine.optimizer, mine.alpha) == (None, 0.5)
+    mine.compile(kbz.AdamW(0.25), 0.5, loss="mse")
+    mine.save(tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match="The `compile` of Mine takes arguments of its own, so the loaded model was"):
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert (type(loaded.optimizer), float(loaded.optimizer.learning_rate), loaded.loss) == (kbz.AdamW, 0.25, "mse")
+    assert not hasattr(loaded, "alpha")
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX traces losses and metrics")

@@ -1,7 +1,7 @@
 """Classification of words from a frozen BERT's features (Devlin et al. 2019, section 5.3 and table 7)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 
@@ -11,6 +11,7 @@ from keras_bert_zoo.layers import BiLSTM, WeightedSum
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.features import last_layers
+from keras_bert_zoo.models.frozen import freeze_again
 from keras_bert_zoo.models.token_classifier import BertTokenClassifier
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.text.texts import is_list
@@ -81,6 +82,15 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         self.num_layers = num_layers
         super().__init__(backbone, num_classes, class_names, dropout, preprocessor, name, **kwargs)
         backbone.trainable = False
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        saved = config["backbone"]["config"]
+        trainable, frozen = saved["trainable"], saved.get("frozen")
+        task = super().from_config(config, custom_objects)
+        task.backbone.trainable = trainable  # The constructor has frozen what may have been thawed since.
+        freeze_again(task.backbone, frozen)
+        return task
 
     def features(self, backbone: BertBackbone) -> Any:
         states = backbone.extractor()(backbone.input)["hidden_states"]

@@ -137,8 +137,10 @@ class BertMaskedLM(Task):
         if targets is None:
             return (inputs,)
         ends = {"mlm": self.backbone.architecture["vocabulary_size"], "nsp": 2}
-        for name in self.output if isinstance(targets, dict) else ():
-            check_range(name, keras.ops.convert_to_numpy(targets[name]), ends[name])
+        for name, values in targets.items() if isinstance(targets, dict) else ():
+            if name not in self.output:
+                raise ValueError(f"`y` must be a dict of {', '.join(self.output)}. Received: a target {name!r}")
+            check_range(name, keras.ops.convert_to_numpy(values), ends[name])
         return (inputs, targets, *weights)
 
     def check_batches(self, x: Any, name: str = "x") -> None:

@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+import warnings
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -55,13 +56,18 @@ class Task(Exports, FedModel):
         if preprocessor is not None:
             _check_kind(preprocessor, self.preprocessor_class)
             check_preprocessor(preprocessor, backbone)
+        self._compile_with()
+
+    def _compile_with(self, **arguments: Any) -> bool:
+        """Call `compile`, or our class' own if a subclass' does not take these arguments; return whether it does."""
         try:
-            inspect.signature(self.compile).bind()
-        except TypeError:  # A subclass' own `compile`, which needs arguments.
+            inspect.signature(self.compile).bind(**arguments)
+        except TypeError:
             ours: Any = next(each for each in type(self).__mro__ if _is_ours(each) and "compile" in vars(each))
-            ours.compile(self)
-        else:
-            self.compile()
+            ours.compile(self, **arguments)
+            return False
+        self.compile(**arguments)
+        return True
 
     def compile(
         self, optimizer: Any = "auto", loss: Any = None, *, auto_scale_loss: bool = True, **kwargs: Any
@@ -239,7 +245,12 @@ class Task(Exports, FedModel):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         # An optimizer with loss scaling was saved as such.
-        self.compile(**keras.saving.deserialize_keras_object(config), auto_scale_loss=False)
+        if not self._compile_with(**keras.saving.deserialize_keras_object(config), auto_scale_loss=False):
+            warnings.warn(
+                f"The `compile` of {type(self).__name__} takes arguments of its own, so the loaded model was compiled "
+                f"without it. Override `get_compile_config` and `compile_from_config`, or call `compile`.",
+                stacklevel=2,
+            )
         if self.optimizer is not None and config["optimizer"]["built"]:  # Creates variables for the saved state.
             self.optimizer.build(self.trainable_variables)
 

@@ -7,6 +7,8 @@ import numpy as np
 
 from keras_bert_zoo.models.streaming import is_mappable, is_tf_dataset, mapped
 
+_NO_TARGETS = "`class_weight` needs targets. Received: batches of inputs alone"
+
 
 class WeighsClasses:
     """Mixin for a model over a backbone; a task with classes defines `weigh_classes`."""
@@ -23,14 +25,14 @@ class WeighsClasses:
 
     def weigh_batch(self, weights: np.ndarray, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """Multiply the weights of a ready batch by those of its classes."""
-        if len(batch) < 2:
-            raise ValueError("`class_weight` needs targets. Received: batches of inputs alone")
+        if len(batch) < 2 or batch[1] is None:
+            raise ValueError(_NO_TARGETS)
         inputs, y, *given = batch
         classes = np.asarray(y)
         if classes.ndim != self.label_dimensions:  # A column, or probabilities, for a user-defined loss.
             classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(axis=-1)
         weights = weights[np.rint(classes).astype("int64")]
-        if given:
+        if given and given[0] is not None:
             own = np.asarray(given[0])
             weights = weights * (own.reshape(-1, *[1] * (weights.ndim - 1)) if own.size == len(own) else own)
         return inputs, y, weights
@@ -40,16 +42,27 @@ class WeighsClasses:
         # Keras accepts no `class_weight` with generators or beside sample weights; here, they are multiplied.
         if is_mappable(data):
             return mapped(data, partial(self.weigh_batch, weights)), None
-        spec: Any = data.element_spec if is_tf_dataset(data) else ()
-        if len(spec) == 3 and spec[1].shape.rank == self.label_dimensions:
+        of_classes = dict(enumerate(weights.tolist()))
+        if not is_tf_dataset(data):
+            return data, of_classes
+        given = [type(part).__name__ != "NoneTensorSpec" for part in _parts_of(data.element_spec)]
+        if not any(given[1:2]):
+            raise ValueError(_NO_TARGETS)
+        if not any(given[2:]):
+            return data.map(lambda x, y, *_: (x, y)), of_classes
+        if data.element_spec[1].shape.rank == self.label_dimensions:
             return data.map(partial(_weigh_in_graph, weights)), None
-        return data, dict(enumerate(weights.tolist()))
+        return data, of_classes
 
 
 def check_one_weight(sample_weight: Any) -> None:
     """Check that there are no weights beside `class_weight`."""
     if sample_weight is not None:
         raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
+
+
+def _parts_of(spec: Any) -> tuple[Any, ...]:
+    return spec if isinstance(spec, tuple) else (spec,)
 
 
 def _weigh_in_graph(weights: np.ndarray, x: Any, y: Any, given: Any) -> tuple[Any, ...]:

@@ -67,9 +67,9 @@ def tune(
 
     Raises:
         ValueError: A file is not as expected, `out` holds another sweep, one under way, or an unfinished one that began
-            with other data, other presets or on another backend, Keras Tuner is missing, or trials failed. In the last case the
-            results of the others are in `out`, without `results.json`, and the same call retries the failed trials.
-            Trials whose loss was NaN or infinite are not retried: they have no score, and the log says so.
+            with other data, other presets or on another backend, Keras Tuner is missing, or trials failed. In the last
+            case the results of the others are in `out`, without `results.json`, and the same call retries the failed
+            trials. Trials whose loss was NaN or infinite are not retried: they have no score, and the log says so.
 
     Example:
 
