@@ -9,7 +9,18 @@ from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.pretraining import PretrainingBatches, prepare
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from tests import layouts
-from tests.helpers import SHALLOW, WORDS, check_saving, gradients, numpy, random_inputs, randomise, slow_on, streams
+from tests.helpers import (
+    SHALLOW,
+    WORDS,
+    check_saving,
+    crossentropy,
+    gradients,
+    numpy,
+    random_inputs,
+    randomise,
+    slow_on,
+    streams,
+)
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
@@ -254,6 +265,23 @@ def test_what_streams_is_checked(cls):
         with pytest.raises(ValueError) as error:
             model.test_on_batch(*batch, weights)
         assert words in str(error.value)
+
+
+def test_one_of_two_losses_needs_one_target():
+    model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW))
+    inputs, targets = with_positions(random_inputs(), 2), {"mlm": np.full((3, 2), 7)}
+    expected = np.mean(crossentropy(numpy(model(inputs)["mlm"]), targets["mlm"]))
+    model.compile(loss={"mlm": TokenCrossentropy()}, metrics=None, weighted_metrics=None)
+    given = [*streams((inputs, targets))]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        given.append(tf.data.Dataset.from_tensors((inputs, targets)))
+    for data in given:
+        assert model.evaluate(data, steps=1, verbose=0) == pytest.approx(expected, rel=1e-5)
+    assert model.test_on_batch(inputs, targets) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match=r"`y` must be a dict of mlm, nsp\. Received: a target 'nps'"):
+        model.test_on_batch(inputs, {**targets, "nps": np.array([0, 1, 1])})
 
 
 def test_batches_of_another_kind(tmp_path, tokenizer):

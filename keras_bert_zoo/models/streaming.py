@@ -205,10 +205,9 @@ def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, nee
             "segment_ids": (inputs["segment_ids"], num_segments, f"{num_segments}), the segments of the model"),
             "mask_positions": (inputs["mask_positions"], length, "length)"),
         }
-        if rest and rest[0] is not None:
-            ids["mlm"] = (rest[0]["mlm"], *tokens)
-            if "nsp" in rest[0]:
-                ids["nsp"] = (rest[0]["nsp"], 2, "2)")
+        targets = rest[0] if rest and isinstance(rest[0], dict) else {}
+        stops = {"mlm": tokens, "nsp": (2, "2)")}
+        ids |= {name: (targets[name], *stop) for name, stop in stops.items() if name in targets}
         for name, (values, stop, words) in ids.items():
             inside = tf.reduce_all((values >= 0) & (values < tf.cast(stop, values.dtype)))
             tf.debugging.Assert(inside, [f"`{name}` must be in [0, {words}. Received: other values"])
