@@ -4,7 +4,7 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import TEXT_BYTES, check_size, read_json, typed
+from keras_bert_zoo.files import TEXT_BYTES, TOKENIZER_BYTES, check_size, read_json, typed
 from keras_bert_zoo.text.characters import LONGEST_WORD
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
@@ -69,7 +69,7 @@ def read_tokenizer(
     whole = directory / TOKENIZER_JSON
     as_json_says = whole.is_file() and config["tokenizer_class"] in _AS_JSON_SAYS
     if whole.is_file():
-        document = read_json(whole, TEXT_BYTES)
+        document = read_json(whole, TOKENIZER_BYTES)
         words = _in_order(whole, typed(whole, typed(whole, document, "model", dict, {}), "vocab", dict, {}))
         if vocabulary is None or not path.is_file() or as_json_says:
             options = _options_of_json(whole, document)

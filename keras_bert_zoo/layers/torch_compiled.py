@@ -26,6 +26,7 @@ class NotDrawnError(Exception):
 
 
 class _Program(NamedTuple):
+    sizes: tuple[tuple[int, ...], ...]
     shapes: list[Any]
     for_shapes: Callable[..., Any]
     for_others: Callable[..., Any]
@@ -65,21 +66,30 @@ def outputs_of_program(
     tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not all(isinstance(leaf, Hashable) for _, leaf in leaves):
         raise NotDrawnError
-    sizes = _sizes(data, tensors)
     kinds = tuple((path, _look(leaf) if isinstance(leaf, torch.Tensor) else leaf) for path, leaf in leaves)
-    key = (name, kinds, sizes, looks, torch.is_grad_enabled())
     programs = _programs.setdefault(model, {})
+
+    def key_of(constant_targets: bool) -> tuple[Any, ...]:
+        return name, kinds, _sizes(data, tensors, constant_targets), looks, torch.is_grad_enabled()
+
+    key = key_of(constant_targets=False)
     if key not in programs:
         with compile_lock:  # PyTorch traces or compiles one graph at a time.
             if key not in programs:
-                programs[key] = _drawn(name, variables, compute, data, tensors, sizes)
+                # Targets may have as many classes as a text has tokens by chance; they do not change with its length.
+                other = key_of(constant_targets=True)
+                program = _drawn(name, variables, compute, data, tensors, key[2], warns=key == other)
+                if program is None and key != other:
+                    program = programs.get(other) or _drawn(name, variables, compute, data, tensors, other[2])
+                    programs[other] = program
+                programs[key] = program
     program = programs[key]
     if program is None:
         raise NotDrawnError
     call = program.for_shapes
     if [tensor.shape for tensor in tensors] != program.shapes:
         call = program.for_others
-        for tensor, names in zip(tensors, sizes, strict=True):
+        for tensor, names in zip(tensors, program.sizes, strict=True):
             torch._dynamo.maybe_mark_dynamic(tensor, [axis for axis, name in enumerate(names) if name < 0])
     # PyTorch mistakes a graph that another thread traces for one of this thread, and would refuse the call.
     with torch._dynamo.config.patch(error_on_nested_fx_trace=False):
@@ -111,10 +121,11 @@ def _look(tensor: Any) -> tuple[Any, ...]:
     return tensor.dtype, tensor.ndim, tensor.device, tensor.requires_grad
 
 
-def _sizes(data: tuple[Any, ...], tensors: list[Any]) -> tuple[tuple[int, ...], ...]:
+def _sizes(data: tuple[Any, ...], tensors: list[Any], constant_targets: bool) -> tuple[tuple[int, ...], ...]:
     """Return, for each size of each tensor, a negative name (-1 for the batch), or the size itself if it is constant.
 
-    Equal sizes share a name. A batch in which other sizes are equal needs another graph.
+    Equal sizes share a name, except those of targets if these are constant. A batch in which other sizes are equal
+    needs another graph.
     """
     inputs = sum(isinstance(leaf, torch.Tensor) for leaf in keras.tree.flatten(data[0]))
     if not inputs or any(tensor.shape[:1] != tensors[0].shape[:1] or not tensor.ndim for tensor in tensors):
@@ -122,21 +133,24 @@ def _sizes(data: tuple[Any, ...], tensors: list[Any]) -> tuple[tuple[int, ...], 
     varying = {size: None for tensor in tensors[:inputs] for size in tensor.shape[1:]}
     names = {size: -2 - place for place, size in enumerate(varying)}
     # A target's size of 1 does not mean a text of one token.
-    others = {size: name for size, name in names.items() if size != 1}
+    others = {size: name for size, name in names.items() if size != 1 and not constant_targets}
     return tuple(
         (-1, *((names if place < inputs else others).get(size, size) for size in tensor.shape[1:]))
         for place, tensor in enumerate(tensors)
     )
 
 
-def _drawn(name: str, variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) -> _Program | None:
+def _drawn(
+    name: str, variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any, warns: bool = True
+) -> _Program | None:
     try:
         graph, changed = _graph(variables, compute, data, tensors, sizes)
     except Exception as error:
-        _logger.warning("Not compiled as a whole: %s, for which no graph can be traced (%s)", name, error)
+        level = logging.WARNING if warns else logging.DEBUG
+        _logger.log(level, "Not compiled as a whole: %s, for which no graph can be traced (%s)", name, error)
         return None
     shapes = [tensor.shape for tensor in tensors]
-    return _Program(shapes, torch.compile(graph, dynamic=False), torch.compile(graph), changed)
+    return _Program(sizes, shapes, torch.compile(graph, dynamic=False), torch.compile(graph), changed)
 
 
 def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) -> tuple[Any, list[int]]:

@@ -1,7 +1,7 @@
 """`jit_compile=True` on PyTorch: each step as one program."""
 
 from collections.abc import Iterator
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import keras
@@ -107,6 +107,8 @@ _CALLING_OTHERS = (keras.layers.Lambda, keras.layers.TorchModuleWrapper)
 
 def _is_known(part: Any) -> bool:
     """Whether a class, a function or an object is from one of these packages, and calls nothing else."""
+    if isinstance(part, MethodType):  # Python's own class, but anybody's function.
+        return _is_known(part.__func__) and _is_known(part.__self__)
     inner = [getattr(part, name) for name in ("fn", "_fn") if getattr(part, name, None) is not None]
     module = part.__module__ if isinstance(part, (type, FunctionType)) else type(part).__module__
     return module.partition(".")[0] in _KNOWN and part not in _CALLING_OTHERS and all(map(_is_known, inner))

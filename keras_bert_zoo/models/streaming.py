@@ -37,15 +37,19 @@ def checked_stream(x: Any, task: Any, needs_targets: bool) -> Any:
     """Apply `task.ready_batch` to each batch of data that Keras takes besides `tf.data`; the first is checked here.
 
     With `needs_targets`, each batch must have targets. For a generator, the result is a new generator that starts with
-    the first batch again. A `tf.distribute` or grain data set is left as it is, unchecked.
+    the first batch again, and so does the first pass over a loader, whose data may come but once. A `tf.distribute` or
+    grain data set is left as it is, unchecked.
     """
+    begun: Iterator[Any] | None = None
     if isinstance(x, Generator):
         first = next(x, None)
         x = (batch for batch in chain([first], x)) if first is not None else x
     elif isinstance(x, keras.utils.PyDataset):
         first = x[0] if x.num_batches != 0 else None
     elif _is_loader(x):
-        first = next(iter(x), None)
+        rest = iter(x)
+        first = next(rest, None)
+        begun = chain([first], rest)
     else:
         return x
     inputs = first[0] if isinstance(first, (tuple, list)) and first else first
@@ -62,7 +66,7 @@ def checked_stream(x: Any, task: Any, needs_targets: bool) -> Any:
         return x
     ready = partial(_ready, task=task, devices=replicas(task), needs_targets=needs_targets)
     ready(first)
-    return mapped(x, ready)
+    return mapped(x, ready, begun)
 
 
 def _ready(batch: Any, task: Any, devices: int, needs_targets: bool) -> tuple[Any, ...]:
@@ -122,11 +126,14 @@ def _inputs_of(batch: Any) -> Any:
     return (batch[0],) if isinstance(batch, (tuple, list)) and len(batch) else batch
 
 
-def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply `function` to each batch of a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader`."""
+def mapped(x: Any, function: Callable[[Any], Any], begun: Iterator[Any] | None = None) -> Any:
+    """Apply `function` to each batch of a generator, a `keras.utils.PyDataset` or a PyTorch `DataLoader`.
+
+    `begun` holds the batches of the first pass over a loader, if it has begun already.
+    """
     if isinstance(x, Generator):
         return (function(batch) for batch in x)
-    return _mapped_loader(x, function) if _is_loader(x) else MappedBatches(x, function)
+    return _mapped_loader(x, function, begun) if _is_loader(x) else MappedBatches(x, function)
 
 
 class MappedBatches(keras.utils.PyDataset):
@@ -156,11 +163,11 @@ def _is_loader(x: Any) -> bool:
     return _is_of(x, "torch", "DataLoader")
 
 
-def _mapped_loader(loader: Any, function: Callable[[Any], Any]) -> Any:
+def _mapped_loader(loader: Any, function: Callable[[Any], Any], begun: Iterator[Any] | None) -> Any:
     from torch.utils.data import DataLoader
 
     of_length = hasattr(loader.dataset, "__len__")  # Keras' own test.
-    return DataLoader(_mapped_class(of_length)(loader, function), batch_size=None)
+    return DataLoader(_mapped_class(of_length)(loader, function, begun), batch_size=None)
 
 
 @cache
@@ -168,12 +175,14 @@ def _mapped_class(of_length: bool) -> Any:
     from torch.utils.data import IterableDataset
 
     class Mapped(IterableDataset):
-        def __init__(self, loader: Any, function: Callable[[Any], Any]) -> None:
+        def __init__(self, loader: Any, function: Callable[[Any], Any], begun: Iterator[Any] | None) -> None:
             self.loader = loader
             self.function = function
+            self.begun = begun
 
         def __iter__(self) -> Iterator[Any]:
-            return map(self.function, self.loader)
+            begun, self.begun = self.begun, None
+            return map(self.function, self.loader if begun is None else begun)
 
     if of_length:
         Mapped.__len__ = lambda self: len(self.loader)
