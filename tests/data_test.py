@@ -191,6 +191,46 @@ def test_labels_are_withheld_from_all_or_from_none():
 
 
 @pytest.mark.parametrize(
+    "task, source, x",
+    [
+        ("sst2", {"sentence": ["a", "b"], "label": [-1, -1]}, ["a", "b"]),
+        ("stsb", {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "score": [-1.0, -1.0]}, (["a", "b"], ["c", "d"])),
+    ],
+)
+def test_withheld_labels_in_a_file(task, source, x, tmp_path):
+    """Hugging Face's test sets keep their -1 when they are written as text."""
+    path = tmp_path / "test.tsv"
+    datasets.Dataset.from_dict(source).to_csv(path, sep="\t")
+    assert readers.read_glue(task, path)[:2] == (x, None)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], lines[2].rpartition("\t")[0] + "\t1"]))
+    refused(
+        lambda: readers.read_glue(task, path), "line 2 must have a label, because other rows have one. Received: -1"
+    )
+
+
+def test_labels_that_do_not_matter(tmp_path):
+    """Whatever stands in their place, or nothing."""
+    glue = "sentence1\tsentence2\tlabel\na\tb\todd\nc\td\tentailment\n"
+    path = written(tmp_path, "rte.tsv", glue)
+    refused(lambda: readers.read_glue("rte", path), "rte.tsv, line 2: a label must be one of")
+    assert readers.read_glue("rte", path, labels=False) == (
+        (["a", "c"], ["b", "d"]), None, ["entailment", "not_entailment"],
+    )  # fmt: skip
+    bare = written(tmp_path, "test.tsv", "sentence1\tsentence2\na\tb\n")
+    assert readers.read_glue("rte", bare, labels=False)[:2] == ((["a"], ["b"]), None)
+    stsb = written(tmp_path, "stsb.tsv", "sentence1\tsentence2\tscore\na\tb\t\n")
+    assert readers.read_glue("stsb", stsb, labels=False) == ((["a"], ["b"]), None, None)
+    broken = written(tmp_path, "qqp.tsv", "id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t\n1\tc\n")
+    assert readers.read_glue("qqp", broken, labels=False)[:2] == ((["a"], ["b"]), None)
+    xnli = written(tmp_path, "xnli.tsv", "language\tgold_label\tsentence1\tsentence2\nde\t-\ta\tb\nur\tneutral\tc\td\n")
+    assert readers.read_xnli(xnli, labels=False)[:2] == ((["a", "c"], ["b", "d"]), None)
+    assert readers.read_xnli(xnli, "ur", labels=False)[:2] == ((["c"], ["d"]), None)
+    swag = written(tmp_path, "swag.csv", SWAG.replace(",3\n", ",\n"))
+    assert readers.read_swag(swag, labels=False)[:2] == (readers.read_swag(written(tmp_path, "a.csv", SWAG)).x, None)
+
+
+@pytest.mark.parametrize(
     "task, content, words",
     [
         ("sst2", "sentence\tlabel\na\t1\nb\t2\n", ("line 3: a label must be one of ['0', '1']. Received: '2'",)),
@@ -201,7 +241,7 @@ def test_labels_are_withheld_from_all_or_from_none():
         ("qqp", "id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t1\t1\n", ("line 2: a row must have 4 fields",)),
         ("stsb", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t5.1\n",
          ("line 2: a score must be a number from 0 to 5. Received: '5.1'",)),
-        ("stsb", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t-1\n", ("line 2: a score must be",)),
+        ("stsb", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t-2\n", ("line 2: a score must be",)),
         ("stsb", "index\tsentence1\tsentence2\tscore\n0\ta\tb\tnan\n", ("line 2: a score must be",)),
         ("mnli", "sentence1\tsentence2\tgold_label\na\tb\t-\n",
          ("line 2: a label must be one of ['entailment', 'neutral', 'contradiction']. Received: '-'",)),

@@ -372,6 +372,32 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
         evaluate(replace(run, dev="gone"), tmp_path / "out" / "RTE.tsv")  # Before anything is read.
 
 
+@pytest.mark.parametrize("label", ["-1", "odd"])
+def test_predictions_need_no_labels(label, start, tmp_path):
+    """Test sets have other things in their place; a submission still numbers the classes as GLUE does."""
+    texts = f"sentence1\tsentence2\tlabel\na film\tbad\t{label}\ngood\tso warm\tentailment"
+    write(tmp_path / "rte.tsv", texts)
+    write(tmp_path / "xnli.tsv", texts.replace("label", "gold_label"))
+    swag(tmp_path, "dev")
+    full = tmp_path / "swag" / "val.csv"
+    rows = [line.rpartition(",")[0] for line in full.read_text().splitlines()]
+    write(tmp_path / "swag.csv", f"{rows[0]},label", *(f"{row},{label}" for row in rows[1:]))
+    names = ["not_entailment", "entailment"]
+    classifier = tilted(kbz.BertTextClassifier.from_preset(start, class_names=names), "classifier", [0.0, np.log(3.0)])
+    classifier.save_to_preset(tmp_path / "rte")
+    names = ["neutral", "contradiction", "entailment"]
+    classifier = kbz.BertTextClassifier.from_preset(start, class_names=names)
+    tilted(classifier, "classifier", [0.0, 1.0, 0.0]).save_to_preset(tmp_path / "xnli")
+    kbz.BertMultipleChoice.from_preset(start).save_to_preset(tmp_path / "choices")
+    predict(Run("rte", tmp_path / "rte"), tmp_path / "RTE.tsv", tmp_path / "rte.tsv")
+    assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n0\tentailment\n1\tentailment\n"
+    predict(Run("xnli", tmp_path / "xnli"), tmp_path / "xnli.jsonl", tmp_path / "xnli.tsv")
+    assert [row["label"] for row in lines_of(tmp_path / "xnli.jsonl")] == ["contradiction"] * 2
+    for name, file in (("full", full), ("odd", tmp_path / "swag.csv")):
+        predict(Run("swag", tmp_path / "choices"), tmp_path / f"{name}.jsonl", file)
+    assert lines_of(tmp_path / "odd.jsonl") == lines_of(tmp_path / "full.jsonl")
+
+
 def test_a_submission_of_scores(start, tmp_path):
     stsb(tmp_path, "test")
     tilted(kbz.BertTextRegressor.from_preset(start), "regressor", [3.25]).save_to_preset(tmp_path / "stsb")

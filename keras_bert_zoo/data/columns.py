@@ -93,7 +93,9 @@ class Labels:
 
 
 def is_withheld(label: Any) -> bool:
-    """Whether this is -1, which Hugging Face's data sets use for a test set's withheld labels."""
+    """Whether this is -1, which Hugging Face's data sets use for a test set's withheld labels, also written as text."""
+    if isinstance(label, str):
+        return label in ("-1", "-1.0")
     return isinstance(label, (int, float, np.number)) and bool(label == -1)
 
 

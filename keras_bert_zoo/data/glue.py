@@ -82,7 +82,7 @@ SUBMISSIONS = {
 }
 
 
-def read_glue(task: str, source: Source) -> Columns:
+def read_glue(task: str, source: Source, labels: bool = True) -> Columns:
     """Read a training, dev or test set of GLUE.
 
     Lines are read as they are, without quoting. The few broken lines of QQP's labelled files are skipped and logged; a
@@ -92,9 +92,11 @@ def read_glue(task: str, source: Source) -> Columns:
         task: One of `cola`, `sst2`, `mrpc`, `stsb`, `qqp`, `mnli`, `qnli`, `rte`, `wnli`.
         source: An official file, such as `glue_data/MRPC/train.tsv`, or one part of Hugging Face's data set of that
             task.
+        labels: False reads only texts, if labels do not matter or something else stands in their place.
 
     Returns:
-        `Columns`: class numbers as in Hugging Face's data sets, scores from 0 to 5 for `stsb`, no `y` for a test set.
+        `Columns`: class numbers as in Hugging Face's data sets, scores from 0 to 5 for `stsb`, no `y` for a test set,
+        whose labels are missing or -1.
 
     Raises:
         ValueError: Something is not as expected; the message names the file and the line.
@@ -115,7 +117,7 @@ def read_glue(task: str, source: Source) -> Columns:
         table = open_table(source)
         texts, label = known.hub_texts or known.texts, "label"
     read_label = class_reader(known.labels) if known.labels else _read_score
-    labelled = table.has(label)
+    labelled = labels and table.has(label)
     return text_columns(
         table.select(*texts, *[label] * labelled),
         pairs=len(texts) == 2,

@@ -13,28 +13,32 @@ from keras_bert_zoo.files import TEXT_BYTES, check_size, parse_json
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
 
-def read_swag(source: Source) -> Columns:
+def read_swag(source: Source, labels: bool = True) -> Columns:
     """Read SWAG's `train.csv`, `val.csv` or `test.csv`, or one part of Hugging Face's data set `swag`.
+
+    Args:
+        source: The file, or the part of the data set.
+        labels: False reads only texts, if labels do not matter or something else stands in their place.
 
     Returns:
         `Columns`: first sentences, each with four complete second sentences to choose from, and the number of the right
-        one; no `y` for the test set.
+        one; no `y` for a test set, whose labels are missing or -1.
 
     Raises:
         ValueError: Something is not as expected; the message names the file and the line.
     """
     table = open_table(source)
-    labelled = table.has("label")
+    labelled = labels and table.has("label")
     read_label = class_reader(("0", "1", "2", "3"))
-    contexts, choices, labels = [], [], Labels()
+    contexts, choices, y = [], [], Labels()
     for place, values in table.select("sent1", "sent2", *_ENDINGS, *["label"] * labelled):
         for text in values[:6]:
             check_text(place, text)
         contexts.append(values[0])
         choices.append([f"{values[1]} {ending}" for ending in values[2:6]])
         if labelled:
-            labels.add(place, read_label(place, values[6]))
-    return Columns((contexts, choices), labels.column() if labelled else None)
+            y.add(place, read_label(place, values[6]))
+    return Columns((contexts, choices), y.column() if labelled else None)
 
 
 def read_dream(source: Source) -> Columns:

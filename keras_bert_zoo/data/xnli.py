@@ -11,7 +11,7 @@ _LABELS = GLUE["mnli"].labels
 _TRANSLATED_LABELS = ("entailment", "neutral", "contradictory")
 
 
-def read_xnli(source: Source, language: str | None = None) -> Columns:
+def read_xnli(source: Source, language: str | None = None, labels: bool = True) -> Columns:
     """Read a part of XNLI.
 
     Args:
@@ -20,9 +20,10 @@ def read_xnli(source: Source, language: str | None = None) -> Columns:
             language.
         language: Language such as `"de"`, if the file has several. None takes all rows; columns of several languages
             need one.
+        labels: False reads only texts, if labels do not matter or something else stands in their place.
 
     Returns:
-        `Columns` of pairs, with MNLI's class numbers.
+        `Columns` of pairs, with MNLI's class numbers; no `y` for a test set, whose labels are missing or -1.
 
     Raises:
         ValueError: Something is not as expected; the message names the file and the line.
@@ -30,7 +31,7 @@ def read_xnli(source: Source, language: str | None = None) -> Columns:
     table = open_table(source)
     texts, label = _layout(table, language)
     read_label = class_reader(_LABELS, _TRANSLATED_LABELS)
-    labelled = table.has(label)
+    labelled = labels and table.has(label)
     several = table.has("language")
     rows = table.select(*texts, *["language"] * several, *[label] * labelled)
     if several and language is not None:

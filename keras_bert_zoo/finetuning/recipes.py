@@ -42,7 +42,7 @@ class Recipe:
         learning_rate: Peak learning rate.
         epochs: Passes over the training data.
         options: Which of `language`, `text` and `label` its reader takes.
-        unlabelled: Arguments of its reader for a file without labels, if it cannot detect that by itself.
+        unlabelled: Arguments of its reader for a file whose labels do not matter.
         suffixes: Suffixes of its own files; `predict` reads other files as lines of text.
         is_begin: Function that recognises the task's files by their first lines, whatever their name.
     """
@@ -85,6 +85,7 @@ def _glue(task: str) -> Recipe:
         ("train.tsv",),
         ("dev_matched.tsv" if task == "mnli" else "dev.tsv",),
         GLUE_METRICS[task][0].__name__,
+        unlabelled={"labels": False},
     )
 
 
@@ -111,6 +112,7 @@ _SWAG = Recipe(
     ("val.csv",),
     score="accuracy",
     batch_size=16,
+    unlabelled={"labels": False},
     suffixes=(".csv",),
 )
 
@@ -168,6 +170,7 @@ RECIPES: dict[str, Recipe] = {
         sequence_length=512,
         batch_size=24,
         epochs=8,
+        unlabelled={},  # Its reader needs the answers.
         suffixes=(".json",),
     ),
     # google-research/bert, multilingual.md: 128, 32, 5e-5, 2 epochs.
@@ -181,6 +184,7 @@ RECIPES: dict[str, Recipe] = {
         learning_rate=5e-5,
         epochs=2,
         options=("language",),
+        unlabelled={"labels": False},
     ),
     "texts": _TEXTS,
     "numbers": replace(
