@@ -518,6 +518,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
     write(tmp_path / "long.jsonl", f'{{"text": "good", "label": {"9" * 400}}}')
     write(tmp_path / "quoted.jsonl", '{"text": "good", "label": "3"}')
     write(tmp_path / "halved.jsonl", '{"text": "good", "label": "\\ud800"}')
+    write(tmp_path / "flag.jsonl", '{"text": "good", "label": true}')
     write(tmp_path / "seen.bio", "good O", "film B-LOC")
     write(tmp_path / "unseen.bio", "film I-LOC", "good O", "film I-PER")
     tagged = {"train": str(tmp_path / "seen.bio")}
@@ -575,6 +576,12 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
             "large.csv, line 2: a label must be a number. Received: '1e999'",
         ),
         ("texts", data | {"train": str(tmp_path / "halved.jsonl")}, "line 1: a label must be valid Unicode"),
+        (
+            "numbers",
+            data | {"train": str(tmp_path / "flag.jsonl")},
+            "flag.jsonl, line 1: a label must be a number. Received: True",
+        ),
+        ("texts", data | {"train": str(tmp_path / "flag.jsonl")}, "numbers`. Received: True"),
         ("squad", answerable, "question '1' must have an answer"),
         (
             "squad",

@@ -56,14 +56,15 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
 
 
 def check_name(place: str, label: Any, _: Any) -> None:
-    if not isinstance(label, (str, int)) or label == "":
+    if not isinstance(label, (str, int)) or isinstance(label, bool) or label == "":
         expected = "a name or an integer; for numbers use the task `numbers`"
         raise ValueError(f"{place}: a label must be {expected}. Received: {reprlib.repr(label)}")
     check_text(place, str(label), "a label")
 
 
 def check_number(place: str, label: Any, number: Any) -> None:
-    if not isinstance(number, (int, float)) or not abs(number) <= sys.float_info.max:
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)  # Which equals 0 or 1.
+    if not is_number or not abs(number) <= sys.float_info.max:
         raise ValueError(f"{place}: a label must be a number. Received: {reprlib.repr(label)}")
 
 
