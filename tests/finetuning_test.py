@@ -860,6 +860,34 @@ def test_lines_are_predicted_block_by_block(start, tmp_path, monkeypatch):
     assert (tmp_path / "out.jsonl").read_text("utf-8").count('"mäßig": ') == len(SENTENCES)
 
 
+@pytest.mark.parametrize("task, name", [("rte", "RTE.tsv"), ("rte", "rte.jsonl"), ("squad2", "squad2")])
+def test_where_to_write_is_checked_before_the_model_is_loaded(task, name, tmp_path, monkeypatch):
+    """A directory is not made yet: the model may be refused."""
+    rte(tmp_path, "dev")
+    squad2(tmp_path, "dev")
+    source = tmp_path / {"rte": "RTE/dev.tsv", "squad2": "squad/dev-v2.0.json"}[task]
+    run = Run(task, "no preset", dev=source)
+    write(tmp_path / "file", "kept")
+
+    def closed(**options):
+        raise PermissionError(13, "Permission denied")
+
+    def check(folder, words):
+        out = tmp_path / folder / name
+        words = f"`out` must be where files can be written. Received: out={str(out)!r}, but {tmp_path}{words}"
+        with pytest.raises(ValueError, match=f"^{words}$"):
+            predict(run, out, source)
+        with pytest.raises(ValueError, match=f"^{words}$"):
+            evaluate(run, out)
+
+    check("file", "/file is no directory")
+    check("file/deeper", "/file is no directory")
+    monkeypatch.setattr("tempfile.TemporaryFile", closed)
+    check("new/folder", " says: Permission denied")
+    assert {path.name for path in tmp_path.iterdir()} == {"RTE", "squad", "file"}
+    assert (tmp_path / "file").read_text() == "kept\n"
+
+
 @slow_on("tensorflow", "jax")
 def test_a_preset_of_the_other_squad(start, tmp_path):
     """In 1.1 each question has an answer, whatever the threshold; 2.0 begins with a threshold of 0."""

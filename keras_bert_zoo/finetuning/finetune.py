@@ -15,7 +15,7 @@ import keras
 from keras_bert_zoo.files import read_json, write_json
 from keras_bert_zoo.finetuning.curve import draw_curve, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
-from keras_bert_zoo.finetuning.predictions import write_predictions
+from keras_bert_zoo.finetuning.predictions import check_out, write_predictions
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.models.loading import preset_digest
@@ -118,8 +118,10 @@ def evaluate(run: Run, out: str | os.PathLike[str] | None = None, verbose: Any =
     evaluate(Run("mnli", "mnli/preset", dev="MNLI/dev_mismatched.tsv"))["scores"]       # {"accuracy": 0.83}
     ```
     """
-    if out is not None and Path(out).is_file():
-        raise ValueError(f"`out` must be a directory. Received: out={str(out)!r}, a file")
+    if out is not None:
+        if Path(out).is_file():
+            raise ValueError(f"`out` must be a directory. Received: out={str(out)!r}, a file")
+        check_out(out, Path(out))
     dev = run.read("dev")
     model = run.load()
     predictions = run.recipe.kind.predict(model, dev, verbose)

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
@@ -69,6 +70,7 @@ def predict(
             f"`source` must be a file of the task {run.task}, {' or '.join(recipe.suffixes)}, or lines of text; the "
             f"task texts reads your own tables. Received: source={os.fspath(source)!r}"
         )
+    check_out(out, target if folder else target.parent)
     if own:
         assert source is not None
         data = run.read_file(Path(source), **recipe.unlabelled)
@@ -101,6 +103,20 @@ def _is_own(source: Path, recipe: Recipe) -> bool:
     return (
         recipe.is_begin is not None and source.is_file() and recipe.is_begin(list(islice(read_lines(source), _FIRST)))
     )
+
+
+def check_out(out: str | os.PathLike[str], folder: Path) -> None:
+    """Refuse an `out` whose files could not be written into this directory; nothing is made yet."""
+    place = folder.absolute()
+    place = next(filter(os.path.lexists, (place, *place.parents)), place)
+    reason = "is no directory"
+    if place.is_dir():
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+            return
+        except OSError as error:
+            reason = f"says: {error.strerror}"
+    raise ValueError(f"`out` must be where files can be written. Received: out={str(out)!r}, but {place} {reason}")
 
 
 def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:
