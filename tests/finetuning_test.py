@@ -5,6 +5,8 @@ import importlib
 import io
 import json
 import logging
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -489,13 +491,14 @@ def test_lines_become_json_lines(start, tmp_path, monkeypatch):
     write(tmp_path / "dev.csv", "text,label", "a film,yes", "good,maybe")
     with pytest.raises(ValueError, match=r"must be among the preset's classes, no, yes. Received: 'maybe'"):
         evaluate(Run("texts", str(tmp_path / "texts"), dev=str(tmp_path / "dev.csv")))
-    for task, words in (
-        ("stsb", r"BertTextRegressor\. Received: .*regressor"),
-        ("texts", r"BertTextClassifier\. Received: .*classifier"),
-        ("conll", r"BertTokenClassifier\. Received: .*classifier"),
+    write(tmp_path / "texts.txt", "a film")
+    for task, lines, words in (
+        ("stsb", "pairs", r"BertTextRegressor\. Received: .*regressor"),
+        ("texts", "texts.txt", r"BertTextClassifier\. Received: .*classifier"),
+        ("conll", "texts.txt", r"BertTokenClassifier\. Received: .*classifier"),
     ):
         with pytest.raises(ValueError, match=f"`preset` must be a fine-tuned {words}"):
-            predict(Run(task, start), tmp_path / "none.jsonl", tmp_path / "pairs")
+            predict(Run(task, start), tmp_path / "none.jsonl", tmp_path / lines)
 
 
 def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
@@ -858,6 +861,27 @@ def test_lines_are_predicted_block_by_block(start, tmp_path, monkeypatch):
     predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "lines")
     assert len(lines_of(tmp_path / "out.jsonl")) == len(SENTENCES)
     assert (tmp_path / "out.jsonl").read_text("utf-8").count('"mäßig": ') == len(SENTENCES)
+
+
+def test_a_line_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
+    """Also one of a later block: predictions for those before it would be lost."""
+    monkeypatch.setattr("keras_bert_zoo.finetuning.predictions._BLOCK", 2)
+    write(tmp_path / "pairs", *["a film\tbad"] * 4, "good")
+    with pytest.raises(
+        ValueError, match=r"pairs, line 5 must hold two texts with a tab between them. Received: 'good'"
+    ):
+        predict(Run("squad", "no preset"), tmp_path / "out.jsonl", tmp_path / "pairs")
+
+
+def test_a_pipe_is_read_once(start, tmp_path):
+    kbz.BertTextClassifier.from_preset(start, class_names=["a", "b"]).save_to_preset(tmp_path / "preset")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("good\nbad\n",), daemon=True)
+    writer.start()
+    predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", pipe)
+    writer.join()
+    assert len(lines_of(tmp_path / "out.jsonl")) == 2
 
 
 @pytest.mark.parametrize("task, name", [("rte", "RTE.tsv"), ("rte", "rte.jsonl"), ("squad2", "squad2")])

@@ -86,15 +86,24 @@ def predict(
         return
     own_table = "text" in recipe.options
     fields = len(run.text or ("text",)) if own_table else recipe.kind.fields
-    model = run.load()
 
-    def records() -> Iterator[dict[str, Any]]:
+    def blocks() -> Iterator[Data]:
         lines = _lines(source)
         while block := list(islice(lines, _BLOCK)):
-            data = from_lines(block, fields, tabs=not own_table)
-            yield from recipe.kind.records(model, data, recipe.kind.predict(model, data, verbose))
+            yield from_lines(block, fields, tabs=not own_table)
 
-    _write(target, records())
+    if source is not None and Path(source).is_file():  # A pipe can be read only once.
+        for _ in blocks():  # Otherwise a bad last line would cost the predictions for all others.
+            pass
+    model = run.load()
+    _write(
+        target,
+        (
+            record
+            for data in blocks()
+            for record in recipe.kind.records(model, data, recipe.kind.predict(model, data, verbose))
+        ),
+    )
 
 
 def _is_own(source: Path, recipe: Recipe) -> bool:
