@@ -913,6 +913,25 @@ def test_where_to_write_is_checked_before_the_model_is_loaded(task, name, tmp_pa
 
 
 @slow_on("tensorflow", "jax")
+@pytest.mark.parametrize("task", [rte, stsb, swag, squad2])
+def test_predictions_are_finite(task, start, tmp_path):
+    """JSON has no word for NaN, and the greatest of such logits would be the first class'."""
+    name = task.__name__
+    options = {"rte": {"class_names": ["entailment", "not_entailment"]}, "squad2": {"sequence_length": 80}}
+    model = RECIPES[name].kind.model_class.from_preset(start, **options.get(name, {}))
+    bias = model.get_layer(model.head_layers[0]).weights[-1]
+    bias.assign(np.full(bias.shape, np.nan))
+    model.save_to_preset(tmp_path / "preset")
+    task(tmp_path, "dev")
+    run = Run(name, tmp_path / "preset", data=tmp_path)
+    submission = {"rte": ["RTE.tsv"], "stsb": ["STS-B.tsv"]}.get(name, [])
+    for out in ["answers"] if name == "squad2" else ["lines.jsonl", *submission]:
+        with pytest.raises(ValueError, match=r"must be finite\. Received: .*NaN or infinity"):
+            predict(run, tmp_path / "out" / out, run.path("dev"))
+    assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
+
+
+@slow_on("tensorflow", "jax")
 def test_a_preset_of_the_other_squad(start, tmp_path):
     """In 1.1 each question has an answer, whatever the threshold; 2.0 begins with a threshold of 0."""
     squad2(tmp_path, "dev")

@@ -2,7 +2,9 @@
 
 import json
 import os
+import reprlib
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 
 from keras_bert_zoo.files import replacing, write_json
@@ -41,9 +43,13 @@ def write_squad_predictions(
             "`ids` must be different, one for each question. "
             f"Received: {len(set(ids))} different of {len(ids)}, {len(found)} questions"
         )
+    answers = dict(zip(ids, found, strict=True))
+    for name, one in answers.items():
+        numbers = (number for span in one.n_best for number in (span.probability, span.start_logit, span.end_logit))
+        if not all(map(isfinite, (one.null_odds, *numbers))):
+            raise ValueError(f"`found` must be finite. Received: NaN or infinity for question {reprlib.repr(name)}")
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    answers = dict(zip(ids, found, strict=True))
     write_json(folder / "predictions.json", {name: one.best(null_threshold).text for name, one in answers.items()})
     _write_n_best(folder / "nbest_predictions.json", answers)
     null_odds = folder / "null_odds.json"

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_bert_zoo.data import write_squad_predictions, write_submission
 from keras_bert_zoo.data.glue import SUBMISSIONS
 from keras_bert_zoo.files import replacing
@@ -77,6 +79,8 @@ def predict(
         model = run.load()
         predictions = recipe.kind.predict(model, data, verbose)
         if submission:
+            if not np.isfinite(predictions).all():  # Their greatest would be the first class.
+                raise ValueError("`predictions` must be finite. Received: predictions with NaN or infinity")
             write_submission(target.parent, target.stem, predictions.argmax(-1) if data.class_names else predictions)
         elif isinstance(recipe.kind, Answers):
             assert data.ids is not None
@@ -148,5 +152,11 @@ def _write(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Write a JSON object per line, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        for number, record in enumerate(records, 1):
+            try:
+                line = json.dumps(record, ensure_ascii=False, allow_nan=False)
+            except ValueError:
+                raise ValueError(
+                    f"`predictions` must be finite. Received: NaN or infinity for line {number} of {path}"
+                ) from None
+            file.write(line + "\n")
