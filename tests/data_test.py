@@ -236,7 +236,7 @@ def test_labels_that_do_not_matter(tmp_path):
         ("sst2", "sentence\tlabel\na\t1\nb\t2\n", ("line 3: a label must be one of ['0', '1']. Received: '2'",)),
         ("sst2", "sentence\tlabel\na\t1\nb 1\n", ("train.tsv, line 3: a row must have 2 fields. Received: 1",)),
         ("sst2", "sentence\tlabel\na\t1\t\n", ("train.tsv, line 2: a row must have 2 fields. Received: 3",)),
-        ("sst2", "sentence\tlabel\n\n", ("line 2: a row must have 2 fields. Received: 1",)),
+        ("sst2", "sentence\tlabel\n\n\na\t1\n", ("line 2: a row must have 2 fields. Received: 1",)),
         ("sst2", "text\tlabel\na\t1\n", ("must include ['sentence', 'label']. Received: ['text', 'label']",)),
         ("qqp", "id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t1\t1\n", ("line 2: a row must have 4 fields",)),
         ("stsb", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t5.1\n",
@@ -385,6 +385,32 @@ def test_a_text_of_a_table_is_as_long_as_a_line(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.tsv", "text\tlabel\na\t1\n"),
+        ("a.csv", "text,label\na,1\n"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n'),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n\r\n"])
+def test_empty_lines_at_the_end_are_no_rows(name, content, end, tmp_path):
+    assert readers.read_texts(written(tmp_path, name, content + end)) == (["a"], [1], None)
+
+
+def test_an_empty_line_may_be_a_text(tmp_path):
+    """In a table of one column it is a row, which predictions must match."""
+    assert readers.read_texts(written(tmp_path, "a.tsv", "text\n\na\n\n"), label=None).x == ["", "a", ""]
+
+
+def test_empty_lines_of_qqp(tmp_path, caplog):
+    """Within a file they are broken lines."""
+    caplog.set_level(logging.WARNING, "keras_bert_zoo")
+    content = "question1\tquestion2\tis_duplicate\na\tb\t1\n\n\nc\td\t0\n\n"
+    assert readers.read_glue("qqp", written(tmp_path, "train.tsv", content)).y == [1, 0]
+    assert "broken lines left out: 2; the first is line 3" in caplog.text
+
+
+@pytest.mark.parametrize(
     "name, content, words",
     [
         ("a.txt", "", "The file must be one of .tsv, .csv, .jsonl. Received:"),
@@ -401,6 +427,9 @@ def test_a_text_of_a_table_is_as_long_as_a_line(tmp_path):
         ("a.tsv", "text\ttext\tlabel\na\tb\t2\n", "a.tsv: the columns must differ in name. Received: 'text' more"),
         ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', "a.jsonl, line 2 must hold a JSON object. Received: list"),
         ("a.jsonl", '{"text": "a", "label": 1}\nno\n', "a.jsonl, line 2 must hold a JSON object (Expecting value"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n \r\n\n{"text": "b", "label": 1}\n',
+         "a.jsonl, line 2 must hold a JSON object. Received: an empty line"),
+        ("a.jsonl", "\n\n", "a.jsonl must hold at least one line. Received: an empty file"),
         ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 must hold a JSON object. Received: one nested too deeply"),
         ("a.jsonl", '{"text": 5, "label": 1}\n', "a.jsonl, line 1: a text must be a string. Received: 5"),
         ("a.jsonl", '{"text": "a", "label": null}\n', "a.jsonl, line 1: a label must be a name, a number or a list"),

@@ -133,7 +133,7 @@ def _delimited(
 
     def rows() -> Iterator[tuple[str, dict[str, str]]]:
         skipped = []
-        for number, fields in records:
+        for number, fields in _without_empty_end(records, len(header)):
             if len(fields) == len(header):
                 yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
             elif skip_short_with in header and len(fields) < len(header):
@@ -146,6 +146,19 @@ def _delimited(
             _logger.warning("%s: broken lines left out: %s; the first is line %s", path, len(skipped), skipped[0])
 
     return Table(str(path), list(header), rows())
+
+
+def _without_empty_end(records: Iterator[tuple[int, list[str]]], columns: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the records but the empty lines after the last; in a TSV file of one column they are texts."""
+    first, empty = 0, [""]  # Number of the first of the empty lines since the last row, and its fields.
+    for number, fields in records:
+        if not any(fields) and len(fields) < min(columns, 2):
+            first, empty = first or number, fields
+            continue
+        if first:
+            yield from ((line, empty) for line in range(first, number))
+        first = 0
+        yield number, fields
 
 
 def _first(path: Path, records: Iterator[Any]) -> Any:
@@ -173,8 +186,14 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    empty = ""  # Place of the first empty line; those at the end of the file are no rows.
     for number, line in _lines(path):
         place = f"{path}, line {number}"
+        if not line.strip():
+            empty = empty or place
+            continue
+        if empty:
+            raise ValueError(f"{empty} must hold a JSON object. Received: an empty line")
         record = parse_json(place, line.encode(), "a JSON object")
         if not isinstance(record, dict):
             raise ValueError(f"{place} must hold a JSON object. Received: {type(record).__name__}")
