@@ -684,6 +684,7 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     assert capsys.readouterr().out.splitlines() == [shown[0], f"{said} (already finished; nothing was trained)"]
     Path("elsewhere").mkdir()
     write(Path("pretrained/run.json"), '{"data": "data", "preset": "bert_tiny"}')
+    write(Path("begun/run.json"), Path("texts/run.json").read_text())
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run("evaluate", "--run", str(tmp_path / "texts")) == 0
     assert run("finetune", "--config", "../texts/run.json", "--limit", "4", "--out", "../texts") == 0
@@ -712,6 +713,10 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
         ),
         (("evaluate", "--run", "gone"), "--run must be the directory of a run. Received: gone"),
         (("evaluate", "--run", "pretrained"), "--run must be the directory of a fine-tuned run. Received: pretrained"),
+        (
+            ("evaluate", "--run", "begun"),
+            "--run must be the directory of a finished run. Received: begun, without preset",
+        ),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err
@@ -726,6 +731,7 @@ def test_a_preset_that_is_named_comes_before_that_of_the_run(tmp_path, monkeypat
 
     monkeypatch.setattr("keras_bert_zoo.cli.finetuning.evaluate", score)
     write(tmp_path / "run.json", '{"task": "mrpc", "preset": "bert_base"}')
+    (tmp_path / "preset").mkdir()
     for options in ([], ["--preset", "bert_tiny"]):
         assert cli.main(["evaluate", "--run", str(tmp_path), *options]) == 0
     out = str(tmp_path / "evaluation")

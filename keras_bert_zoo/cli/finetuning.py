@@ -201,7 +201,12 @@ def _evaluate(options: argparse.Namespace) -> None:
             raise ValueError(f"--run must be the directory of a run. Received: {options.finished}")
         if "task" not in read_json(Path(options.config)):
             raise ValueError(f"--run must be the directory of a fine-tuned run. Received: {options.finished}")
-        options.preset = options.preset or str(Path(options.finished) / "preset")
+        preset = Path(options.finished) / "preset"
+        if options.preset is None and not preset.is_dir():
+            raise ValueError(
+                f"--run must be the directory of a finished run. Received: {options.finished}, without preset"
+            )
+        options.preset = options.preset or str(preset)
         options.out = options.out or str(Path(options.finished) / "evaluation")
     if options.out is None:
         raise ValueError("--out must be given, unless --run is. Received: neither")
