@@ -541,6 +541,11 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("mrpc", data | {"strategy": "mirror"}, "must be None"),
         ("mrpc", {}, "`data` or `train` must be given"),
         ("qnli", data | {"data": "gone"}, "`data` must be a directory with train.tsv in it or in glue/QNLI"),
+        (
+            "texts",
+            {"data": "gone"},
+            "`data` must be a directory with train.tsv or train.csv or train.jsonl in it, unless",
+        ),
         ("mrpc", data | {"dev": str(tmp_path / "bad.tsv")}, "bad.tsv, line 3: a label must be one of ['0', '1']"),
         ("mrpc", data | {"dev": str(tmp_path / "test.tsv")}, "test.tsv must have labels"),
         ("texts", data, "dev.csv, line 3: a label must be one of a, b. Received: 'c'"),

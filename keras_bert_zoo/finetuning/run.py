@@ -139,8 +139,9 @@ class Run:
         tried = [Path(self.data) / folder / name for folder in self.recipe.folders for name in names]
         found = next((path for path in tried if path.is_file()), None)
         if found is None:
+            where = f" or in {self.recipe.folders[0]}" if self.recipe.folders[0] else ""
             raise ValueError(
-                f"`data` must be a directory with {names[0]} in it or in {self.recipe.folders[0] or '.'}, "
+                f"`data` must be a directory with {' or '.join(names)} in it{where}, "
                 f"unless `{part}` names a file. Received: data={self.data!r}"
             )
         return found
