@@ -103,6 +103,7 @@ def test_what_learns_is_saved(change, tmp_path):
     assert len(loaded.optimizer.variables) == len(tagger.optimizer.variables)
 
 
+@slow_on("tensorflow", "jax")
 def test_comes_from_a_preset_with_a_fresh_head(tmp_path):
     """The head is fresh even if the preset is a tagger whose linear layer has the same shape."""
     tagger = kbz.BertTokenClassifier(kbz.BertBackbone(**TINY, pooler=False), class_names=NAMES)

@@ -225,6 +225,7 @@ class Log(keras.callbacks.Callback):
         self.seen.append((epoch, sorted(logs)))
 
 
+@slow_on("tensorflow", "jax")
 def test_fit_takes_a_callback_list(classifier):
     log = Log()
     callbacks = keras.callbacks.CallbackList([log], add_history=True, model=classifier)

@@ -237,7 +237,7 @@ def check_scores(results, task, folder, out):
         assert results["scores"][name] == pytest.approx(value, abs=1e-6), name
 
 
-@slow_on("jax")
+@slow_on("tensorflow", "jax")
 def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
     """Dropout is on. The run is broken off after an epoch, and again once the next one is logged but not saved."""
     for part in ("train", "dev"):
@@ -277,6 +277,7 @@ def test_a_killed_run_ends_with_the_same_weights(start, tmp_path):
         path.write_text(text)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_run_stays_with_its_preset(start, tmp_path):
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
@@ -665,6 +666,7 @@ def test_recipes_find_and_read_their_files(data):
     assert urdu.size == 2490
 
 
+@slow_on("tensorflow", "jax")
 def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("keras_bert_zoo.finetuning.curve.find_spec", lambda name: None)
@@ -743,6 +745,7 @@ def test_a_preset_that_is_named_comes_before_that_of_the_run(tmp_path, monkeypat
     assert scored == [(str(tmp_path / "preset"), out), ("bert_tiny", out)]
 
 
+@slow_on("tensorflow", "jax")
 def test_ctrl_c_says_how_a_run_goes_on(start, tmp_path, capsys, monkeypatch):
     """This also holds if the run began from Python, with relative paths; where nothing is kept, nothing is said."""
     monkeypatch.chdir(tmp_path)
@@ -784,6 +787,7 @@ def test_predictions_of_one_language_of_several(start, tmp_path):
     assert len(lines_of(tmp_path / "out.jsonl")) == 4
 
 
+@slow_on("tensorflow", "jax")
 def test_long_work_shows_its_progress_on_the_console_only(start, tmp_path, capsys):
     """A bar of Keras for each kind: one that predicts, one that tags texts, one that finds answers."""
     tagger = kbz.BertTokenClassifier.from_preset(start, class_names=["O", "B-LOC", "I-LOC"])

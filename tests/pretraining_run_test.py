@@ -144,7 +144,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_weights(run, tm
 SMALL = {name: SHALLOW[name] for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")}
 
 
-@slow_on("jax")
+@slow_on("tensorflow", "jax")
 @pytest.mark.parametrize(
     "changes, optimizer",
     [
@@ -255,6 +255,7 @@ def test_a_directory_that_another_start_made_stays(tmp_path, monkeypatch):
     assert (tmp_path / "run").is_dir()
 
 
+@slow_on("tensorflow", "jax")
 def test_held_out_text_stays(run, tmp_path, tokenizer):
     (tmp_path / "other").write_text(TEXT.replace("warm", "cold"))
     run = replace(run, steps=2, save_every=1, validation=str(tmp_path / "held_out"))
@@ -268,6 +269,7 @@ def test_held_out_text_stays(run, tmp_path, tokenizer):
         pretrain(run, tmp_path / "run", verbose=0)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_finished_run_is_left_as_it_is(run, tmp_path):
     short = replace(run, steps=4)
     pretrain(short, tmp_path / "run", verbose=0)

@@ -107,6 +107,7 @@ def test_training_from_records(data, tmp_path):
     assert int(model.optimizer.iterations) == 2 * steps
 
 
+@slow_on("jax")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so of each such pass.
 def test_a_pass_of_unknown_length_is_what_a_known_one_is(data, tmp_path):
     """TensorFlow finds the end by a step without a batch, which must not count."""
@@ -255,7 +256,7 @@ def test_what_is_not_looked_at_first_stops_training(many, data):
     assert model.predict(tf.data.Dataset.from_tensors(batch[0]), verbose=0)["nsp"].shape == (8, 2)
 
 
-@slow_on("jax")
+@slow_on("tensorflow", "jax")
 def test_a_run_from_records_at_the_console(run, tmp_path, capsys):
     """It has held-out records and accumulated updates, and its preset has the vocabulary that was given."""
     command = ["pretrain", "--data", run.data, "--vocab", run.vocab, "--validation", run.data, "--steps", "2"]

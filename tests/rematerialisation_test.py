@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise
+from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise, slow_on
 
 
 def trained(scope, tokenizer):
@@ -52,6 +52,7 @@ def test_gradients_at_masked_tokens_are_the_same():
         np.testing.assert_allclose(again[path], grad, rtol=1e-4, atol=1e-4, err_msg=path)
 
 
+@slow_on("tensorflow")
 def test_frozen_weights_stay_to_the_bit_in_half_precision(tokenizer):
     """Autocast reads them rounded."""
     with keras.RematScope("list_of_layers", layer_names=[f"encoder_layer_{i}" for i in range(TINY["num_layers"])]):

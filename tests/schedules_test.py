@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import SHALLOW, numpy
+from tests.helpers import SHALLOW, numpy, slow_on
 
 
 def test_schedule_at_hand_worked_steps():
@@ -74,6 +74,7 @@ def test_steps_that_overflowed_are_no_updates_of_a_run_that_goes_on(dtype, updat
     assert int(numpy(optimizer._iterations)) == updates + 3
 
 
+@slow_on("tensorflow", "jax")
 def test_models_share_a_schedule(tokenizer):
     """Each run sets it anew, whatever the other has left in it. With a gradient of one, a step of SGD is the rate."""
     schedule, preprocessor = kbz.WarmupPolynomialDecay(1e-2, warmup=0.0), kbz.BertPreprocessor(tokenizer, 16)

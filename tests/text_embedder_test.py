@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, check_saving, numpy, random_inputs, randomise, short_error
+from tests.helpers import TEXTS, TINY, check_saving, numpy, random_inputs, randomise, short_error, slow_on
 
 SENTENCES = [
     "This is an example sentence",
@@ -45,6 +45,7 @@ def make(tokenizer, **options):
     return kbz.BertTextEmbedder(backbone, preprocessor=kbz.BertPreprocessor(tokenizer, 16), **options)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_real_directory_of_sentence_transformers(minilm, theirs):
     embedder = kbz.BertTextEmbedder.from_preset(minilm)
     assert embedder.head_config() == {"pooling": "mean", "normalize": True}

@@ -97,6 +97,7 @@ def test_tf_data_gives_the_same(regressor):
     np.testing.assert_allclose(regressor.predict(stream, verbose=0), regressor.predict(TEXTS, verbose=0), atol=1e-5)
 
 
+@slow_on("tensorflow", "jax")
 def test_fit_learns(tokenizer):
     sizes = {**SHALLOW, "hidden_dim": 32, "intermediate_dim": 64}
     backbone = kbz.BertBackbone(**sizes, dropout=0.0, attention_dropout=0.0)

@@ -419,6 +419,7 @@ def test_a_sweep_says_what_failed(start, tmp_path, monkeypatch, caplog):
         kbz.tuning.best_preset(tuner)
 
 
+@slow_on("tensorflow", "jax")
 def test_a_sweep_stays_with_its_data(start, tmp_path, monkeypatch):
     for part in ("train", "dev"):
         mrpc(tmp_path, part)
@@ -730,6 +731,7 @@ def test_what_no_preset_holds_is_kept_as_a_file(start, tmp_path, monkeypatch):
     )
 
 
+@slow_on("tensorflow", "jax")
 def test_every_task_takes_a_dropout(start):
     """The weights are those of `from_preset` after the same seed, under the rate of the point."""
     names = ["O", "B-X"]
