@@ -198,6 +198,16 @@ def test_in_tf_data_and_in_an_exported_graph(tmp_path):
     assert run.stdout.strip() == str([ids + [-1] * (width - len(ids)) for ids in expected])
 
 
+def test_is_built_once_and_for_every_graph(tokenizer):
+    import tensorflow as tf
+
+    tokenizer = kbz.BertTokenizer(tokenizer.vocabulary)
+    traced = tf.function(lambda texts: tokenizer.in_graph().encode_batch(texts))
+    assert traced(TEXTS).to_list() == ids_of(tokenizer, TEXTS)
+    assert tokenizer.in_graph().encode_batch(TEXTS).to_list() == ids_of(tokenizer, TEXTS)
+    assert tokenizer.in_graph() is tokenizer.in_graph()
+
+
 def test_bytes_that_are_no_utf8(tokenizer):
     assert tokenizer.in_graph().encode_batch([b"a \xff\xfe film"]).to_list() == ids_of(tokenizer, ["a film"])
 

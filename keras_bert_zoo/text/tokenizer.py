@@ -246,20 +246,28 @@ class BertTokenizer:
         return token_ids, lengths, np.fromiter(bounds, "int64").reshape(-1, 2)
 
     def in_graph(self) -> Any:
-        """Return an `InGraphTokenizer`, this tokenizer in TensorFlow operations, for `tf.data` and exported graphs.
+        """Return this tokenizer as TensorFlow operations, an `InGraphTokenizer`, for `tf.data` and exported graphs.
 
         Raises:
             ValueError: tensorflow-text is not installed.
         """
         try:
-            from keras_bert_zoo.text.in_graph import InGraphTokenizer
+            return self._in_graph
         except ImportError as error:
             raise ValueError(
                 'Strings in a TensorFlow graph need tensorflow-text: pip install "keras-bert-zoo[tensorflow]". '
                 f"Received: {error}"
             ) from None
+
+    @cached_property
+    def _in_graph(self) -> Any:
+        import tensorflow as tf
+
+        from keras_bert_zoo.text.in_graph import InGraphTokenizer
+
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
-        return InGraphTokenizer(self.vocabulary, SPECIAL_TOKENS, self.lowercase, strip_accents, self.split_chinese)
+        with tf.init_scope():  # Else it would be part of the graph that is being traced, and of no other.
+            return InGraphTokenizer(self.vocabulary, SPECIAL_TOKENS, self.lowercase, strip_accents, self.split_chinese)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Convert ids to text, with pieces joined and the space before punctuation removed."""
