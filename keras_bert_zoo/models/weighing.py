@@ -45,24 +45,19 @@ class WeighsClasses:
         of_classes = dict(enumerate(weights.tolist()))
         if not is_tf_dataset(data):
             return data, of_classes
-        given = [type(part).__name__ != "NoneTensorSpec" for part in _parts_of(data.element_spec)]
-        if not any(given[1:2]):
+        spec = data.element_spec if isinstance(data.element_spec, tuple) else (data.element_spec,)
+        _, has_targets, has_weights = [*(type(part).__name__ != "NoneTensorSpec" for part in spec), False, False][:3]
+        if not has_targets:
             raise ValueError(_NO_TARGETS)
-        if not any(given[2:]):
-            return data.map(lambda x, y, *_: (x, y)), of_classes
-        if data.element_spec[1].shape.rank == self.label_dimensions:
+        if has_weights and spec[1].shape.rank == self.label_dimensions:
             return data.map(partial(_weigh_in_graph, weights)), None
-        return data, of_classes
+        return data if len(spec) == 2 or has_weights else data.map(lambda x, y, _: (x, y)), of_classes
 
 
 def check_one_weight(sample_weight: Any) -> None:
     """Check that there are no weights beside `class_weight`."""
     if sample_weight is not None:
         raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
-
-
-def _parts_of(spec: Any) -> tuple[Any, ...]:
-    return spec if isinstance(spec, tuple) else (spec,)
 
 
 def _weigh_in_graph(weights: np.ndarray, x: Any, y: Any, given: Any) -> tuple[Any, ...]:
