@@ -1,5 +1,6 @@
 """oneDNN's operations on TensorFlow, but for LayerNorm: their values, where they are used, and where not."""
 
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ needs_avx512 = pytest.mark.skipif(
     not Path("/proc/cpuinfo").exists() or "avx512bw" not in Path("/proc/cpuinfo").read_text(),
     reason="oneDNN has bfloat16 with AVX-512 alone.",
 )
-PRODUCT, SOFTMAX = "_MklFusedBatchMatMulV2", "_MklSoftmax"
+PRODUCT, SOFTMAX, GELU = "_MklFusedBatchMatMulV2", "_MklSoftmax", "_MklNativeFusedMatMul"
 BLOCKS = TINY["num_layers"]
 RNG = np.random.default_rng(4)
 
@@ -242,6 +243,63 @@ def test_what_is_missing_is_not_used(missing, found, monkeypatch):
     assert operations(step, batch).count("Softmax") == BLOCKS - found[1]
     plain = np.asarray(model(inputs))
     np.testing.assert_allclose(model.predict(inputs, verbose=0), plain, atol=0.03 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_the_product_with_gelu(rows):
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers.tensorflow_product import product_with_gelu
+
+    x, kernel, bias = (RNG.normal(size=size).astype("float32") for size in ((rows, 40), (40, 6), (6,)))
+    exact = x.astype("float64") @ kernel + bias
+    exact *= [[0.5 * math.erfc(-value / math.sqrt(2)) for value in row] for row in exact] if rows else 1
+    output = tf.function(product_with_gelu)(x, kernel, bias)
+    assert (output.dtype, output.shape) == ("float32", (rows, 6))
+    np.testing.assert_allclose(output, exact, atol=1e-5)
+
+
+def test_gelu_is_part_of_the_product_where_outputs_are_predicted(monkeypatch):
+    """In float32, whether or not TensorFlow's graph rewriter is at work."""
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers import tensorflow_product
+
+    inputs = random_inputs(3)
+    batch, labels = {name: tf.constant(array) for name, array in inputs.items()}, tf.constant([0, 1, 1])
+
+    def count(model, step):
+        return operations(tf.function(step), batch).count(GELU)
+
+    model = classifier("float32")
+    model.compile(keras.optimizers.SGD(0.1))
+    model.optimizer.build(model.trainable_variables)
+    for step, found in (
+        (lambda inputs: model.predict_step((inputs,)), BLOCKS),
+        (lambda inputs: model.test_step((inputs, labels)), BLOCKS),
+        (lambda inputs: model.train_step((inputs, labels)), 0),
+        (model, 0),
+    ):
+        assert count(model, step) == found
+    plain = np.asarray(model(inputs))
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), plain, atol=1e-5)
+    model.backbone.encoder_layers[0].activation = "silu"
+    assert count(model, lambda inputs: model.predict_step((inputs,))) == BLOCKS - 1
+    other = classifier("bfloat16")
+    assert count(other, lambda inputs: other.predict_step((inputs,))) == 0
+    monkeypatch.setattr(tensorflow_product, "_knows_gelu", lambda: False)
+    assert count(model, lambda inputs: model.predict_step((inputs,))) == 0
+
+
+def test_gelu_is_part_of_the_head_s_product():
+    import tensorflow as tf
+
+    model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**TINY)))
+    inputs = {**random_inputs(3), "mask_positions": np.array([[1, 2]] * 3, "int32")}
+    batch = {name: tf.constant(array) for name, array in inputs.items()}
+    step = tf.function(lambda inputs: model.predict_step((inputs,)))
+    assert operations(step, batch).count(GELU) == BLOCKS + 1
+    np.testing.assert_allclose(model.predict(inputs, verbose=0)["mlm"], model(inputs)["mlm"], atol=1e-5)
 
 
 def test_without_bfloat16_in_onednn_the_process_lives():

@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.layers.parts import plain_part
+from keras_bert_zoo.layers.activations import get_activation
+from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
 from keras_bert_zoo.layers.passes import are_weights_kept, is_compiled, kept, makes_outputs_alone
 from keras_bert_zoo.layers.rows import from_rows, to_rows
 from keras_bert_zoo.on_cpu import on_cpu
@@ -32,6 +33,16 @@ def _pack(dense: Any) -> tuple[Any, Any]:
 
     kernel, bias = _cast(dense)
     return pack(kernel), bias
+
+
+def activated(owner: Any, dense: Any, inputs: Any, activation: str, training: bool | None) -> Any:
+    """Return the activation of that name of a part's product, within `owner.call`, for `[rows, m]`."""
+    if activation == "gelu" and keras.backend.backend() == "tensorflow" and is_plain(owner, dense, inputs):
+        from keras_bert_zoo.layers.tensorflow_product import has_gelu, product_with_gelu
+
+        if has_gelu(inputs):
+            return product_with_gelu(inputs, *dense.cast_weights(inputs))
+    return get_activation(activation, training)(call_part(owner, dense, inputs))
 
 
 def add_bias(product: Any, bias: Any) -> Any:

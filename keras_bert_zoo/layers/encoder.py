@@ -9,7 +9,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.attention import SelfAttention
-from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.dense import Dense, activated
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_sum_norm import fused_sum_norm, fuses_sum_norm
 from keras_bert_zoo.layers.initializer import Normal
@@ -127,7 +127,7 @@ class EncoderLayer(RecomputedLayer):
         if output_positions is not None:
             hidden = at_positions(hidden, output_positions)
         hidden = run(self.attention_norm, _sum(hidden, run(self.dropout_layer, attended, training=training)))
-        transformed = get_activation(self.activation, training)(run(self.intermediate, to_rows(hidden)))
+        transformed = activated(self, self.intermediate, to_rows(hidden), self.activation, training)
         transformed = from_rows(run(self.output_dense, transformed), hidden)
         hidden = run(self.output_norm, _sum(hidden, run(self.dropout_layer, transformed, training=training)))
         return (hidden, scores) if return_attention_scores else hidden

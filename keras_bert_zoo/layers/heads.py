@@ -6,7 +6,7 @@ import keras
 
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.layers.activations import get_activation
-from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.dense import Dense, activated
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.rows import from_rows, to_rows
 
@@ -61,7 +61,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.layer_norm.build((None, None, self.hidden_dim))
 
     def call(self, hidden: Any, training: bool | None = None) -> Any:
-        transformed = get_activation(self.activation, training)(self.dense(to_rows(hidden)))
+        transformed = activated(self, self.dense, to_rows(hidden), self.activation, training)
         return self.layer_norm(from_rows(transformed, hidden))
 
     def compute_output_shape(self, hidden_shape: Any) -> Any:
