@@ -23,6 +23,8 @@ needs_avx512 = pytest.mark.skipif(
     reason="oneDNN has bfloat16 with AVX-512 alone.",
 )
 PRODUCT, SOFTMAX, GELU = "_MklFusedBatchMatMulV2", "_MklSoftmax", "_MklNativeFusedMatMul"
+POLICIES = {"bfloat16": "mixed_bfloat16", "float32": "float32"}
+of_both = pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=needs_avx512), "float32"])
 BLOCKS = TINY["num_layers"]
 RNG = np.random.default_rng(4)
 
@@ -35,10 +37,14 @@ def amx(monkeypatch):
     monkeypatch.setattr(tensorflow_product, "_HAS_AMX", True)
 
 
-def bfloat16(*shape):
+def some(dtype, *shape):
     import tensorflow as tf
 
-    return tf.cast(RNG.normal(size=shape), "bfloat16")
+    return tf.cast(RNG.normal(size=shape), dtype)
+
+
+def bfloat16(*shape):
+    return some("bfloat16", *shape)
 
 
 def wide(tensor):
@@ -109,20 +115,21 @@ def test_the_gradients_are_numpys(nested):
         np.testing.assert_allclose(wide(gradient), exact, atol=2.0**-8 * np.abs(exact).max())
 
 
-@needs_avx512
+@of_both
 @pytest.mark.parametrize("length", [6, 16])
-def test_the_softmax_is_rounded_once(length):
+def test_the_softmax_is_rounded_once(dtype, length):
     import tensorflow as tf
 
     from keras_bert_zoo.layers.tensorflow_onednn import softmax
 
-    scores = tf.where(RNG.random((2, 2, 3, length)) < 0.2, tf.constant(-1e30, "bfloat16"), bfloat16(2, 2, 3, length))
+    scores = tf.where(RNG.random((2, 2, 3, length)) < 0.2, tf.constant(-1e30, dtype), some(dtype, 2, 2, 3, length))
     powers = np.exp(wide(scores) - wide(scores).max(-1, keepdims=True))
     exact = powers / powers.sum(-1, keepdims=True)
-    np.testing.assert_allclose(wide(tf.function(softmax)(scores)), exact, rtol=2.0**-8 * 1.001, atol=1e-6)
+    close = 2.0**-8 * 1.001 if dtype == "bfloat16" else 1e-6
+    np.testing.assert_allclose(wide(tf.function(softmax)(scores)), exact, rtol=close, atol=1e-6)
 
 
-@needs_avx512
+@of_both
 @pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize(
     "shape, causal, padded, places",
@@ -134,36 +141,37 @@ def test_the_softmax_is_rounded_once(length):
         ((None, None, 16), False, True, [[0, 3], [6, 1]]),
     ],
 )
-def test_scores_are_scaled_and_masked_within_their_product(shape, causal, padded, places):
+def test_scores_are_scaled_and_masked_within_their_product(dtype, shape, causal, padded, places):
     """TensorFlow's rewriter would do so for some shapes only."""
     import tensorflow as tf
 
-    layer = SelfAttention(16, 2, causal=causal, dtype="mixed_bfloat16")
+    layer = SelfAttention(16, 2, causal=causal, dtype=POLICIES[dtype])
     layer.build(shape)
     randomise(layer)
-    hidden = bfloat16(2, 7, 16)
+    hidden = some(dtype, 2, 7, 16)
     options = {"output_positions": None if places is None else tf.constant(places), "return_attention_scores": True}
     mask = np.array([[1] * 7, [1] * 4 + [0] * 3]) if padded else None
     function = tf.function(lambda inputs: layer(inputs, mask, **options), [tf.TensorSpec(shape, hidden.dtype)])
     output, scores = (wide(each) for each in layer(hidden, mask, **options))
     with step_of_this_process("outputs", compiled=False):
-        assert counts(function) == (3, 1)
+        assert counts(function) == (3 if dtype == "bfloat16" else 1, 1)  # Two products are with weights.
         found = [wide(each) for each in function(hidden)]
-    np.testing.assert_allclose(found[0], output, atol=0.02 * np.abs(output).max())
-    np.testing.assert_allclose(found[1], scores, atol=0.01)
+    close = 0.01 if dtype == "bfloat16" else 1e-5
+    np.testing.assert_allclose(found[0], output, atol=2 * close * np.abs(output).max())
+    np.testing.assert_allclose(found[1], scores, atol=close)
     if padded:
         assert not found[1][1, ..., 4:].any()
 
 
-@needs_avx512
+@of_both
 @pytest.mark.usefixtures("amx")
-def test_of_no_texts_there_are_no_scores():
+def test_of_no_texts_there_are_no_scores(dtype):
     import tensorflow as tf
 
-    layer = SelfAttention(16, 2, dtype="mixed_bfloat16")
+    layer = SelfAttention(16, 2, dtype=POLICIES[dtype])
     layer.build((None, None, 16))
     with step_of_this_process("outputs", compiled=False):
-        assert tf.function(lambda inputs: layer(inputs))(bfloat16(0, 7, 16)).shape == (0, 7, 16)
+        assert tf.function(lambda inputs: layer(inputs))(some(dtype, 0, 7, 16)).shape == (0, 7, 16)
 
 
 @needs_avx512
@@ -171,7 +179,8 @@ def test_of_no_texts_there_are_no_scores():
 def test_steps_have_them_and_the_same_outputs():
     """A block has four products, one with an activation, and one for scores; the pooler has one, too.
 
-    The last block has none for query, key and value, as it attends at one position, where scores are float32.
+    The last block has none for query, key and value, as it attends at one position, where scores are float32, but its
+    softmax is made alike.
     """
     import tensorflow as tf
 
@@ -185,11 +194,24 @@ def test_steps_have_them_and_the_same_outputs():
         tf.function(lambda *batch: model.test_step(batch)),
         tf.function(lambda *batch: model.train_step(batch)),
     )
-    assert counts(predict, batch) == (few, BLOCKS - 1)
-    assert counts(evaluate, batch, tf.constant(labels)) == (few, BLOCKS - 1)
+    assert counts(predict, batch) == (few, BLOCKS)
+    assert counts(evaluate, batch, tf.constant(labels)) == (few, BLOCKS)
     assert counts(train, batch, tf.constant(labels)) == (many, 0)
     plain = np.asarray(model(inputs))
     np.testing.assert_allclose(model.predict(inputs, verbose=0), plain, atol=0.03 * np.abs(plain).max())
+
+
+def test_float32_steps_have_those_without_a_gradient():
+    import tensorflow as tf
+
+    model, inputs, labels = classifier("float32"), random_inputs(3), tf.constant([0, 1, 1])
+    batch = {name: tf.constant(array) for name, array in inputs.items()}
+    assert counts(tf.function(lambda inputs: model.predict_step((inputs,))), batch) == (BLOCKS - 1, BLOCKS)
+    assert counts(tf.function(lambda inputs: model.test_step((inputs, labels))), batch) == (BLOCKS - 1, BLOCKS)
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), model(inputs), atol=1e-5)
+    model.compile(keras.optimizers.SGD(0.1))
+    model.optimizer.build(model.trainable_variables)
+    assert counts(tf.function(lambda inputs: model.train_step((inputs, labels))), batch) == (0, 0)
 
 
 @needs_avx512
@@ -207,17 +229,16 @@ def test_an_update_is_that_of_an_eager_model():
 
 
 @pytest.mark.usefixtures("amx")
-@pytest.mark.parametrize("where", ["float32", "call", "xla", "xla training"])
+@pytest.mark.parametrize("where", ["call", "xla", "xla training"])
 def test_elsewhere_they_are_tensorflows(where):
-    """They are no faster in float32, a model's own call may be saved, and XLA does not know them."""
+    """A model's own call may be saved, and XLA does not know them."""
     import tensorflow as tf
 
-    model = classifier("float32" if where == "float32" else "mixed_bfloat16")
+    model = classifier()
     batch = {name: tf.constant(array) for name, array in random_inputs(3).items()}
     model.compile(keras.optimizers.SGD(0.1), loss=model.loss, jit_compile=where.startswith("xla"))
     model.optimizer.build(model.trainable_variables)
     steps = {
-        "float32": lambda inputs: model.predict_step((inputs,)),
         "call": lambda inputs: model(inputs, training=False),
         "xla": lambda inputs: model.predict_step((inputs,)),
         "xla training": lambda inputs: model.train_step((inputs, tf.constant([0, 1, 1]))),
@@ -226,7 +247,7 @@ def test_elsewhere_they_are_tensorflows(where):
 
 
 @needs_avx512
-@pytest.mark.parametrize("missing, found", [("AMX", (BLOCKS - 1, BLOCKS - 1)), ("oneDNN", (0, 0))])
+@pytest.mark.parametrize("missing, found", [("AMX", (BLOCKS - 1, BLOCKS)), ("oneDNN", (0, 0))])
 def test_what_is_missing_is_not_used(missing, found, monkeypatch):
     """Scores and probabilities do not need AMX; without oneDNN's operations both are float32."""
     import tensorflow as tf
@@ -235,7 +256,7 @@ def test_what_is_missing_is_not_used(missing, found, monkeypatch):
 
     monkeypatch.setattr(tensorflow_product, "_HAS_AMX", missing != "AMX")
     if missing == "oneDNN":
-        monkeypatch.setattr(tensorflow_onednn, "has_bfloat16", lambda: False)
+        monkeypatch.setattr(tensorflow_onednn, "has_both", lambda dtype: False)
     model, inputs = classifier(), random_inputs(3)
     batch = {name: tf.constant(array) for name, array in inputs.items()}
     step = tf.function(lambda inputs: model.predict_step((inputs,)))
@@ -304,7 +325,7 @@ def test_gelu_is_part_of_the_head_s_product():
 
 def test_without_bfloat16_in_onednn_the_process_lives():
     """As on a processor with AVX2 alone, where oneDNN's product of bfloat16 would end it."""
-    script = "from keras_bert_zoo.layers.tensorflow_onednn import has_bfloat16; print(has_bfloat16())"
+    script = "from keras_bert_zoo.layers.tensorflow_onednn import has_both, tf; print(has_both(tf.bfloat16))"
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "False")

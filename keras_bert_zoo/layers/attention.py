@@ -175,8 +175,8 @@ class SelfAttention(keras.layers.Layer):
         if _is_for_onednn(query):
             from keras_bert_zoo.layers.tensorflow_onednn import product
 
-            # The graph rewriter would put scale and bias into the product at some shapes only. Without that they take a
-            # fifth of a bfloat16 prediction at 512 tokens.
+            # The graph rewriter would put scale and bias into the product at some shapes only, and with AVX2 alone by
+            # default at none. Without that they take a fifth of a bfloat16 prediction at 512 tokens.
             bias = ops.zeros((1, 1, 1, 1), query.dtype) if bias is None else ops.cast(bias, query.dtype)
             return product(query, key, self._scale, bias, transposed=True)
         return self._scaled(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), bias)

@@ -58,7 +58,8 @@ def adds_bias(inputs: Any, is_activated: bool) -> bool:
     in a step that makes outputs alone. By itself that activation would take longer than is gained.
     """
     is_wanted = trains_here() or (makes_outputs_alone() and not is_activated)
-    return _HAS_AMX and is_wanted and inputs.shape.rank == 2 and onednn.takes(inputs)
+    is_rows = inputs.shape.rank == 2 and inputs.dtype == tf.bfloat16
+    return _HAS_AMX and is_wanted and is_rows and onednn.takes(inputs)
 
 
 def product_with_bias(inputs: Any, kernel: Any, bias: Any) -> Any:
