@@ -80,8 +80,9 @@ def outputs_of_program(
                 other = key_of(constant_targets=True)
                 program = _drawn(name, variables, compute, data, tensors, key[2], warns=key == other)
                 if program is None and key != other:
-                    program = programs.get(other) or _drawn(name, variables, compute, data, tensors, other[2])
-                    programs[other] = program
+                    if other not in programs:
+                        programs[other] = _drawn(name, variables, compute, data, tensors, other[2])
+                    program = programs[other]
                 programs[key] = program
     program = programs[key]
     if program is None:
