@@ -270,7 +270,7 @@ def test_what_is_missing_is_not_used(missing, found, monkeypatch):
 def test_the_product_with_gelu(rows):
     import tensorflow as tf
 
-    from keras_bert_zoo.layers.tensorflow_product import product_with_gelu
+    from keras_bert_zoo.layers.tensorflow_onednn import product_with_gelu
 
     x, kernel, bias = (RNG.normal(size=size).astype("float32") for size in ((rows, 40), (40, 6), (6,)))
     exact = x.astype("float64") @ kernel + bias
@@ -284,7 +284,7 @@ def test_gelu_is_part_of_the_product_where_outputs_are_predicted(monkeypatch):
     """In float32, whether or not TensorFlow's graph rewriter is at work."""
     import tensorflow as tf
 
-    from keras_bert_zoo.layers import tensorflow_product
+    from keras_bert_zoo.layers import tensorflow_onednn
 
     inputs = random_inputs(3)
     batch, labels = {name: tf.constant(array) for name, array in inputs.items()}, tf.constant([0, 1, 1])
@@ -308,7 +308,7 @@ def test_gelu_is_part_of_the_product_where_outputs_are_predicted(monkeypatch):
     assert count(model, lambda inputs: model.predict_step((inputs,))) == BLOCKS - 1
     other = classifier("bfloat16")
     assert count(other, lambda inputs: other.predict_step((inputs,))) == 0
-    monkeypatch.setattr(tensorflow_product, "_knows_gelu", lambda: False)
+    monkeypatch.setattr(tensorflow_onednn, "has_gelu", lambda: False)
     assert count(model, lambda inputs: model.predict_step((inputs,))) == 0
 
 

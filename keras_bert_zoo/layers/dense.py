@@ -38,9 +38,10 @@ def _pack(dense: Any) -> tuple[Any, Any]:
 def activated(owner: Any, dense: Any, inputs: Any, activation: str, training: bool | None) -> Any:
     """Return the activation of that name of a part's product, within `owner.call`, for `[rows, m]`."""
     if activation == "gelu" and keras.backend.backend() == "tensorflow" and is_plain(owner, dense, inputs):
-        from keras_bert_zoo.layers.tensorflow_product import has_gelu, product_with_gelu
+        from keras_bert_zoo.layers.tensorflow_onednn import product_with_gelu
+        from keras_bert_zoo.layers.tensorflow_product import adds_gelu
 
-        if has_gelu(inputs):
+        if adds_gelu(inputs):
             return product_with_gelu(inputs, *dense.cast_weights(inputs))
     return get_activation(activation, training)(call_part(owner, dense, inputs))
 

@@ -1,6 +1,5 @@
 """TensorFlow's matmul with weights, with a faster and more exact gradient; imported on that backend only."""
 
-from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -67,41 +66,13 @@ def product_with_bias(inputs: Any, kernel: Any, bias: Any) -> Any:
     return tf.squeeze(onednn.product(inputs[None, None], kernel[None, None], 1.0, bias[None, None, None]), [0, 1])
 
 
-def has_gelu(inputs: Any) -> bool:
-    """Whether `product_with_gelu`, which has no gradient, can be taken: in float32, on a CPU, for outputs alone.
+def adds_gelu(inputs: Any) -> bool:
+    """Whether `onednn.product_with_gelu`, which has no gradient, can be taken: in float32 on a CPU, for outputs alone.
 
     In half precision TensorFlow's graph rewriter, which is at work wherever that is fast, makes the same operation.
     """
     is_wanted = makes_outputs_alone() and tf.inside_function() and inputs.shape.rank == 2
-    return is_wanted and inputs.dtype == tf.float32 and on_cpu(inputs) and _knows_gelu()
-
-
-def product_with_gelu(inputs: Any, kernel: Any, bias: Any) -> Any:
-    """Return the exact GELU of `inputs @ kernel + bias`, of `[rows, m]`, `[m, n]` and `[n]`, without a gradient.
-
-    oneDNN applies it to each tile of the product, so it costs next to nothing. TensorFlow's own takes half as long as
-    the product. Its graph rewriter joins the two, but by default not on processors with AVX2 alone.
-    """
-    return onednn.operation(
-        "_MklNativeFusedMatMul",
-        [inputs, kernel, bias],
-        [inputs.shape[0], kernel.shape[1]],
-        transpose_a=False,
-        transpose_b=False,
-        num_args=1,
-        fused_ops=("BiasAdd", "GeluExact"),
-        epsilon=0.0,
-        leakyrelu_alpha=0.0,
-        _kernel="MklNameChangeOp",  # TensorFlow's rewriter marks the operations that it creates so.
-    )
-
-
-@cache
-def _knows_gelu() -> bool:
-    def compute() -> Any:
-        return product_with_gelu(*map(tf.constant, ([[2.0, 3.0]], [[1.0, 0.0], [2.0, 0.0]], [92.0, 0.0])))
-
-    return onednn.computes(compute, [[100.0, 0.0]])
+    return is_wanted and inputs.dtype == tf.float32 and on_cpu(inputs) and onednn.has_gelu()
 
 
 try:
