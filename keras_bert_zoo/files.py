@@ -5,6 +5,7 @@ import json
 import os
 import reprlib
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -82,9 +83,25 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = target.with_name(f"{begin}{os.getpid()}{end}")
     try:
         yield beside
+        if target.exists():
+            shutil.copymode(target, beside)
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def check_out(out: str | os.PathLike[str], folder: Path) -> None:
+    """Refuse an `out` whose files could not be written into this directory; nothing is made yet."""
+    place = folder.absolute()
+    place = next(filter(os.path.lexists, (place, *place.parents)), place)
+    reason = "is no directory"
+    if place.is_dir():
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+            return
+        except OSError as error:
+            reason = f"says: {error.strerror}"
+    raise ValueError(f"`out` must be where files can be written. Received: out={str(out)!r}, but {place} {reason}")
 
 
 def is_leftover(path: Path) -> bool:
@@ -106,14 +123,14 @@ def names_tensors(path: Path) -> Iterator[None]:
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
     """Write an indented JSON object or list with a final newline, completely or not at all."""
     with replacing(path) as beside:
-        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        # What UTF-8 cannot hold, as in some files' names, gets the escape that JSON has for it.
+        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
 def directory_beside(target: Path, folder: Path | None = None) -> Iterator[Path]:
     """Yield a new directory of this process for what is to become `target`; it is removed at the end.
-
-    If an old `target` was moved into it as `old`, and nothing took its place, it is moved back.
 
     Args:
         target: The path to write later.
@@ -124,17 +141,17 @@ def directory_beside(target: Path, folder: Path | None = None) -> Iterator[Path]
     try:
         yield beside
     finally:
-        _bring_back(beside, target)
+        _remove(beside, target)
 
 
 def clear_leftovers(target: Path) -> None:
-    """Bring back or remove what processes killed in `directory_beside` left."""
+    """Undo, finish or remove what processes killed in `directory_beside` left."""
     begin = f".{target.name}.part"
     for folder in (target.parent, target):
         for left in folder.glob(f"{glob.escape(begin)}*"):
             process = left.name.removeprefix(begin) or "0"
             if process.isdecimal() and left.is_dir() and not left.is_symlink() and not _is_running(int(process)):
-                _bring_back(left, target)
+                _remove(left, target)
 
 
 def _is_running(process: int) -> bool:
@@ -150,17 +167,13 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _bring_back(beside: Path, target: Path) -> None:
-    """Undo an unfinished replacement of `target`, and remove `beside`."""
+def _remove(beside: Path, target: Path) -> None:
+    """Remove `beside`, and before that undo an exchange that a kill ended, or finish it if the old files were gone."""
     new, old = beside / "new", beside / "old"
-    if old.is_dir() and not target.exists():
-        old.rename(target)
-    elif beside.parent == target and any(new.glob("*")):
-        for path in old.glob("*"):
-            goal = target / path.name
-            if goal.is_dir() and not goal.is_symlink():
-                shutil.rmtree(goal)
-            path.replace(goal)
+    if beside.parent == target and old.is_dir():
+        has_old = any(os.path.lexists(target / path.name) for path in new.iterdir())
+        for path in (old if has_old else new).iterdir():
+            path.rename(target / path.name)
     shutil.rmtree(beside, ignore_errors=True)
 
 
@@ -174,7 +187,8 @@ def write_directory(
 ) -> None:
     """Fill a directory beside `path`, then rename it into place; an error leaves `path` unchanged.
 
-    If `path` is the current directory, it is kept and its files are replaced.
+    If `path` exists, its files are replaced one by one: it may be the current directory or a mount, and other files in
+    it may be open.
 
     Args:
         path: The directory to write. It may exist if it is empty or holds `marker`; other files in it are kept.
@@ -190,33 +204,29 @@ def write_directory(
         raise ValueError(
             f"`path` must be a new or empty directory, or one with a {marker}. Received: path={str(path)!r}"
         )
-    # Renaming the current directory would leave this process and the shell in a deleted one.
-    stays = target.exists() and target.samefile(".")
+    stays = target.exists()
     with directory_beside(target, target if stays else target.parent) as beside:
         new, old = beside / "new", beside / "old"
         new.mkdir()
         write(new)
         if stays:
-            old.mkdir()
-            _exchange(target, new, old, owned)
-            return
-        if target.exists():
-            for kept in target.iterdir():
-                if kept.name not in owned and not (new / kept.name).exists():
-                    if kept.is_dir() and not kept.is_symlink():
-                        shutil.copytree(kept, new / kept.name, symlinks=True)
-                    else:
-                        shutil.copy2(kept, new / kept.name, follow_symlinks=False)
-            target.rename(old)
-        new.rename(target)
+            _exchange(target, new, old, marker, owned)
+        else:
+            new.rename(target)
 
 
-def _exchange(target: Path, new: Path, old: Path, owned: tuple[str, ...]) -> None:
-    """Move the new files into `target` and those they replace to `old`; an error undoes all moves."""
-    names = [path.name for path in new.iterdir()]
-    moves = [(target / name, old / name) for name in {*names, *owned} if (target / name).exists()]
+def _exchange(target: Path, new: Path, old: Path, marker: str, owned: tuple[str, ...]) -> None:
+    """Move the files that are replaced from `target` to `old`, and then the new ones in; an error undoes all moves.
+
+    The marker leaves last and comes first, so that even a part that a kill leaves is of one of our own directories.
+    """
+    old.mkdir()
+    names = sorted((path.name for path in new.iterdir()), key=lambda name: (name != marker, name))
+    leave = [name for name in (*names, *sorted({*owned} - {*names})) if os.path.lexists(target / name)]
+    moves = [(target / name, old / name) for name in reversed(leave)]
     moves += [(new / name, target / name) for name in names]
     with ExitStack() as undo:
+        undo.callback(old.rmdir)  # Nothing is left to undo.
         for source, goal in moves:
             undo.callback(_move_back, goal, source)  # Before the rename: Ctrl+C may come right after it.
             source.rename(goal)

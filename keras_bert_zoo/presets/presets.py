@@ -139,10 +139,9 @@ def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint, license: s
         license: License that the model card names; unknown if None.
     """
     check_license(license)
-    card = not is_written_by_hand(Path(path) / CARD)
-    write_directory(
-        path,
-        huggingface.PRESET,
-        huggingface.OPTIONAL,
-        lambda directory: huggingface.write(directory, checkpoint, card, license),
-    )
+
+    def write(directory: Path) -> None:
+        has_own_card = is_written_by_hand(Path(path) / CARD)  # Asked now: what a kill left is back in its place.
+        huggingface.write(directory, checkpoint, not has_own_card, license)
+
+    write_directory(path, huggingface.PRESET, huggingface.OPTIONAL, write)
