@@ -1,6 +1,7 @@
 """Ensembles: the mean of what each member says alone, in all that a task does."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -186,6 +187,18 @@ def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
     with pytest.raises(ValueError, match="A preset can store only one model: save each of `members`"):
         together.save_to_preset(tmp_path / "preset")
     assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only there a pass takes a model's variables")
+def test_members_take_turns_with_their_ensemble():
+    members = [member("classifier", seed) for seed in range(2)]
+    together, expected = kbz.ensemble(members), members[1].predict(TEXTS, verbose=0)
+    with ThreadPoolExecutor(1) as pool:
+        with together.states_back():
+            alone = pool.submit(members[1].predict, TEXTS, verbose=0)
+            with pytest.raises(TimeoutError):
+                alone.result(timeout=0.5)
+        np.testing.assert_array_equal(alone.result(), expected)
 
 
 @pytest.mark.parametrize("name, value", [("causal", True), ("max_sequence_length", 20)])

@@ -2,12 +2,13 @@
 
 import json
 
+import keras
 import numpy as np
 import pandas
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, randomise
+from tests.helpers import LABELS, TEXTS, TINY, randomise
 
 LAYERS = (-1, -2)
 WORDS = [["the", "long", "longest", "film"], [], ["\x00", "bad"], ["slowest"] * 20, ["good"]]
@@ -152,3 +153,22 @@ def test_pairs_need_two_segments(tokenizer):
 def test_a_task_without_preprocessor(backbone):
     with pytest.raises(ValueError, match="`task` must be one with a preprocessor"):
         kbz.extract_features(backbone, TEXTS)
+
+
+def test_features_while_a_task_is_trained(tokenizer):
+    classifier = kbz.BertTextClassifier(
+        kbz.BertBackbone(**TINY), num_classes=3, preprocessor=kbz.BertPreprocessor(tokenizer, 16)
+    )
+    seen = []
+
+    def look(*_, **__):
+        seen.extend(kbz.extract_features(classifier, TEXTS[:1], layers=[-1]))
+
+    look()
+    classifier.compile(kbz.AdamW(1e-2))
+    looking = keras.callbacks.LambdaCallback(on_train_batch_end=look)
+    classifier.fit(TEXTS, LABELS, batch_size=3, callbacks=[looking], verbose=0)
+    look()
+    start, first, second, end = (features.values for features in seen)
+    np.testing.assert_allclose(second, end, atol=1e-6)
+    assert min(np.abs(first - start).max(), np.abs(second - first).max()) > 1e-3

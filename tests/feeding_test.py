@@ -276,3 +276,20 @@ def test_what_maps_a_data_set_works_as_it():
     data.workers, data.max_queue_size = 3, 7
     mapped = MappedBatches(data, lambda batch: batch)
     assert (mapped.workers, mapped.use_multiprocessing, mapped.max_queue_size) == (3, False, 7)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_data_set_is_shuffled_as_by_keras(shuffle, classifier):
+    """So do its `fit`'s default and its seed say; the first batch is looked at before."""
+    keras.utils.set_random_seed(0)
+    read = []
+
+    class Noted(Counted):
+        def __getitem__(self, index):
+            read.append(index)
+            return BATCH
+
+    classifier.fit(Noted(8), epochs=2, shuffle=shuffle, verbose=0)
+    epochs = read[-16:-8], read[-8:]
+    assert all(sorted(epoch) == list(range(8)) for epoch in epochs)
+    assert len({(0, 1, 2, 3, 4, 5, 6, 7), *map(tuple, epochs)}) == (3 if shuffle else 1)

@@ -182,6 +182,11 @@ def freeze_first_layers(model):
     model.backbone.encoder_layers[0].trainable = False
 
 
+def thaw_the_last_block(model):
+    model.backbone.trainable = False
+    model.backbone.encoder_layers[-1].trainable = True
+
+
 def freeze_pooler_and_head(model):
     model.backbone.pooler_layer.trainable = False
     model.get_layer("classifier").trainable = False
@@ -194,7 +199,13 @@ def leave_the_pooler_out_of_lora(model):
 
 
 @pytest.mark.parametrize(
-    "change, count", [(freeze_first_layers, 16), (freeze_pooler_and_head, 29), (leave_the_pooler_out_of_lora, 8)]
+    "change, count",
+    [
+        (freeze_first_layers, 16),
+        (thaw_the_last_block, 14),
+        (freeze_pooler_and_head, 29),
+        (leave_the_pooler_out_of_lora, 8),
+    ],
 )
 def test_what_is_frozen_within_stays_frozen(tokenizer, tmp_path, change, count):
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)

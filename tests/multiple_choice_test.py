@@ -16,6 +16,7 @@ from tests.helpers import (
     randomise,
     short_error,
     slow_on,
+    streams,
 )
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
@@ -164,11 +165,27 @@ def test_ready_arrays_stream(chooser):
     expected = chooser.evaluate(X, Y, batch_size=4, verbose=0)
     np.testing.assert_allclose(chooser.evaluate(stream, verbose=0), expected, rtol=1e-5)
     assert np.isfinite(chooser.fit(stream, epochs=1, verbose=0).history["loss"][0])
-    wrong = tf.data.Dataset.from_tensor_slices((arrays, [0, 3, 1, 2, 2, 0])).batch(6)
-    with pytest.raises(ValueError, match=r"one of the question's choices. Received: y\[4\]=2 of \[0, 1\]"):
-        chooser.fit(wrong, epochs=1, verbose=0)
+    for weights in ((), (np.ones(6, "float32"),)):
+        wrong = tf.data.Dataset.from_tensor_slices((arrays, [0, 3, 1, 2, 2, 0], *weights)).batch(6)
+        with pytest.raises(ValueError, match=r"one of the question's choices. Received: y\[4\]=2 of \[0, 1\]"):
+            chooser.fit(wrong, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="a data set of ready arrays, or contexts and choices in memory"):
         chooser.predict(tf.data.Dataset.from_tensor_slices((TEXTS, TEXTS)).batch(2), verbose=0)
+
+
+def test_only_rows_without_weight_may_have_any_target(chooser):
+    arrays, wrong, weights = (
+        chooser.preprocessor(X),
+        np.array([0, 3, 1, 2, 2, 0]),
+        np.array([1, 0, 1, 1, 1, 1], "float32"),
+    )
+    for data in streams((arrays, wrong, weights)):
+        with pytest.raises(ValueError, match=r"one of the question's choices. Received: y\[4\]=2 of \[0, 1\]"):
+            chooser.evaluate(data, steps=1, verbose=0)
+    weights = np.array([1, 0, 1, 1, 0, 1], "float32")
+    expected = chooser.test_on_batch(arrays, np.array([0, 3, 1, 2, 0, 0]), weights)
+    for data in streams((arrays, wrong, weights)):
+        np.testing.assert_allclose(chooser.evaluate(data, steps=1, verbose=0), expected, rtol=1e-5)
 
 
 def test_saving(tokenizer, tmp_path):

@@ -143,7 +143,7 @@ def test_other_heads_are_reported(tmp_path):
     assert len(classifier.load_report.unused) == 7
 
 
-def test_fill_mask(tmp_path, tokenizer):
+def test_fill_mask(tmp_path, tokenizer, monkeypatch):
     model = saved_model("BertForMaskedLM", tmp_path)
     ours = kbz.BertMaskedLM.from_preset(tmp_path, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
     texts = ["a [MASK] film", "the plot was [MASK] and very [MASK] .", "[MASK]"]
@@ -153,6 +153,13 @@ def test_fill_mask(tmp_path, tokenizer):
     assert len(ours.fill_mask(texts[0])[0]) == 5
     assert ours.fill_mask([text.encode() for text in texts], top_k=3) == filled
     assert ours.fill_mask(texts[1], top_k=3)[1][0][0] == filled[1][1][0][0]
+    sizes, predict = [], ours.predict_fed
+    monkeypatch.setattr(
+        ours, "predict_fed", lambda x, **given: sizes.append(given["batch_size"]) or predict(x, **given)
+    )
+    best = [masks[0][0][0] for masks in ours.fill_mask(texts * 20, batch_size=50)]
+    assert best == [masks[0][0][0] for masks in filled] * 20
+    assert sizes == [50, 10]
     for text, masks in zip(texts, filled, strict=True):
         encoding = tokenizer.encode(text)
         ids = torch.tensor([encoding.token_ids])
@@ -265,6 +272,19 @@ def test_what_streams_is_checked(cls):
         with pytest.raises(ValueError) as error:
             model.test_on_batch(*batch, weights)
         assert words in str(error.value)
+
+
+def test_a_stream_s_texts_are_no_longer_than_the_model_takes():
+    """On a GPU the positions beyond it would have vectors of zeros."""
+    tf = pytest.importorskip("tensorflow")
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW))
+    batch = with_positions(random_inputs(length=17), 2), {"mlm": np.full((3, 2), 7)}
+    unknown = tf.data.Dataset.from_generator(
+        lambda: [batch],
+        output_signature=tf.nest.map_structure(lambda x: tf.TensorSpec([None, None], x.dtype), batch),
+    )
+    with pytest.raises(Exception, match=r"`token_ids` must have at most 16 tokens, .* Received:\] \[17\]"):
+        model.evaluate(unknown, verbose=0)
 
 
 def test_one_of_two_losses_needs_one_target():

@@ -374,7 +374,8 @@ def test_ready_arrays_and_streams(tagger):
     expected = tagger.evaluate(SENTENCES, TAGS, verbose=0)
     np.testing.assert_allclose(tagger.evaluate(arrays, targets, verbose=0), expected, rtol=1e-5)
     stream = tf.data.Dataset.from_tensor_slices((arrays, targets)).batch(4)
-    np.testing.assert_allclose(tagger.evaluate(stream, verbose=0), expected, rtol=1e-5)
+    for data in (stream, stream.map(lambda x, y: (x, y, None))):
+        np.testing.assert_allclose(tagger.evaluate(data, verbose=0), expected, rtol=1e-5)
     logits = tagger.predict(arrays, verbose=0)
     np.testing.assert_allclose(logits, tagger.predict(stream.map(lambda x, y: x), verbose=0), atol=1e-5)
     np.testing.assert_allclose(

@@ -39,7 +39,7 @@ class SelfAttention(keras.layers.Layer):
             implicit mask, such as `Embedding(mask_zero=True)`'s, is not used.
         output_positions: Positions of the outputs: an int (the same in each example), int32 `[batch, n]`, or None for
             all. Queries, keys and values are computed at all positions regardless, except with an int: then there is
-            only one query, and without LoRA keys and values are not computed at all.
+            only one query, and unless `qkv` is quantized, keys and values are not computed at all.
         return_attention_scores: If True, also return the probabilities.
 
     Returns:

@@ -90,9 +90,16 @@ class MakesBatches(ChecksInputs):
             raise ValueError("`y` must be given. Received: y=None")
         return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
 
-    def targets_of_arrays(self, arrays: dict[str, np.ndarray], y: np.ndarray) -> np.ndarray:
-        """Check targets against their ready arrays, and encode them."""
-        return self._targets(PaddedArrays(arrays), y)[0]
+    def targets_of_arrays(self, arrays: dict[str, np.ndarray], y: Any, weights: np.ndarray | None = None) -> np.ndarray:
+        """Check targets against their ready arrays, and encode them; rows and tokens of weight 0 may have any."""
+        if weights is None:
+            return self._targets(PaddedArrays(arrays), y)[0]
+        counts = np.reshape(weights, -1) != 0
+        if len(counts) == len(y) and counts.any():  # Rows without weight are checked as copies of one with it.
+            rows = np.where(counts, np.arange(len(y)), np.flatnonzero(counts)[-1])
+            of_rows = y[rows] if isinstance(y, np.ndarray) else [y[row] for row in rows]
+            self._targets(PaddedArrays({name: array[rows] for name, array in arrays.items()}), of_rows)
+        return self.encode_targets(y, len(y))
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         """Check a streamed batch, `(inputs, targets, weights)` or fewer, as in-memory arrays are checked.
@@ -102,12 +109,11 @@ class MakesBatches(ChecksInputs):
         arrays, y, weights = self._checked_parts(batch)
         if y is None:  # For prediction, or without a loss.
             return (arrays,)
-        # If there are weights, rows and tokens of weight 0 may have any target.
         weights = [keras.ops.convert_to_numpy(weight) for weight in weights]
         if not isinstance(y, (list, tuple)):
             y = keras.ops.convert_to_numpy(y)
         if self.are_labels(y):
-            y = self.encode_targets(y, len(y)) if weights else self.targets_of_arrays(arrays, y)
+            y = self.targets_of_arrays(arrays, y, *weights)
         weights = [checked_stream_weights(weight, np.shape(y)) for weight in weights]
         return (arrays, y, *weights)
 

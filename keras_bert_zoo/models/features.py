@@ -107,7 +107,8 @@ def _extract(
             packed, spans = _pack_words(tokenizer, [_words(text) for text in chunk], longest)
         lengths = task.static_lengths
         batches = LengthSortedBatches(packed, batch_size=batch_size, static_lengths=lengths, few_sizes=bool(lengths))
-        rows = [row for (inputs,) in batches for row in model.predict_on_batch(inputs)]
+        with task.states_back():
+            rows = [row for (inputs,) in batches for row in model.predict_on_batch(inputs)]
         order = batches.restore_order(np.arange(len(rows)))
         ids = np.split(packed.token_ids, np.cumsum(packed.lengths)[:-1])
         for i, text in enumerate(chunk):

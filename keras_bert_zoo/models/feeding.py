@@ -76,7 +76,8 @@ class FedModel(
             callbacks: Keras' or your own.
             validation_split: Share of in-memory data to hold out, taken from its end.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or streamed data.
-            shuffle: True shuffles anew each epoch, from Keras' random seed; False keeps the order of `x`.
+            shuffle: True shuffles anew each epoch, from Keras' random seed; False keeps the order of `x`. A `PyDataset`
+                of known length has the order of its batches shuffled, as by Keras; other streams keep theirs.
             class_weight: Dict from classes, by name or number, to weights. It cannot be combined with `sample_weight`,
                 but multiplies the weights of streamed data.
             sample_weight: One weight per example.
@@ -147,7 +148,7 @@ class FedModel(
             verbose=verbose,
             callbacks=callbacks,
             validation_data=validation,
-            shuffle=False,
+            shuffle=shuffle and isinstance(x, keras.utils.PyDataset) and not isinstance(x, OwnBatches),
             class_weight=class_weight,
             initial_epoch=initial_epoch,
             steps_per_epoch=steps_per_epoch,

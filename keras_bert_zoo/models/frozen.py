@@ -6,7 +6,7 @@ import keras
 
 
 def frozen_weights(model: keras.Model, besides: keras.Model | None = None) -> dict[str, Any]:
-    """Return the config entry that lists frozen weights; empty if none is frozen, or the whole model is.
+    """Return the config entry that lists frozen weights; empty if none is frozen, or if a frozen model's all are.
 
     Args:
         model: The model.
@@ -14,7 +14,9 @@ def frozen_weights(model: keras.Model, besides: keras.Model | None = None) -> di
     """
     weights = _own_weights(model, besides)
     frozen = [weight.path for weight in weights if not weight.trainable]
-    return {"frozen": frozen} if model.trainable and frozen else {}
+    # A layer of a frozen model may have been thawed.
+    says_all = not model.trainable and len(frozen) == len(weights)
+    return {"frozen": frozen} if frozen and not says_all else {}
 
 
 def freeze_again(model: Any, frozen: list[str] | None, besides: keras.Model | None = None) -> Any:

@@ -2,8 +2,8 @@
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -17,9 +17,10 @@ class KeepsStates:
 
     It moves them back after the pass, and after an error in `fit` once a step is complete. An error in the first step,
     such as Ctrl+C while it compiles, or between two steps of one execution, would leave a model without weights. So
-    would another thread's pass. Tasks that evaluate and predict with one backbone on several threads take turns, so a
-    pass must not wait for data that another thread predicts with that backbone. While a task is in `fit`, no other
-    thread can use its backbone. Nor can another thread call the backbone's own `predict` while a task predicts.
+    would another thread's pass. Tasks that evaluate and predict with one backbone on several threads take turns, an
+    ensemble with each of its members, so a pass must not wait for data that another thread predicts with that backbone.
+    While a task is in `fit`, no other thread can use its backbone. Nor can another thread call the backbone's own
+    `predict` while a task predicts.
     """
 
     _jax_state: Any
@@ -72,7 +73,9 @@ class KeepsStates:
         if keras.backend.backend() != "jax":
             yield
             return
-        with _turn_of(getattr(self, "backbone", self)):
+        with ExitStack() as turns:
+            for turn in _turns_of(getattr(self, "members", [self])):
+                turns.enter_context(turn)
             self.jax_state_sync()  # type: ignore[attr-defined]  # In a callback, `fit` holds the weights.
             try:
                 yield
@@ -82,7 +85,11 @@ class KeepsStates:
                 raise
 
 
-def _turn_of(owner: Any) -> Any:
-    """Return the lock of all that use a backbone; it is reentrant, so that a callback can take it again."""
+def _turns_of(models: Sequence[Any]) -> list[Any]:
+    """Return a lock for each backbone, in an order that is always the same, so that no two threads wait for each other.
+
+    They are reentrant, so that a callback can take them again.
+    """
+    owners = {id(owner): owner for owner in (getattr(model, "backbone", model) for model in models)}
     with _asking:
-        return _turns.setdefault(owner, threading.RLock())
+        return [_turns.setdefault(owner, threading.RLock()) for _, owner in sorted(owners.items())]

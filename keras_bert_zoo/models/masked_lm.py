@@ -126,8 +126,7 @@ class BertMaskedLM(Task):
             self.check_batches(x)
         if is_tf_dataset(x):
             check_ready(x, "PretrainingBatches")
-            sizes = self.backbone.architecture
-            x = check_pretraining(x, sizes["vocabulary_size"], sizes["num_segments"], needs_targets)
+            x = check_pretraining(x, self.backbone.architecture, needs_targets)
         elif not isinstance(x, PartedBatches):  # Ours are checked already.
             x = checked_stream(x, self, needs_targets)
         return self._fed(x)
@@ -215,7 +214,7 @@ class BertMaskedLM(Task):
         inputs = {**arrays, MASK_POSITIONS: positions}
         short = -len(texts) % replicas(self)  # Devices take parts of equal size.
         inputs = {name: np.pad(array, ((0, short), (0, 0)), "edge") for name, array in inputs.items()}
-        logits = self.predict_fed(inputs, verbose=0)["mlm"]
+        logits = self.predict_fed(inputs, batch_size=len(texts) + short, verbose=0)["mlm"]
         # The embedding may have more rows than there are tokens.
         probabilities = softmax(logits[..., : tokenizer.vocabulary_size])
         best = np.argsort(-probabilities, axis=-1, kind="stable")[..., :top_k]

@@ -89,11 +89,16 @@ def _check_divides(count: int, devices: int) -> None:
 def _check_targets(batch: Any, needs_targets: bool) -> None:
     """Check that a batch, or the `element_spec` of batches, has targets if there is a loss."""
     y = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
-    if needs_targets and (y is None or type(y).__name__ == "NoneTensorSpec"):
+    if needs_targets and _is_none(y):
         raise ValueError(
             "`y` must be part of the data set, unless you compile with loss=None. "
             "Received: batches of inputs without targets"
         )
+
+
+def _is_none(part: Any) -> bool:
+    """Whether a part of a batch, or of an `element_spec`, is None."""
+    return part is None or type(part).__name__ == "NoneTensorSpec"
 
 
 def is_mappable(x: Any) -> bool:
@@ -196,18 +201,22 @@ def check_ready(dataset: Any, raw: str) -> None:
         raise ValueError(f"`x` must be a data set of ready arrays, or {raw} in memory. Received: element_spec={spec}")
 
 
-def check_pretraining(dataset: Any, vocabulary_size: int, num_segments: int, needs_targets: bool) -> Any:
-    """Return a `tf.data.Dataset` of ready batches that fails on an invalid id, position or label.
+def check_pretraining(dataset: Any, architecture: dict[str, Any], needs_targets: bool) -> Any:
+    """Return a `tf.data.Dataset` of ready batches that fails on an invalid id, position or label, or a long text.
 
     It uses TensorFlow operations only, as it may run on hosts that this program's Python does not reach.
     """
     import tensorflow as tf
 
     _check_targets(dataset.element_spec, needs_targets)
+    vocabulary_size, num_segments = architecture["vocabulary_size"], architecture["num_segments"]
+    longest = architecture["max_sequence_length"]
 
     def check(inputs: dict[str, Any], *rest: Any) -> tuple[Any, ...]:
         inputs = {name: tf.cast(x, "int32") if x.dtype == tf.bool else x for name, x in inputs.items()}
         length = tf.shape(inputs["token_ids"])[1]
+        told = [f"`token_ids` must have at most {longest} tokens, the model's max_sequence_length. Received:", length]
+        tf.debugging.Assert(length <= longest, told)
         tokens = vocabulary_size, f"{vocabulary_size}), the vocabulary of the model"
         ids = {
             "token_ids": (inputs["token_ids"], *tokens),
@@ -234,6 +243,8 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     import tensorflow as tf
 
     spec = dataset.element_spec
+    if isinstance(spec, tuple) and len(spec) == 3 and _is_none(spec[2]):
+        return tokenise_tf_dataset(dataset.map(lambda x, y, _: (x, y)), task, needs_targets)
     parts = spec if isinstance(spec, tuple) else (spec,)
     ready, devices = isinstance(parts[0], dict), replicas(task)
     columns = parts[0] if isinstance(parts[0], tuple) else (parts[0],)
@@ -251,11 +262,12 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     _check_targets(spec, needs_targets)
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
-    def make_targets(targets: np.ndarray, *columns: np.ndarray) -> np.ndarray:
+    def make_targets(targets: np.ndarray, *rest: np.ndarray) -> np.ndarray:
         _check_divides(len(targets), devices)
-        if not names:
+        if not ready:
             return task.encode_targets(targets, len(targets))
-        return task.targets_of_arrays(dict(zip(INPUT_NAMES, columns, strict=True)), targets)
+        columns, weights = rest[: len(INPUT_NAMES)], rest[len(INPUT_NAMES) :]
+        return task.targets_of_arrays(dict(zip(INPUT_NAMES, columns, strict=True)), targets, *weights)
 
     first = next(dataset.take(1).as_numpy_iterator(), None)
     if first is None:
@@ -266,18 +278,16 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     if len(first) == 1 or first[1] is None:
         return dataset.map(lambda x, *_: (make_inputs(x),), num_parallel_calls=tf.data.AUTOTUNE)
     for weights in first[2:]:
-        if weights is not None:
-            checked_stream_weights(weights, np.shape(first[1]))
+        checked_stream_weights(weights, np.shape(first[1]))
     if task.are_foreign(first[1]):
         return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
-    # If there are weights, rows and tokens of weight 0 may have any target.
-    names = INPUT_NAMES if ready and len(first) < 3 else ()
-    targets = make_targets(first[1], *(first[0][name] for name in names))
+    names = INPUT_NAMES if ready else ()
+    targets = make_targets(first[1], *(first[0][name] for name in names), *first[2:])
 
     def convert(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
         inputs = make_inputs(x)
         weights = tuple(map(_finite, weights))
-        given = [y, *(inputs[name] for name in names)]
+        given = [y, *(inputs[name] for name in names), *weights]
         encoded = tf.numpy_function(make_targets, given, targets.dtype, stateful=False)
         return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *weights)
 
@@ -287,8 +297,6 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
 def _finite(weights: Any) -> Any:
     import tensorflow as tf
 
-    if weights is None:
-        return None
     return tf.debugging.assert_all_finite(tf.cast(weights, "float32"), "`sample_weight` must be finite")
 
 

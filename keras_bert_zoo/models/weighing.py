@@ -51,7 +51,7 @@ class WeighsClasses:
             raise ValueError(_NO_TARGETS)
         if has_weights and spec[1].shape.rank == self.label_dimensions:
             return data.map(partial(_weigh_in_graph, weights)), None
-        return data if len(spec) == 2 or has_weights else data.map(lambda x, y, _: (x, y)), of_classes
+        return data, of_classes
 
 
 def check_one_weight(sample_weight: Any) -> None:
