@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 
 
+class NotANumberError(ValueError):
+    """A model whose training has diverged predicts NaN."""
+
+
 def python_number(value: Any) -> Any:
     """Return NumPy's number as Python's, which cannot overflow; Keras' methods take both."""
     return value.item() if isinstance(value, np.generic) else value

@@ -90,8 +90,34 @@ def test_a_report_is_current_on_its_machine_alone(script, monkeypatch, tmp_path)
     reports.write(out, "# A report\n", {"about": {**facts, "peers": {**facts["peers"], "torch": "1.0"}}})
     assert not reports.is_current(out, name, python)
     reports.write(out, "# A report\n", {"about": facts})
+    with monkeypatch.context() as patch:
+        patch.setenv("MALLOC_TOP_PAD_", "7")
+        assert not reports.is_current(out, name, python)
+    assert reports.is_current(out, name, python)
     monkeypatch.setattr(reports, "identity", lambda script: {"machine": "another"})
     assert not reports.is_current(out, name, python)
+
+
+def test_scores_of_another_preset_of_the_same_name_are_not_taken(script, monkeypatch, tmp_path):
+    scores, started = script("finetune_scores"), []
+
+    def run(command, **_):
+        job = json.loads(command[-1])
+        started.append(job["preset"])
+        record = {**job, "preset": Path(job["preset"]).name, "share": str(scores.TASKS["mrpc"])}
+        with Path(job["results"]).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        return argparse.Namespace(returncode=0)
+
+    monkeypatch.setattr(scores.subprocess, "run", run)
+    options = {"bfloat16": False, "random_batches": False, "normal_heads": False, "random": False, "threads": None}
+    for folder in ("a", "b", "a"):
+        preset = tmp_path / folder / "preset"
+        preset.mkdir(parents=True, exist_ok=True)
+        (preset / "model.safetensors").write_text(folder)
+        given = {**options, "preset": preset, "learning_rate": 5e-5, "limit": None, "results": tmp_path / "results"}
+        assert scores.start(argparse.Namespace(**given), "mrpc", 0, "keras_bert_zoo")
+    assert started == [str(tmp_path / name / "preset") for name in ("a", "b")]
 
 
 def test_code_is_that_of_what_measures(script, monkeypatch, tmp_path):
@@ -164,7 +190,7 @@ def test_what_is_not_measured_again_stays_in_the_summary(script, tmp_path):
 
 def test_commands_are_told_without_paths(script, monkeypatch):
     reports = script("reports")
-    for name in ("KBZ_DATA", *reports._CHANGE_SPEED):
+    for name in ("KBZ_DATA", "KERAS_BACKEND", *script("machine")._CHANGE_SPEED):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1 2")
     paths = {"novels": [Path("/tmp/a"), Path("/tmp/b")], "preset": "/home/me/minilm", "out": Path("/tmp/out")}
@@ -172,6 +198,9 @@ def test_commands_are_told_without_paths(script, monkeypatch):
     told = reports.describe_command("some.py", args, between=" ")
     command = "python benchmarks/some.py NOVELS/* --preset PRESET --out OUT --tasks a 'b c' --quick"
     assert told == f"MALLOC_TOP_PAD_='1 2' {command}"
+    rows = [{"variables": {"OMP_NUM_THREADS": "1"}}]  # They were measured with other variables.
+    told = reports.about_rows("some.py", argparse.Namespace(), rows)["command"]
+    assert told == "OMP_NUM_THREADS=1 python benchmarks/some.py"
 
 
 def test_unequal_tokens_stand_in_the_report(script):

@@ -421,6 +421,7 @@ def test_empty_lines_of_qqp(tmp_path, caplog):
         ("a.csv", 'text,label\n"a\nb",1\nc\n', "a.csv, line 4: a row must have 2 fields. Received: 1"),
         ("a.csv", 'text,label\n"' + ("a" * 2**23 + "\n") * 2 + '",1\n', "line 2 must begin a CSV row (field larger"),
         ("a.csv", "text,label\na,\n", "a.csv, line 2: a label must be a name, a number or a list"),
+        ("a.csv", "text,label\na,1\nb,1e999\n", "a.csv, line 3: a label must be a name, a number or"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n',
          "a.jsonl, line 2 must have the keys ['text', 'label']. Received: one without ['label']"),
         ("a.csv", "text,label,label\na,1,2\n", "a.csv: the columns must differ in name. Received: 'label' more than"),

@@ -927,6 +927,25 @@ def test_where_to_write_is_checked_before_the_model_is_loaded(task, name, tmp_pa
     assert (tmp_path / "file").read_text() == "kept\n"
 
 
+def test_what_is_read_is_looked_for_before_the_model_is_loaded(tmp_path):
+    for source in (tmp_path / "gone.txt", tmp_path):
+        with pytest.raises(ValueError, match=f"{source.name} must be a text file"):
+            predict(Run("texts", "no preset"), tmp_path / "new" / "out.jsonl", source)
+    with pytest.raises(ValueError, match=r'`dtype` must be "mixed_float16" to train'):
+        finetune(Run("rte", "no preset", data=tmp_path, dtype="float16"), tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
+@slow_on("tensorflow", "jax")
+def test_the_last_update_of_an_epoch_may_diverge(start, tmp_path):
+    for part in ("train", "dev"):
+        rte(tmp_path, part)
+    options = {"epochs": 1, "batch_size": 8, "learning_rate": 1e38, "sequence_length": 32}
+    run = Run("rte", start, data=tmp_path, warmup=0.0, **options)
+    with pytest.raises(ValueError, match=r"Received: predictions\[0\]=.*nan.*; there is no state yet"):
+        finetune(run, tmp_path / "out", verbose=0)
+
+
 @slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("task", [rte, stsb, swag, squad2])
 def test_predictions_are_finite(task, start, tmp_path):

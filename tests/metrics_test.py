@@ -273,7 +273,7 @@ def test_squad_2_edges():
         (metrics.squad_v1_scores, ([[{"text": "a", "answer_start": 0}]], ["a"]), "Received: answers[0]=[{"),
         (metrics.squad_v1_scores, ([("a", 0)], ["a"]), "Received: answers[0]=('a', 0)"),
         (metrics.squad_v2_scores, ([["a"]], ["a"], [1.0, 2.0]), "`null_odds` must be numbers of the shape (1,)"),
-        (metrics.squad_v2_scores, ([["a"]], ["a"], [float("nan")]), "`null_odds` must be numbers of the shape (1,)"),
+        (metrics.squad_v2_scores, ([["a"]] * 2, ["a"] * 2, [1.0, float("nan")]), "Received: null_odds[1]=nan"),
     ],
 )
 def test_bad_squad_scores(score, arguments, words):

@@ -102,6 +102,15 @@ def test_nothing_is_overwritten_and_a_stop_is_one_line(tmp_path, capsys, monkeyp
     assert "--out must be new, or a vocabulary" in capsys.readouterr().err
     assert (tmp_path / "a.txt").read_text() == "a good film\n" * 20
 
+    def closed(**options):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.TemporaryFile", closed)
+        patch.delattr("keras_bert_zoo.cli.pretraining.learn_vocabulary")
+        assert cli.main(["vocab", "--size", "30", "--out", str(tmp_path / "vocab.txt"), *files]) == 2
+    assert "`out` must be where files can be written" in capsys.readouterr().err
+
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 

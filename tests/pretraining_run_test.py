@@ -26,7 +26,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.progress import Speed
-from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, held
+from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, held, keep_rows
 from tests.helpers import SHALLOW, WORDS, broken_off, numpy, slow_on
 
 SENTENCES = [
@@ -370,6 +370,13 @@ def test_a_state_stays_with_its_data(run, tmp_path):
 
 
 @slow_on("tensorflow", "jax")
+def test_a_log_of_windows_has_each_epoch_once(tmp_path):
+    """Keras' CSVLogger ends its lines there with two carriage returns."""
+    (tmp_path / "log.csv").write_bytes(b"epoch,loss\r\r\n0,3\r\r\n1,2\r\r\n2,1\r\r\n")
+    keep_rows(tmp_path / "log.csv", 2)
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss\n0,3\n1,2\n"
+
+
 def test_a_log_has_each_epoch_once(run, tmp_path, monkeypatch):
     """It is killed after the log is written but before the state, and in the middle of the very first file."""
     short = replace(run, steps=3, save_every=1)

@@ -22,9 +22,9 @@ from safetensors.numpy import load_file
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
+from keras_bert_zoo.checks import NotANumberError
 from keras_bert_zoo.files import write_json
 from keras_bert_zoo.finetuning import Run, finetune
-from keras_bert_zoo.metrics.glue import NotANumberError
 from keras_bert_zoo.training.runs import held
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from keras_bert_zoo.tuning.restarts import Restarts
@@ -632,6 +632,8 @@ def test_what_is_wrong_is_said(trainings, tmp_path, start):
             tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "out", **options)
         assert words in str(error.value)
         assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match=r'`dtype` must be "mixed_bfloat16" to train'):
+        tune(Run("mrpc", start, data=str(tmp_path), dtype="bfloat16"), tmp_path / "out")
 
 
 def test_a_wrong_preset_and_half_a_shared_sweep_are_refused(start, tmp_path, monkeypatch):
@@ -761,7 +763,7 @@ def test_every_task_takes_a_dropout(start):
 SEARCHING = """
 import json, sys, time
 import keras_bert_zoo as kbz
-from keras_bert_zoo.metrics.glue import NotANumberError
+from keras_bert_zoo.checks import NotANumberError
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.tuning import tune
 

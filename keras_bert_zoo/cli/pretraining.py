@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.cli.commands import FINISHED, add_command, add_options, configured, json_object, place
-from keras_bert_zoo.files import read_json
+from keras_bert_zoo.files import check_out, read_json
 from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain, write_records
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
 from keras_bert_zoo.text import BertTokenizer, learn_vocabulary, read_lines, write_vocabulary
@@ -123,6 +123,7 @@ def _vocab(options: argparse.Namespace) -> None:
         raise ValueError(f"--out must be a file in an existing directory. Received: {options.out}")
     if out.exists() and not _is_vocabulary(out):
         raise ValueError(f"--out must be new, or a vocabulary to be replaced. Received: {options.out}")
+    check_out(options.out, out.parent)
     files = _texts(options)
     texts = {name: read_lines(each) for name, each in files.items()} if isinstance(files, dict) else read_lines(files)
     vocabulary = learn_vocabulary(texts, options.size, lowercase=not options.cased)

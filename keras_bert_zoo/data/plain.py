@@ -45,7 +45,7 @@ def read_texts(
     classifier.fit(train.x, train.y)
     ```
     """
-    columns, written = read_columns(source, text, label, _check_label)
+    columns, written = read_columns(source, text, label, _check_label, numbers)
     return columns._replace(y=_typed(columns.y)) if numbers and written and columns.y is not None else columns
 
 
@@ -75,10 +75,10 @@ def read_columns(
     return text_columns(rows, len(texts) == 2, None if label is None else read_label), written
 
 
-def _check_label(place: str, label: Any, _: Any) -> None:
-    names = label if isinstance(label, list) else [label]
+def _check_label(place: str, label: Any, meaning: Any) -> None:
+    names, meanings = (each if isinstance(each, list) else [each] for each in (label, meaning))
     known = all(isinstance(name, (str, int, float, np.integer)) for name in names) and label != ""
-    if not known or any(isinstance(name, float) and not math.isfinite(name) for name in names):
+    if not known or any(isinstance(each, float) and not math.isfinite(each) for each in meanings):
         raise ValueError(
             f"{place}: a label must be a name, a number or a list of those. Received: {reprlib.repr(label)}"
         )

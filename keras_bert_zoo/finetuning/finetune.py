@@ -12,10 +12,11 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.files import read_json, write_json
+from keras_bert_zoo.checks import NotANumberError, check_trainable
+from keras_bert_zoo.files import check_out, read_json, write_json
 from keras_bert_zoo.finetuning.curve import draw_curve, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
-from keras_bert_zoo.finetuning.predictions import check_out, write_predictions
+from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.models.loading import preset_digest
@@ -57,6 +58,7 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     ```
     """
     folder = Path(out)
+    check_trainable(run.dtype)
     check_directory(folder / CONFIG, asdict(run))
     if (folder / RESULTS).is_file():
         return read_json(folder / RESULTS)
@@ -85,7 +87,10 @@ def _finetune(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> dict[
             SaveState(state),
         ]
         options = {"batch_size": run.batch_size, "epochs": run.epochs, "initial_epoch": done, "callbacks": callbacks}
-        model.fit(train.x, train.y, verbose=verbose, **options)
+        try:
+            model.fit(train.x, train.y, verbose=verbose, **options)
+        except NotANumberError as error:  # From the scores: the last update of an epoch changes no loss of that epoch.
+            raise NotANumberError(f"{error}; {state.last()}") from None
     scores = score.last or score(model)
     model.save_to_preset(folder / PRESET)
     write_predictions(folder / PREDICTIONS, run, model, dev, score.predictions)

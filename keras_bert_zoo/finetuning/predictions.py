@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
@@ -14,7 +13,7 @@ import numpy as np
 
 from keras_bert_zoo.data import write_squad_predictions, write_submission
 from keras_bert_zoo.data.glue import SUBMISSIONS
-from keras_bert_zoo.files import replacing
+from keras_bert_zoo.files import check_out, replacing
 from keras_bert_zoo.finetuning.kinds import Answers, Data
 from keras_bert_zoo.finetuning.readers import from_lines
 from keras_bert_zoo.finetuning.recipes import Recipe
@@ -96,7 +95,7 @@ def predict(
         while block := list(islice(lines, _BLOCK)):
             yield from_lines(block, fields, tabs=not own_table)
 
-    if source is not None and Path(source).is_file():  # A pipe can be read only once.
+    if source is not None and not _is_pipe(Path(source)):  # A pipe can be read only once.
         for _ in blocks():  # Otherwise a bad last line would cost the predictions for all others.
             pass
     model = run.load()
@@ -118,18 +117,8 @@ def _is_own(source: Path, recipe: Recipe) -> bool:
     )
 
 
-def check_out(out: str | os.PathLike[str], folder: Path) -> None:
-    """Refuse an `out` whose files could not be written into this directory; nothing is made yet."""
-    place = folder.absolute()
-    place = next(filter(os.path.lexists, (place, *place.parents)), place)
-    reason = "is no directory"
-    if place.is_dir():
-        try:
-            tempfile.TemporaryFile(dir=place).close()
-            return
-        except OSError as error:
-            reason = f"says: {error.strerror}"
-    raise ValueError(f"`out` must be where files can be written. Received: out={str(out)!r}, but {place} {reason}")
+def _is_pipe(source: Path) -> bool:
+    return source.exists() and not source.is_file() and not source.is_dir()
 
 
 def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-
-class NotANumberError(ValueError):
-    """A model whose training has diverged predicts NaN."""
+from keras_bert_zoo.checks import NotANumberError
 
 
 def accuracy(labels: Any, predictions: Any) -> float:

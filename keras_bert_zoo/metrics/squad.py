@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert_zoo.checks import NotANumberError
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -79,10 +81,12 @@ def squad_v2_scores(
         for name, measure in measures.items()
     }
     odds = np.full(len(pairs), -np.inf) if null_odds is None else np.asarray(null_odds, dtype="float64")
-    if odds.shape != (len(pairs),) or np.isnan(odds).any():
+    if odds.shape != (len(pairs),):
         raise ValueError(
             f"`null_odds` must be numbers of the shape ({len(pairs)},). Received: null_odds.shape={odds.shape}"
         )
+    if np.isnan(odds).any():
+        raise NotANumberError(f"`null_odds` must hold numbers. Received: null_odds[{np.isnan(odds).argmax()}]=nan")
     kept = {name: np.where(odds > threshold, ~has_answer, scores) for name, scores in raw.items()}
     result: dict[str, float] = {}
     everything = np.ones_like(has_answer)

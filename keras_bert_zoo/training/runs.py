@@ -92,7 +92,8 @@ def held(config: Path, run: dict[str, Any]) -> Iterator[None]:
 def whole_rows(log: Path) -> list[str]:
     """Return the lines of a log, except an incomplete last one."""
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n")]
+    # On Windows, Keras' CSVLogger ends lines with two carriage returns, which are read as an empty line.
+    return [line for line in lines if line.endswith("\n") and line.strip()]
 
 
 def keep_rows(log: Path, count: int) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import NotANumberError, check_positive_int
 from keras_bert_zoo.files import replacing
 from keras_bert_zoo.metrics import ValidationScores
-from keras_bert_zoo.metrics.glue import NotANumberError
 from keras_bert_zoo.models.rebuilt import with_dropout
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 from keras_bert_zoo.tuning.extra import keras_tuner

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int, check_trainable
 from keras_bert_zoo.files import listed, read_json, write_json
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score
@@ -138,6 +138,7 @@ def _check(run: Run, grid: str, search: str, trials: int | None, restarts: int, 
         if value not in known:
             raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
     check_positive_int(restarts=restarts, **({} if trials is None else {"trials": trials}))
+    check_trainable(run.dtype)
     if trials is not None and search == "hyperband":
         raise ValueError(f"`trials` must be None for hyperband, which counts epochs. Received: trials={trials}")
     for name, value in choices.items():
