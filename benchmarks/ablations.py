@@ -263,6 +263,7 @@ def main() -> None:
     prepare_data(options.novels, options.vocab, options.work)
     for name in options.rows:
         if not options.trial and any(record["row"] == name for record in read_records()):
+            print(f"== {name}: {RESULTS.name} has it; delete its line to run it again", flush=True)
             continue
         print(f"== {name}: {ABLATIONS[name].why}", flush=True)
         record = run_row(name, options.work, Path(os.environ["KBZ_DATA"]), options.trial)

@@ -311,18 +311,20 @@ def transformers(
             return inputs
         return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in inputs.items()}
 
+    decayed, plain = [], []
+    for name, parameter in model.named_parameters():
+        (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
+    # Made once, as ours is: its moments are cleared at its first step.
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
+        lr=5e-5,
+        fused=True,  # Trainer's default, and the fastest.
+    )
+
     def train(x: Texts, y: list[int]) -> None:
         torch.manual_seed(SEED)
         model.train()
         labels = torch.tensor(y)
-        decayed, plain = [], []
-        for name, parameter in model.named_parameters():
-            (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
-        optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
-            lr=5e-5,
-            fused=True,  # Trainer's default, and the fastest.
-        )
         steps = -(-len(y) // task.batch_size)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         for rows, inputs in batches(x, torch.randperm(len(y)).tolist(), _BATCHES_SORTED_TOGETHER * task.batch_size):

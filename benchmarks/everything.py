@@ -3,8 +3,8 @@
     KBZ_DATA=DATA python benchmarks/everything.py --preset PRESET --peers-python PEERS_PYTHON --work WORK NOVELS/*.txt
 
 `PRESET` is MiniLM's Hugging Face directory. `PEERS_PYTHON` is the Python of an environment with torch, transformers,
-onnxruntime, onnxscript, keras, keras-hub, tensorflow and jax. The novels are for shard making and for cost against
-corpus size. `--original`, the folder of google-research/bert that `prepare_speed.py` describes, adds the original code.
+onnxruntime, onnxscript, openvino, keras, keras-hub, tensorflow and jax. The novels are for shard making and for cost
+against corpus size. `--original`, the folder of google-research/bert that `prepare_speed.py` describes, adds its code.
 Reports go to `WORK` and `results/`, and together to `results/README.md`. Results in `WORK` of this machine, these
 versions, this code and these options are not measured again, so the command can be interrupted; what fails is retried
 the next time.

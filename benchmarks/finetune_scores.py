@@ -15,6 +15,7 @@ Each run is a process and adds a line to the results. Started again, the script 
 """
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -38,6 +39,15 @@ def read_results(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def digest(preset: Path) -> str:
+    """Return what tells a preset's files from those of another folder of the same name."""
+    found = hashlib.sha256()
+    for path in sorted(each for each in preset.iterdir() if each.is_file()):
+        with path.open("rb") as file:
+            found.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:12]
+
+
 def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -> bool:
     """Do one run unless it is among the results; return False if it fails."""
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
@@ -52,6 +62,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         "task": task + FRESH if arguments.random else task,
         "contender": name,
         "preset": arguments.preset.name,
+        "files": digest(arguments.preset),
         "seed": seed,
         "learning_rate": arguments.learning_rate,
         "share": str(TASKS[task]),
@@ -66,6 +77,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
         "contender": name,
         "bfloat16": arguments.bfloat16,
         "preset": str(arguments.preset),
+        "files": run["files"],
         "seed": seed,
         "random": arguments.random,
         "random_batches": arguments.random_batches,
@@ -94,10 +106,10 @@ def table(records: list[dict]) -> Iterator[str]:
     """Yield a Markdown table with a line for each score of each task on each backend."""
     yield "| preset | task, score | backend | seeds | keras_bert_zoo | transformers | within its standard deviation |"
     yield "|---|---|---|---|---|---|---|"
-    runs: dict[tuple[str, str, float, str, str], dict[int, dict]] = {}
+    runs: dict[tuple[str, str, float, str, str, str], dict[int, dict]] = {}
     for record in records:
         peak, preset = record.get("learning_rate", LEARNING_RATE), record.get("preset", "")
-        key = record["task"], record["contender"], peak, record.get("share", ""), preset
+        key = record["task"], record["contender"], peak, record.get("share", ""), record.get("files", ""), preset
         runs.setdefault(key, {})[record["seed"]] = record
     for (task, contender, *rest), ours in sorted(runs.items()):
         if contender.startswith(PEER):

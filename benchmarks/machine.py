@@ -19,11 +19,27 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 _FRAMEWORKS = ("keras", "tensorflow", "torch", "jax", "openvino", "onnxruntime")
 _PACKAGES = (*_FRAMEWORKS, "transformers", "keras-hub", "tokenizers")
+# Environment variables that change the speed of whatever runs.
+_CHANGE_SPEED = (
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "OMP_NUM_THREADS",
+    "XLA_FLAGS",
+    "GLIBC_TUNABLES",
+    *(f"MALLOC_{name}_" for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")),
+)
 
 
 def identity(script: str, python: str = sys.executable) -> dict[str, Any]:
-    """Return the machine, versions in that Python's environment and code; if one differs, so does the measurement."""
-    return {"machine": describe_machine(), "versions": versions(python), "code": code(script)}
+    """Return the machine, versions in that Python's environment, code and variables; one that differs may matter."""
+    own = {"versions": versions(python), "code": code(script), "variables": variables()}
+    return {"machine": describe_machine(), **own}
+
+
+def variables() -> dict[str, str]:
+    """Return those of the environment that change the speed of a measurement."""
+    return {name: os.environ[name] for name in _CHANGE_SPEED if name in os.environ}
 
 
 def describe_machine() -> str:

@@ -249,7 +249,7 @@ def start(name: str, work: Work, python: str, log: IO[bytes]) -> Worker:
 def once(results: Path, work: Work, script: str, **keys: Any) -> dict[str, Any]:
     """Return the result of `work`, for a script, in a file of JSON lines; measure and add it if it is not there.
 
-    A result of another machine or card, of other versions or other code does not count, nor does a failure.
+    A result of another machine or card, of other versions, code or variables does not count, nor does a failure.
     """
     wanted = {**keys, **dataclasses.asdict(work), **identity(script)}
     found = _found(results, wanted)
@@ -270,7 +270,11 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
     log beside `results`.
     """
     wanted = {
-        title: {**keys, "title": title, **dataclasses.asdict(work), **identity(_SCRIPT, pythons[title])}
+        title: {
+            **{**keys, "title": title, "rounds": rounds},
+            **dataclasses.asdict(work),
+            **identity(_SCRIPT, pythons[title]),
+        }
         for title, work in works.items()
     }
     if all(_found(results, each) for each in wanted.values()):
@@ -308,7 +312,7 @@ def _add(results: Path, row: dict[str, Any]) -> None:
 
 
 def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each sweep's rows of the last machine, code and versions of the contender: other rows are no peers.
+    """Return each sweep's rows of the last machine, code, variables and versions of the contender; others are no peers.
 
     Of what was measured several times, only the last row is returned.
     """
@@ -317,7 +321,7 @@ def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     def is_peer(row: dict[str, Any]) -> bool:
         beside, before = last[row["sweep"]], own[row["sweep"], row.get("contender")]
-        same = (row.get(name) == beside.get(name) for name in ("machine", "code"))
+        same = (row.get(name) == beside.get(name) for name in ("machine", "code", "variables"))
         return all(same) and row.get("versions") == before.get("versions")
 
     return list({(row["sweep"], row["n"], row.get("title")): row for row in rows if is_peer(row)}.values())

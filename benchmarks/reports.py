@@ -10,15 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import commit, identity, versions
-
-# Environment variables that change the speed of a command.
-_CHANGE_SPEED = (
-    "KERAS_BACKEND",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "OMP_NUM_THREADS",
-    *(f"MALLOC_{name}_" for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")),
-)
+from machine import commit, identity, variables, versions
 
 
 def about(script: str, args: argparse.Namespace, between: str = ",") -> dict[str, Any]:
@@ -33,7 +25,8 @@ def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, A
     found = {row.get("contender") == "transformers": row.get("versions", {}) for row in rows}
     facts = {name: rows[-1].get(name, "unknown") for name in ("date", "machine", "commit", "code")}
     beside = {"peers": found[True]} if found.get(True) else {}
-    return {"command": describe_command(script, args, " "), **facts, "versions": found.get(False, {}), **beside}
+    command = describe_command(script, args, " ", rows[-1].get("variables", {}))
+    return {"command": command, **facts, "versions": found.get(False, {}), **beside}
 
 
 def now(script: str, python: str = sys.executable) -> dict[str, Any]:
@@ -42,12 +35,17 @@ def now(script: str, python: str = sys.executable) -> dict[str, Any]:
     return {"date": date, "commit": commit(), **identity(script, python)}
 
 
-def describe_command(script: str, args: argparse.Namespace, between: str = ",") -> str:
+def describe_command(
+    script: str, args: argparse.Namespace, between: str = ",", measured_with: dict[str, str] | None = None
+) -> str:
     """Return the command with every option spelt out, and placeholders in place of this machine's paths.
 
-    `between` is what the script wants between the values of an option.
+    `between` is what the script wants between the values of an option, and `measured_with` the variables that change
+    speed, by default those of now.
     """
-    words = [f"{name}={shlex.quote(os.environ[name])}" for name in _CHANGE_SPEED if name in os.environ]
+    backend = {"KERAS_BACKEND": os.environ["KERAS_BACKEND"]} if "KERAS_BACKEND" in os.environ else {}
+    told = {**backend, **(variables() if measured_with is None else measured_with)}
+    words = [f"{name}={shlex.quote(value)}" for name, value in told.items()]
     words += ["KBZ_DATA=DATA"] if "KBZ_DATA" in os.environ else []
     words.append(f"python benchmarks/{script}")
     for name, value in vars(args).items():
@@ -93,7 +91,7 @@ def write(out: Path, text: str, raw: dict[str, Any]) -> None:
 
 
 def is_current(out: Path, script: str, peers_python: str | None) -> bool:
-    """Whether the report `out` exists and is of this machine, this code and these versions, including the peers'."""
+    """Whether the report `out` is of this machine, code, variables and versions, including the peers'."""
     if not (out.is_file() and out.with_suffix(".json").is_file()):
         return False
     facts = read(out).get("about", {})

@@ -132,6 +132,7 @@ def contend(finetune: Callable[..., tuple[Any, dict[str, int]]], packages: tuple
         "task": name + FRESH if job["random"] else name,
         "contender": job["contender"],
         "preset": Path(job["preset"]).name,
+        "files": job["files"],
         "seed": job["seed"],
         "learning_rate": job["learning_rate"],
         **{key: round(value, 4) for key, value in score(name, dev.y, predictions).items()},
