@@ -7,7 +7,7 @@ import reprlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield beside
         if target.exists():
-            shutil.copymode(target, beside)
+            with suppress(OSError):  # Some file systems have no permissions.
+                shutil.copymode(target, beside)
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
@@ -168,12 +169,13 @@ def _is_running(process: int) -> bool:
 
 
 def _remove(beside: Path, target: Path) -> None:
-    """Remove `beside`, and before that undo an exchange that a kill ended, or finish it if the old files were gone."""
-    new, old = beside / "new", beside / "old"
-    if beside.parent == target and old.is_dir():
-        has_old = any(os.path.lexists(target / path.name) for path in new.iterdir())
-        for path in (old if has_old else new).iterdir():
-            path.rename(target / path.name)
+    """Remove `beside`; before that, undo an exchange that a kill ended, or finish it if all old files had left."""
+    coming = beside / "coming"
+    found = coming if coming.is_dir() else beside / "old"
+    if beside.parent == target and found.is_dir():
+        for path in found.iterdir():
+            if not os.path.lexists(target / path.name):  # Else another process has written it since.
+                path.rename(target / path.name)
     shutil.rmtree(beside, ignore_errors=True)
 
 
@@ -183,18 +185,24 @@ def is_empty(folder: Path) -> bool:
 
 
 def write_directory(
-    path: str | os.PathLike[str], marker: str, owned: tuple[str, ...], write: Callable[[Path], None]
+    path: str | os.PathLike[str],
+    marker: str,
+    owned: tuple[str, ...],
+    write: Callable[[Path], None],
+    opened_by: str | None = None,
 ) -> None:
-    """Fill a directory beside `path`, then rename it into place; an error leaves `path` unchanged.
+    """Fill a directory, completely or not at all; an error leaves `path` unchanged.
 
-    If `path` exists, its files are replaced one by one: it may be the current directory or a mount, and other files in
-    it may be open.
+    A new one is filled beside `path` and renamed into place. In one that exists, which may be the current directory or
+    a mount, the files are replaced by renaming, and others, which may be open, are not touched.
 
     Args:
         path: The directory to write. It may exist if it is empty or holds `marker`; other files in it are kept.
         marker: Name of the file that identifies our own directories.
         owned: Names of files that `write` does not always make; old ones are removed.
         write: Called with the directory to fill.
+        opened_by: Name of the file without which a directory cannot be read, by default the marker: it leaves first
+            and comes last, so that no reader takes a directory of which a part is replaced.
     """
     target = Path(path).resolve()  # A link is kept, and `.` has a parent.
     if target.exists() and not target.is_dir():
@@ -206,28 +214,31 @@ def write_directory(
         )
     stays = target.exists()
     with directory_beside(target, target if stays else target.parent) as beside:
-        new, old = beside / "new", beside / "old"
+        new = beside / "new"
         new.mkdir()
         write(new)
         if stays:
-            _exchange(target, new, old, marker, owned)
+            _exchange(target, beside, owned, opened_by or marker)
         else:
             new.rename(target)
 
 
-def _exchange(target: Path, new: Path, old: Path, marker: str, owned: tuple[str, ...]) -> None:
-    """Move the files that are replaced from `target` to `old`, and then the new ones in; an error undoes all moves.
+def _exchange(target: Path, beside: Path, owned: tuple[str, ...], opened_by: str) -> None:
+    """Replace files in `target` by those in `beside / "new"`; an error undoes all renames.
 
-    The marker leaves last and comes first, so that even a part that a kill leaves is of one of our own directories.
+    After a kill the names in `beside` tell `_remove` how far it came: `old` holds files that have left, `coming` files
+    that are still to come.
     """
+    new, coming, old = (beside / name for name in ("new", "coming", "old"))
     old.mkdir()
-    names = sorted((path.name for path in new.iterdir()), key=lambda name: (name != marker, name))
-    leave = [name for name in (*names, *sorted({*owned} - {*names})) if os.path.lexists(target / name)]
+    names = sorted((path.name for path in new.iterdir()), key=lambda name: (name == opened_by, name))
+    leave = [name for name in (*sorted({*owned} - {*names}), *names) if os.path.lexists(target / name)]
     moves = [(target / name, old / name) for name in reversed(leave)]
-    moves += [(new / name, target / name) for name in names]
+    moves += [(new, coming), *((coming / name, target / name) for name in names), (old, beside / "done")]
     with ExitStack() as undo:
-        undo.callback(old.rmdir)  # Nothing is left to undo.
         for source, goal in moves:
+            if os.path.lexists(goal):
+                raise OSError(f"{goal} must not exist. Received: a file that another process wrote at the same time")
             undo.callback(_move_back, goal, source)  # Before the rename: Ctrl+C may come right after it.
             source.rename(goal)
         undo.pop_all()

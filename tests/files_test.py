@@ -113,7 +113,7 @@ def test_a_failure_leaves_the_current_directory_as_it_was(fails, tmp_path, monke
     rename = Path.rename
 
     def fail(self, goal):
-        if (self.parent.name, self.name) == ("new", fails):
+        if (self.parent.name, self.name) == ("coming", fails):
             raise OSError("disk gone")
         return rename(self, goal)
 
@@ -135,7 +135,7 @@ def interrupt(monkeypatch, number):
     monkeypatch.setattr(Path, "rename", rename_and_stop)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(6))
 def test_an_interrupt_leaves_the_old_directory(number, tmp_path, monkeypatch):
     target = tmp_path / "preset"
     save(target, "marker", "a")
@@ -171,7 +171,7 @@ files.write_directory(sys.argv[2], "marker", ("owned",), write)
 """
 
 
-@pytest.mark.parametrize("moves", range(9))
+@pytest.mark.parametrize("moves", range(11))
 def test_a_kill_leaves_the_old_directory_or_the_new_one(moves, tmp_path):
     """What is there before and what is there after differ in their names."""
     target = tmp_path / "preset"
@@ -180,10 +180,44 @@ def test_a_kill_leaves_the_old_directory_or_the_new_one(moves, tmp_path):
         path.write_text("old")
     (target / "mine").write_text("old")
     subprocess.run([sys.executable, "-c", KILLED, files.__file__, target, str(moves)], check=True)
+    opened = (target / "marker").exists()
     clear_leftovers(target)
     old = dict.fromkeys(["marker", "owned", "a", "folder", "mine"], "old")
     new = {**dict.fromkeys(["marker", "a", "b", "folder"], "new"), "mine": "old"}
-    assert contents(target) == (old if moves < 4 else new)
+    assert contents(target) == (old if moves < 5 else new)
+    assert opened is (moves == 0 or moves >= 9)
+
+
+@pytest.mark.parametrize("left", ["old", "done", "new"])
+def test_what_a_kill_left_of_what_is_removed_does_no_harm(left, tmp_path):
+    """It came while a finished save or an undone one was being removed."""
+    target = tmp_path / "preset"
+    save(target, "marker")
+    folder = target / f".preset.part{2**30}"
+    (folder / left).mkdir(parents=True)
+    if left != "old":
+        (folder / left / "modules").write_text("another")
+    save(target, "marker", "a")
+    assert contents(target) == dict.fromkeys(["marker", "a"], "new")
+
+
+def test_two_processes_do_not_mix_their_files(tmp_path, monkeypatch):
+    """The second begins and ends once the first has moved the old files out."""
+    target = tmp_path / "preset"
+    save(target, "marker", "a", "b")
+    rename = Path.rename
+
+    def rename_after_another(self, goal):
+        if self.name == "new":
+            monkeypatch.undo()
+            (target / "marker").write_text("another")
+            (target / "a").write_text("another")
+        return rename(self, goal)
+
+    monkeypatch.setattr(Path, "rename", rename_after_another)
+    with pytest.raises(OSError, match=r"a must not exist\. Received: a file that another process wrote"):
+        save(target, "marker", "a", "b")
+    assert contents(target) == {"marker": "another", "a": "another", "b": "new"}
 
 
 def test_what_a_running_process_writes_stays(tmp_path):

@@ -282,7 +282,7 @@ def test_a_crash_while_replacing_brings_the_old_preset_back(backbone, tmp_path, 
     rename = Path.rename
 
     def fail_at_the_last(self, other):
-        if self.parent.name == "new" and len(list(self.parent.iterdir())) == 1:
+        if self.parent.name == "coming" and len(list(self.parent.iterdir())) == 1:
             raise OSError("disk gone")
         return rename(self, other)
 

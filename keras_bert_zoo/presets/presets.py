@@ -144,4 +144,4 @@ def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint, license: s
         has_own_card = is_written_by_hand(Path(path) / CARD)  # Asked now: what a kill left is back in its place.
         huggingface.write(directory, checkpoint, not has_own_card, license)
 
-    write_directory(path, huggingface.PRESET, huggingface.OPTIONAL, write)
+    write_directory(path, huggingface.PRESET, huggingface.OPTIONAL, write, opened_by=huggingface.CONFIG)

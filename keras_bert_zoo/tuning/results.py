@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.checkpoints.huggingface import OPTIONAL
+from keras_bert_zoo.checkpoints.huggingface import CONFIG, OPTIONAL
 from keras_bert_zoo.checkpoints.huggingface import PRESET as MARKER
 from keras_bert_zoo.checkpoints.model_card import CARD, is_written_by_hand
 from keras_bert_zoo.files import replacing, write_directory
@@ -52,7 +52,7 @@ def save_best(tuner: Any, path: str | os.PathLike[str]) -> None:
         card = shutil.ignore_patterns(CARD) if is_written_by_hand(Path(path) / CARD) else None
         shutil.copytree(source, folder, dirs_exist_ok=True, ignore=card)
 
-    write_directory(path, MARKER, OPTIONAL, copy)
+    write_directory(path, MARKER, OPTIONAL, copy, opened_by=CONFIG)
 
 
 def table(tuner: Any) -> list[dict[str, Any]]:
