@@ -1,5 +1,6 @@
 """Left-to-right models against transformers' BertLMHeadModel, their pre-training, and what classifies over them."""
 
+import importlib
 import json
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import BiLSTM
+from keras_bert_zoo.layers.passes import step_of_this_process
 from keras_bert_zoo.models.pooling import _last
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
 from tests.helpers import LABELS, SHALLOW, TEXTS, check_saving, numpy, random_inputs, randomise, slow_on
@@ -198,6 +200,25 @@ def test_bilstm_is_pytorchs(tmp_path):
     expected, _ = torch.nn.utils.rnn.pad_packed_sequence(lstm_oracle(layer, 4)(packed)[0], batch_first=True)
     np.testing.assert_allclose(ours, expected.detach(), atol=1e-6)
     check_saving(lambda: BiLSTM(3, 2), [x, mask], tmp_path, as_model)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others have no such operation")
+def test_a_program_that_may_be_saved_has_no_cudnn(monkeypatch):
+    import tensorflow as tf
+
+    # The package has a function of this name, too.
+    monkeypatch.setattr(importlib.import_module("keras.src.backend.tensorflow.rnn"), "_is_gpu_available", lambda: True)
+    layer, hidden, mask = BiLSTM(3), tf.ones([2, 5, 4]), tf.ones([2, 5], "int32")
+    layer.build(hidden.shape)
+
+    def operations():
+        graph = tf.function(lambda *given: layer(*given)).get_concrete_function(hidden, mask).graph
+        return {each.type for each in graph.get_operations()}
+
+    assert "CudnnRNNV3" not in operations()
+    for kind, compiled in (("training", False), ("outputs", False), ("training", True)):
+        with step_of_this_process(kind, compiled):
+            assert ("CudnnRNNV3" in operations()) is not compiled
 
 
 @pytest.mark.parametrize("pooling", ["last", pytest.param("bilstm", marks=slow_on("tensorflow", "jax"))])

@@ -6,11 +6,14 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.layers.passes import makes_outputs_alone, trains_here
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BiLSTM(keras.layers.Layer):
     """A stack of Keras' bidirectional LSTMs that ignores padding.
+
+    With TensorFlow on a GPU, `fit`, `evaluate` and `predict` use cuDNN, which takes padding only after a text's tokens.
 
     Args:
         units: Width of each direction.
@@ -47,6 +50,11 @@ class BiLSTM(keras.layers.Layer):
 
     def call(self, hidden: Any, padding_mask: Any, training: bool | None = None) -> Any:
         mask = ops.cast(padding_mask, "bool")
+        if keras.backend.backend() == "tensorflow":
+            # A program that is saved would need a GPU with it, and XLA does not know it.
+            with_cudnn = "auto" if trains_here() or makes_outputs_alone() else False
+            for lstm in self.lstms:
+                lstm.forward_layer.use_cudnn = lstm.backward_layer.use_cudnn = with_cudnn
         for lstm in self.lstms:
             hidden = lstm(hidden, mask=mask, training=training)
         # The outputs of Keras' LSTM at padding depend on the kernel that runs.
