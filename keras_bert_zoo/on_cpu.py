@@ -9,17 +9,25 @@ import keras
 
 
 def on_cpu(tensor: Any) -> bool:
-    """Whether `tensor` is on a CPU; on TensorFlow and JAX, whether there is no other device."""
+    """Whether `tensor` is on a CPU; on TensorFlow, if there is no other device; on JAX, if that is its default."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
 
         return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
     if backend == "jax":
-        import jax
-
-        return jax.default_backend() == "cpu"
+        return bool(jax_device().platform == "cpu")
     return backend == "torch" and tensor.device.type == "cpu"
+
+
+def jax_device() -> Any:
+    """Return the device to which JAX sends arrays, as in `keras.device`."""
+    import jax
+
+    chosen = jax.config.jax_default_device  # A device, the name of a platform, or None.
+    if isinstance(chosen, str):
+        return jax.devices(chosen)[0]
+    return jax.devices()[0] if chosen is None else chosen
 
 
 def is_intel() -> bool:

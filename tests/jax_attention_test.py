@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_zoo.layers import SelfAttention
+from keras_bert_zoo.on_cpu import on_cpu
 from tests.attention_oracle import CASES, assert_attention, case, is_kept
 from tests.helpers import numpy
 
@@ -114,6 +115,18 @@ def test_a_layer_trains_with_them_as_without(lora, taken, monkeypatch):
     monkeypatch.setattr("keras_bert_zoo.layers.attention.fused_attention_pays", lambda *_: False)
     for one, other in zip(found, jax.jit(jax.grad(lambda weights: loss(weights)))(weights), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(np.asarray(other)).max())
+
+
+def test_the_default_device_decides_what_is_on_a_cpu(monkeypatch):
+    class Card:
+        platform = "gpu"
+
+    (cpu,) = jax.devices("cpu")[:1]
+    monkeypatch.setattr(jax, "devices", lambda platform=None: [cpu if platform == "cpu" else Card])
+    assert not on_cpu(None)
+    for chosen in (cpu, "cpu"):
+        with jax.default_device(chosen):
+            assert on_cpu(None)
 
 
 def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):

@@ -10,12 +10,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec
 
+from keras_bert_zoo.on_cpu import jax_device
+
 
 def is_for_card(dtype: Any, batch: int) -> bool:
     """Whether arrays of this dtype are on a GPU that the kernels are for, with whole texts on each device."""
-    chosen = jax.config.jax_default_device
-    card = jax.devices()[0] if chosen is None else chosen
-    is_hopper = getattr(card, "platform", None) == "gpu" and card.compute_capability.startswith("9.")
+    card = jax_device()
+    is_hopper = card.platform == "gpu" and card.compute_capability.startswith("9.")
     return is_hopper and dtype in ("float16", "bfloat16") and batch > 0 and is_divided(batch)
 
 
