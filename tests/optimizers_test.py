@@ -159,6 +159,32 @@ def test_weights_without_a_gradient_stay(kind, rule):
         assert_same(variables, weights)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the others compile the step")
+def test_gradients_are_added_up_all_at_once():
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    counts = []
+
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+            counts[-1] += 1
+            return operation(*arguments, **(options or {}))
+
+    for number in (2, 8):
+        variables = [keras.Variable(np.ones(3, "float32")) for _ in range(number)]
+        optimizer = kbz.AdamW(0.1, gradient_accumulation_steps=4)
+        optimizer.build(variables)
+        gradients = [torch.full((3,), float(i)) for i in range(number)]
+        for _ in range(2):  # The first writes, the second adds.
+            counts.append(0)
+            with Counted():
+                optimizer.apply(gradients, variables)
+        sums = [numpy(optimizer._accumulated_gradients[i]) for i in range(number)]
+        np.testing.assert_array_equal(sums, [np.full(3, 2.0 * i) for i in range(number)])
+    assert counts[:2] == counts[2:]
+
+
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
 @pytest.mark.parametrize("accumulation, batch_size", [(None, 4), (2, 2)])
 def test_fit_accumulates_to_the_large_batch(kind, rule, accumulation, batch_size):

@@ -117,16 +117,20 @@ class BertOptimizer(keras.optimizers.Optimizer):
         held = self._iterations % steps
         # Each replica sums its own gradients, and the sums are combined once per update: a file saved in between holds
         # the first replica's sums. The first gradient overwrites what an update or an interrupted run has left.
-        for sum_, grad in zip(sums, grads, strict=True):
-            grad = ops.cast(ops.convert_to_tensor(grad), sum_.dtype)
-            self.assign(sum_, ops.where(held == 0, grad, sum_ + grad))
+        if keras.backend.backend() == "torch":
+            held = int(held)  # Waits for a GPU once; below it is needed again.
+            _add_up(sums, grads, is_first=held == 0)
+        else:
+            for sum_, grad in zip(sums, grads, strict=True):
+                grad = ops.cast(ops.convert_to_tensor(grad), sum_.dtype)
+                self.assign(sum_, ops.where(held == 0, grad, sum_ + grad))
 
         def update() -> None:
             mean = self._clip_gradients([sum_ / steps for sum_ in sums])
             self._apply_weight_decay(trainable_variables)
             self._backend_update_step(mean, trainable_variables, self.learning_rate)
 
-        self._update_if(lambda: self._iterations % steps == steps - 1, update)
+        self._update_if(lambda: held == steps - 1, update)
 
     def _update_if(self, due: Callable[[], Any], update: Callable[[], None]) -> None:
         """Call `update` if `due()`, even where the replicas communicate or JAX changes variables in it."""
@@ -155,6 +159,18 @@ class BertOptimizer(keras.optimizers.Optimizer):
                 variable.assign(value)
         elif due():
             update()
+
+
+def _add_up(sums: list[Any], grads: list[Any], is_first: bool) -> None:
+    """Add PyTorch's gradients to their sums, all by one operation each."""
+    import torch
+
+    from keras_bert_zoo.torch_sending import numbers_left_alone
+
+    with torch.no_grad(), numbers_left_alone():
+        values = [sum_.value for sum_ in sums]
+        grads = [grad.to(value.dtype) for grad, value in zip(grads, values, strict=True)]
+        (torch._foreach_copy_ if is_first else torch._foreach_add_)(values, grads)
 
 
 def _dense(grads: list[Any]) -> list[Any]:
