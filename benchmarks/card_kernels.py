@@ -37,6 +37,7 @@ def _tiles(*names: str) -> Callable[..., list[Tile]]:
 
 _of_attention = _tiles("block_m", "block_n", "num_warps", "num_stages")
 _of_rows = _tiles("rows_at_once", "num_warps", "num_stages")
+_of_programs = _tiles("rows_at_once", "num_warps", "num_stages", "programs")
 # A processor has registers for one program of the gradient at 64 x 128, or for two at 64 x 64.
 TILES: dict[str, dict[str, list[Tile]]] = {
     "attention": {
@@ -47,7 +48,19 @@ TILES: dict[str, dict[str, list[Tile]]] = {
     },
     "sum_norm": {
         "_FORWARD": _of_rows((1, 4, 1), (1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 4, 1), (4, 4, 1), (4, 8, 1)),
-        "_BACKWARD": _of_rows((1, 4, 1), (1, 2, 1), (1, 8, 1), (2, 4, 1), (2, 8, 1), (4, 8, 1)),
+        # Wider tiles take more registers, so that a card's 132 processors run fewer programs at once.
+        "_BACKWARD": _of_programs(
+            (1, 4, 1, 924),
+            (1, 4, 1, 660),
+            (1, 2, 1, 924),
+            (1, 8, 1, 660),
+            (1, 8, 1, 396),
+            (2, 4, 1, 528),
+            (2, 4, 1, 396),
+            (2, 8, 1, 396),
+            (2, 8, 1, 264),
+            (4, 8, 1, 264),
+        ),
     },
 }
 MODULES = {"attention": jax_attention, "sum_norm": jax_sum_norm}

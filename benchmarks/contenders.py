@@ -314,7 +314,7 @@ def transformers(
     decayed, plain = [], []
     for name, parameter in model.named_parameters():
         (plain if name.endswith("bias") or "LayerNorm" in name else decayed).append(parameter)
-    # Made once, as ours is: its moments are cleared at its first step.
+    # Made once, as ours is: its first step allocates the moments.
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
         lr=5e-5,

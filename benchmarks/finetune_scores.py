@@ -136,11 +136,12 @@ def gains(records: list[dict]) -> Iterator[str]:
     """Yield a line for each task, start (the preset's weights or fresh ones), contender and peak: its first score."""
     yield "| task, score | from | trained by | peak | seeds | dev scores, mean ± standard deviation |"
     yield "|---|---|---|---|---|---|"
-    runs: dict[tuple[str, float, str, float], list[dict]] = {}
+    runs: dict[tuple[str, float, str, float, str, str], list[dict]] = {}
     for record in records:
         task, deviation = record["task"].removesuffix(FRESH), record.get("initializer_range", 0.0)
-        runs.setdefault((task, deviation, record["contender"], record["learning_rate"]), []).append(record)
-    for (task, deviation, contender, peak), own in sorted(runs.items()):
+        files = record.get("preset", ""), record.get("files", "")
+        runs.setdefault((task, deviation, record["contender"], record["learning_rate"], *files), []).append(record)
+    for (task, deviation, contender, peak, *_), own in sorted(runs.items()):
         metric = next(name for name in METRICS if name in own[0])
         own.sort(key=lambda record: record["seed"])
         seeds = ", ".join(str(record["seed"]) for record in own)

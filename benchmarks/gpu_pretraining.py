@@ -73,14 +73,21 @@ def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, W
         wanted += [({"sweep": sweep, "n": n}, size, SWEPT) for n, size in values.items()]
     if options.quick:  # One of the table and of each sweep.
         wanted = [each for each in wanted if each[0]["n"] in ("base, 128/20", 8, 64)]
-    # `rows` is the next multiple of 128, which suits tensor cores, for all contenders. There are many steps, because a
-    # `fit` takes a while to begin.
-    common = {"dtype": "bfloat16", "device": options.device, "rows": 30592, "steps": 50}
+    # `rows` is the next multiple of 128, which suits tensor cores, for all contenders.
+    common = {"dtype": "bfloat16", "device": options.device, "rows": 30592}
     tiny = TINY if options.quick else {}
     return [
-        (keys, {title: Work(**{**common, **size, **CONTENDERS[title], **tiny}) for title in titles})
+        (
+            keys,
+            {title: Work(**{**common, "steps": _steps(size), **size, **CONTENDERS[title], **tiny}) for title in titles},
+        )
         for keys, size, titles in wanted
     ]
+
+
+def _steps(size: dict[str, Any]) -> int:
+    """Return how many steps a round has: of small batches more, because a `fit` takes a while to begin."""
+    return max(50, 50 * 32768 // (size["batch"] * size["length"]))
 
 
 def rates_of(row: dict[str, Any]) -> list[float]:

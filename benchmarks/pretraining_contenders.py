@@ -271,7 +271,9 @@ def together(results: Path, works: dict[str, Work], pythons: dict[str, str], rou
     """
     wanted = {
         title: {
-            **{**keys, "title": title, "rounds": rounds},
+            **keys,
+            "title": title,
+            "rounds": rounds,
             **dataclasses.asdict(work),
             **identity(_SCRIPT, pythons[title]),
         }

@@ -68,7 +68,9 @@ def assert_all_close(found, expected, tolerance):
 @pytest.mark.parametrize("sizes, rate", [((3, 5, 48), 0.25), ((2, 8, 64), 0.1), ((1, 7, 128), 0.0)])
 def test_the_kernels_compute_layer_norm_of_the_sum_and_its_gradient(sizes, rate, dtype, monkeypatch):
     hidden, change, gradient, *weights = case(*sizes)
-    monkeypatch.setattr(jax_sum_norm, "_PROGRAMS", 4)  # Each has several blocks, the last has fewer rows or none.
+    monkeypatch.setitem(
+        jax_sum_norm._BACKWARD, "programs", 4
+    )  # Each has several blocks, the last has fewer rows or none.
     key = jax.random.key(5)
     rows = [jax.numpy.asarray(array, dtype) for array in (hidden, change, gradient)]
     compute = partial(jax_sum_norm.sum_norm, epsilon=1e-12, dropout=rate, key=key, interpret=INTERPRETED)

@@ -17,8 +17,8 @@ from keras_bert_zoo.layers.dropout import drop_out
 from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_card, places
 
 _FORWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
-_BACKWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
-_PROGRAMS = 924  # As many as the 132 processors of an H200 run at once; each sums its own weight gradients.
+# As many programs as the 132 processors of an H200 run at once; each sums its own weight gradients.
+_BACKWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1, "programs": 924}
 
 
 def takes(hidden: jax.Array) -> bool:
@@ -97,7 +97,7 @@ def _normalise(
 def _gradient(epsilon: float, dropout: float, interpret: bool, kept: Any, gradient: jax.Array) -> Any:
     rows, width = gradient.shape
     rows_at_once = _BACKWARD["rows_at_once"]
-    blocks = pl.cdiv(rows, rows_at_once * _PROGRAMS)
+    blocks = pl.cdiv(rows, rows_at_once * _BACKWARD["programs"])
     programs = pl.cdiv(rows, rows_at_once * blocks)
     of_weights = jax.ShapeDtypeStruct((programs, width), "float32")
     to_hidden, to_change, *to_weights = pl.pallas_call(
