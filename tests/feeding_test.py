@@ -280,7 +280,7 @@ def test_what_maps_a_data_set_works_as_it():
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_data_set_is_shuffled_as_by_keras(shuffle, classifier):
-    """So do its `fit`'s default and its seed say; the first batch is looked at before."""
+    """As `fit`'s default says, from Keras' seed; batches read before the epochs do not count."""
     keras.utils.set_random_seed(0)
     read = []
 

@@ -9,6 +9,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import metrics
+from keras_bert_zoo.checks import NotANumberError
 from tests.helpers import LABELS, TEXTS, TINY, left_to_torch, randomise
 
 files_only = pytest.mark.skipif(left_to_torch(), reason="knows no backend: once is enough")
@@ -273,13 +274,17 @@ def test_squad_2_edges():
         (metrics.squad_v1_scores, ([[{"text": "a", "answer_start": 0}]], ["a"]), "Received: answers[0]=[{"),
         (metrics.squad_v1_scores, ([("a", 0)], ["a"]), "Received: answers[0]=('a', 0)"),
         (metrics.squad_v2_scores, ([["a"]], ["a"], [1.0, 2.0]), "`null_odds` must be numbers of the shape (1,)"),
-        (metrics.squad_v2_scores, ([["a"]] * 2, ["a"] * 2, [1.0, float("nan")]), "Received: null_odds[1]=nan"),
     ],
 )
 def test_bad_squad_scores(score, arguments, words):
     with pytest.raises(ValueError) as error:
         score(*arguments)
     assert words in str(error.value)
+
+
+def test_odds_of_a_model_that_diverged():
+    with pytest.raises(NotANumberError, match=r"`null_odds` must hold numbers\. Received: null_odds\[1\]=nan"):
+        metrics.squad_v2_scores([["a"], ["b"]], ["a", "b"], [1.0, float("nan")])
 
 
 @files_only

@@ -369,7 +369,6 @@ def test_a_state_stays_with_its_data(run, tmp_path):
     pretrain(short, tmp_path / "run", verbose=0)
 
 
-@slow_on("tensorflow", "jax")
 def test_a_log_of_windows_has_each_epoch_once(tmp_path):
     """Keras' CSVLogger ends its lines there with two carriage returns."""
     (tmp_path / "log.csv").write_bytes(b"epoch,loss\r\r\n0,3\r\r\n1,2\r\r\n2,1\r\r\n")
@@ -377,6 +376,7 @@ def test_a_log_of_windows_has_each_epoch_once(tmp_path):
     assert (tmp_path / "log.csv").read_text() == "epoch,loss\n0,3\n1,2\n"
 
 
+@slow_on("tensorflow", "jax")
 def test_a_log_has_each_epoch_once(run, tmp_path, monkeypatch):
     """It is killed after the log is written but before the state, and in the middle of the very first file."""
     short = replace(run, steps=3, save_every=1)

@@ -91,15 +91,16 @@ class MakesBatches(ChecksInputs):
         return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
 
     def targets_of_arrays(self, arrays: dict[str, np.ndarray], y: Any, weights: np.ndarray | None = None) -> np.ndarray:
-        """Check targets against their ready arrays, and encode them; rows and tokens of weight 0 may have any."""
+        """Check targets against their ready arrays, except those of rows without weight, and encode them."""
         if weights is None:
             return self._targets(PaddedArrays(arrays), y)[0]
-        counts = np.reshape(weights, -1) != 0
-        if len(counts) == len(y) and counts.any():  # Rows without weight are checked as copies of one with it.
-            rows = np.where(counts, np.arange(len(y)), np.flatnonzero(counts)[-1])
+        count = len(next(iter(arrays.values())))
+        encoded, counts = self.encode_targets(y, count), np.reshape(weights, -1) != 0
+        if len(counts) == count and counts.any():  # Rows without weight are checked as copies of one with it.
+            rows = np.where(counts, np.arange(count), np.flatnonzero(counts)[-1])
             of_rows = y[rows] if isinstance(y, np.ndarray) else [y[row] for row in rows]
             self._targets(PaddedArrays({name: array[rows] for name, array in arrays.items()}), of_rows)
-        return self.encode_targets(y, len(y))
+        return encoded
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         """Check a streamed batch, `(inputs, targets, weights)` or fewer, as in-memory arrays are checked.

@@ -19,6 +19,7 @@ from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.weighing import WeighsClasses, check_one_weight
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
+from keras_bert_zoo.training.distribution import is_multi_worker
 
 
 class FedModel(
@@ -77,7 +78,8 @@ class FedModel(
             validation_split: Share of in-memory data to hold out, taken from its end.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or streamed data.
             shuffle: True shuffles anew each epoch, from Keras' random seed; False keeps the order of `x`. A `PyDataset`
-                of known length has the order of its batches shuffled, as by Keras; other streams keep theirs.
+                of known length has the order of its batches shuffled, as by Keras, except on several workers; other
+                streams keep theirs.
             class_weight: Dict from classes, by name or number, to weights. It cannot be combined with `sample_weight`,
                 but multiplies the weights of streamed data.
             sample_weight: One weight per example.
@@ -148,13 +150,19 @@ class FedModel(
             verbose=verbose,
             callbacks=callbacks,
             validation_data=validation,
-            shuffle=shuffle and isinstance(x, keras.utils.PyDataset) and not isinstance(x, OwnBatches),
+            shuffle=shuffle and self._is_shuffled_by_keras(x),
             class_weight=class_weight,
             initial_epoch=initial_epoch,
             steps_per_epoch=steps_per_epoch,
             validation_steps=validation_steps,
             validation_freq=validation_freq,
         )
+
+    def _is_shuffled_by_keras(self, x: Any) -> bool:
+        if not isinstance(x, keras.utils.PyDataset) or isinstance(x, OwnBatches):
+            return False
+        # Each worker would draw an order of its own, and all take their part of one.
+        return keras.backend.backend() != "tensorflow" or not is_multi_worker(self.distribute_strategy)
 
     def evaluate(
         self,

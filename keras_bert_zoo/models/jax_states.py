@@ -86,9 +86,9 @@ class KeepsStates:
 
 
 def _turns_of(models: Sequence[Any]) -> list[Any]:
-    """Return a lock for each backbone, in an order that is always the same, so that no two threads wait for each other.
+    """Return a lock for each backbone, in an order that is always the same: no two passes wait for each other.
 
-    They are reentrant, so that a callback can take them again.
+    They are reentrant, so that a callback can take them again. One that takes more may wait for ever.
     """
     owners = {id(owner): owner for owner in (getattr(model, "backbone", model) for model in models)}
     with _asking:
