@@ -245,5 +245,5 @@ def _exchange(target: Path, beside: Path, owned: tuple[str, ...], opened_by: str
 
 
 def _move_back(goal: Path, source: Path) -> None:
-    if not source.exists():
+    if not os.path.lexists(source):
         goal.rename(source)
