@@ -76,13 +76,11 @@ def sizes(options: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, W
     # `rows` is the next multiple of 128, which suits tensor cores, for all contenders.
     common = {"dtype": "bfloat16", "device": options.device, "rows": 30592}
     tiny = TINY if options.quick else {}
-    return [
-        (
-            keys,
-            {title: Work(**{**common, "steps": _steps(size), **size, **CONTENDERS[title], **tiny}) for title in titles},
-        )
-        for keys, size, titles in wanted
-    ]
+
+    def work(title: str, size: dict[str, Any]) -> Work:
+        return Work(**{**common, "steps": _steps(size), **size, **CONTENDERS[title], **tiny})
+
+    return [(keys, {title: work(title, size) for title in titles}) for keys, size, titles in wanted]
 
 
 def _steps(size: dict[str, Any]) -> int:

@@ -38,6 +38,9 @@ class MakesBatches(ChecksInputs):
         """Check targets and convert them to an array with one row per example; `learn` is True in `fit` only."""
         raise NotImplementedError  # Tasks define it; models fed only ready batches, such as a masked LM, never call it.
 
+    def check_targets(self, examples: Any, targets: np.ndarray, rows: np.ndarray) -> None:
+        """Check these rows of encoded targets against their examples; some tasks define it."""
+
     def check_pairs(self, pairs: bool) -> None:
         """Check that the backbone has the second segment type that pairs need."""
         segments = self.backbone.architecture["num_segments"]
@@ -88,19 +91,19 @@ class MakesBatches(ChecksInputs):
         count = len(examples.lengths)
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
-        return self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
+        targets, weights = self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
+        self.check_targets(examples, targets, np.arange(count))
+        return targets, weights
 
     def targets_of_arrays(self, arrays: dict[str, np.ndarray], y: Any, weights: np.ndarray | None = None) -> np.ndarray:
         """Check targets against their ready arrays, except those of rows without weight, and encode them."""
+        examples = PaddedArrays(arrays)
         if weights is None:
-            return self._targets(PaddedArrays(arrays), y)[0]
-        count = len(next(iter(arrays.values())))
-        encoded, counts = self.encode_targets(y, count), np.reshape(weights, -1) != 0
-        if len(counts) == count and counts.any():  # Rows without weight are checked as copies of one with it.
-            rows = np.where(counts, np.arange(count), np.flatnonzero(counts)[-1])
-            of_rows = y[rows] if isinstance(y, np.ndarray) else [y[row] for row in rows]
-            self._targets(PaddedArrays({name: array[rows] for name, array in arrays.items()}), of_rows)
-        return encoded
+            return self._targets(examples, y)[0]
+        targets = self.encode_targets(y, len(examples.lengths))
+        if np.size(weights) == len(targets):  # Not weights of tokens.
+            self.check_targets(examples, targets, np.flatnonzero(weights))
+        return targets
 
     def ready_batch(self, batch: Any) -> tuple[Any, ...]:
         """Check a streamed batch, `(inputs, targets, weights)` or fewer, as in-memory arrays are checked.
@@ -171,17 +174,22 @@ class MakesBatches(ChecksInputs):
             few_sizes=few_sizes,
         )
 
+    @property
+    def _is_one_of_several(self) -> bool:
+        """Whether other processes train this model, too."""
+        return keras.backend.backend() == "tensorflow" and is_multi_worker(self.distribute_strategy)
+
     def _draw_seed(self) -> int:
         """Draw a random number, the same on all workers, which must agree on the order."""
         seed = random.randrange(2**31)
-        if keras.backend.backend() == "tensorflow" and is_multi_worker(self.distribute_strategy):
+        if self._is_one_of_several:
             seed = sum_over_workers(seed, self.distribute_strategy) % 2**31
         return seed
 
     def _fed(self, batches: Any) -> Any:
         if keras.backend.backend() != "tensorflow" or not isinstance(batches, OwnBatches):
             return batches
-        if isinstance(batches, PartedBatches) and is_multi_worker(self.distribute_strategy):
+        if isinstance(batches, PartedBatches) and self._is_one_of_several:
             return distribute_parts(batches, self.distribute_strategy)
         return batches.to_tf()
 

@@ -19,7 +19,6 @@ from keras_bert_zoo.models.tracing import TracesOnce
 from keras_bert_zoo.models.weighing import WeighsClasses, check_one_weight
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
-from keras_bert_zoo.training.distribution import is_multi_worker
 
 
 class FedModel(
@@ -159,10 +158,8 @@ class FedModel(
         )
 
     def _is_shuffled_by_keras(self, x: Any) -> bool:
-        if not isinstance(x, keras.utils.PyDataset) or isinstance(x, OwnBatches):
-            return False
-        # Each worker would draw an order of its own, and all take their part of one.
-        return keras.backend.backend() != "tensorflow" or not is_multi_worker(self.distribute_strategy)
+        # Each of several workers would draw an order of its own, and all take their part of one.
+        return isinstance(x, keras.utils.PyDataset) and not (isinstance(x, OwnBatches) or self._is_one_of_several)
 
     def evaluate(
         self,

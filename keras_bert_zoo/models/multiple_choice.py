@@ -130,18 +130,16 @@ class BertMultipleChoice(Task):
             raise ValueError(f"`y` must hold the numbers of the choices, from 0 on. Received: y with {numbers.min()}")
         return numbers.astype("int32")
 
-    def _targets(self, examples: Examples, *args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        targets, weight = super()._targets(examples, *args, **kwargs)
+    def check_targets(self, examples: Examples, targets: np.ndarray, rows: np.ndarray) -> None:
         there = _choices_there(examples)
         chosen = np.arange(there.shape[1]) == targets[:, None]
-        wrong = np.flatnonzero(~(there & chosen).any(-1))
+        wrong = rows[~(there & chosen).any(-1)[rows]]
         if len(wrong):
             i = wrong[0]
             raise ValueError(
                 "`y` must hold the number of one of the question's choices. "
                 f"Received: y[{i}]={targets[i]} of {np.flatnonzero(there[i]).tolist()}"
             )
-        return targets, weight
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
         if is_tf_dataset(x):

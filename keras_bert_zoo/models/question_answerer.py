@@ -141,15 +141,16 @@ class BertQuestionAnswerer(Task):
             y = examples.targets(y)
             weights = checked_weights(sample_weight, len(examples.contexts), ", one per question")
             sample_weight = None if weights is None else weights[examples.questions]
-        targets, sample_weight = super()._targets(examples, y, sample_weight, learn)
-        beyond = np.flatnonzero(targets.max(axis=1) >= examples.lengths)
+        return super()._targets(examples, y, sample_weight, learn)
+
+    def check_targets(self, examples: Examples, targets: np.ndarray, rows: np.ndarray) -> None:
+        beyond = rows[targets[rows].max(axis=1) >= examples.lengths[rows]]
         if len(beyond):
             row = int(beyond[0])
             raise ValueError(
                 "`y` must hold positions of tokens, not of padding. "
                 f"Received: y[{row}]={targets[row].tolist()} for {examples.lengths[row]} tokens"
             )
-        return targets, sample_weight
 
     def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
         if is_tf_dataset(x):

@@ -255,16 +255,7 @@ class BertTokenClassifier(HasClasses, TokenTask):
         self, examples: Examples, y: Any, sample_weight: Any = None, learn: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
         if isinstance(examples, PaddedArrays):
-            targets, sample_weight = super()._targets(examples, y, sample_weight, learn)
-            if targets.shape != examples.arrays["token_ids"].shape:
-                raise ValueError(
-                    f"`y` must have the shape {examples.arrays['token_ids'].shape}, as `token_ids`. "
-                    f"Received: y.shape={targets.shape}"
-                )
-            padding = np.arange(targets.shape[1]) >= examples.lengths[:, None]
-            if (targets[padding] != IGNORED).any():
-                raise ValueError(f"`y` must be {IGNORED} at padding. Received: a label at padding")
-            return targets, sample_weight
+            return super()._targets(examples, y, sample_weight, learn)
         assert isinstance(examples, WordWindows)
         if not len(examples.lengths):
             raise ValueError("`x` must hold at least one example with words. Received: none")
@@ -273,6 +264,16 @@ class BertTokenClassifier(HasClasses, TokenTask):
         weights = checked_weights(sample_weight, len(examples.words.examples))
         labels = self.number_classes(flat_tags(examples.words, y), learn)
         return examples.lay(labels), None if weights is None else weights[examples.examples]
+
+    def check_targets(self, examples: Any, targets: np.ndarray, rows: np.ndarray) -> None:
+        if targets.shape != examples.arrays["token_ids"].shape:
+            raise ValueError(
+                f"`y` must have the shape {examples.arrays['token_ids'].shape}, as `token_ids`. "
+                f"Received: y.shape={targets.shape}"
+            )
+        padding = np.arange(targets.shape[1]) >= examples.lengths[rows, None]
+        if (targets[rows][padding] != IGNORED).any():
+            raise ValueError(f"`y` must be {IGNORED} at padding. Received: a label at padding")
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         labels = as_array("y", y)
