@@ -152,11 +152,13 @@ def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
     assert (list(lines), skipped) == (["a", "k"], [(2, "invalid start byte")])
     (tmp_path / "a.txt").write_bytes(b"a\nbcd\xc3")  # It ends within an umlaut, and its last part is full.
     lines = kbz.read_lines(tmp_path / "a.txt", skip=lambda number, reason: skipped.append((number, reason)))
-    assert (list(lines), skipped[1:]) == (["a", "bcd"], [(2, "unexpected end of data")])
+    assert (list(lines), skipped[1:]) == (["a"], [(2, "unexpected end of data")])
     with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text \(unexpected end of data in line 2\)"):
         list(kbz.read_lines(tmp_path / "a.txt"))
     (tmp_path / "a.txt").write_text("abcdefgh\n\nk\n")  # The first line's end is a part of its own.
     assert list(kbz.read_lines(tmp_path / "a.txt", empty=True)) == ["abcd", "efgh", "", "k"]
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf\xc3\xa4b\nk\n")  # The part of the mark ends within the umlaut.
+    assert list(kbz.read_lines(tmp_path / "a.txt")) == ["\u00e4b", "k"]
 
 
 def test_bad_files(tmp_path):

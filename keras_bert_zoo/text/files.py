@@ -4,7 +4,7 @@ import codecs
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_bert_zoo.files import replacing
 from keras_bert_zoo.text.texts import check_tokens, is_list
@@ -34,51 +34,57 @@ def read_lines(
         ValueError: A file is missing or not UTF-8; the message has its name and the line.
     """
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
-        decoder = codecs.getincrementaldecoder("utf-8")()  # For lines read in parts.
-        number = 1
+        number, broken = 1, False  # The line, and whether the rest of it is skipped, too.
+        decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             with open_file(path, "rb") as file:
-                broken = within = False
-                while raw := file.readline(_LONGEST_LINE):
-                    goes_on = within
-                    if whole and len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
+                for number, raw, begins, ends, is_last in _pieces(file):
+                    if whole and not ends and len(raw) == _LONGEST_LINE:
                         raise ValueError(f"{path} must have lines shorter than 1 MiB. Received: a longer line {number}")
-                    ends = raw.endswith(b"\n")
-                    if number == 1 and not within:
+                    if begins and number == 1:
                         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                             raise ValueError(f"{path} must be UTF-8 text. Received: UTF-16")
                         raw = raw.removeprefix(codecs.BOM_UTF8)
-                    within = within or not ends
+                    broken = broken and not begins
+                    if broken:
+                        continue
                     try:
-                        if broken:
-                            line = ""
-                        elif within:
-                            line = decoder.decode(raw, final=not ends and len(raw) < _LONGEST_LINE)
-                        else:
-                            line = raw.decode("utf-8")
+                        line = raw.decode() if begins and ends else decoder.decode(raw, final=ends or is_last)
                     except UnicodeDecodeError as error:
                         if skip is None:
                             raise
                         decoder.reset()
                         skip(number, error.reason)
                         broken = True
-                    line = line.rstrip("\r\n") if not broken else ""
+                        continue
                     # The line end alone, after a line read in parts, is not a line.
-                    if not broken and (line.strip() or (empty and not goes_on)):
+                    line = line.rstrip("\r\n")
+                    if line.strip() or (empty and begins):
                         yield line
-                    number += ends
-                    broken = broken and not ends  # The rest of the line is also skipped.
-                    within = not ends
-                try:
-                    decoder.decode(b"", final=True)
-                except UnicodeDecodeError as error:  # The file ends within a character, at a part's end.
-                    if skip is None:
-                        raise
-                    skip(number, error.reason)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None
         except OSError as error:
             raise ValueError(f"{path} must be a text file ({error.strerror or error})") from None
+
+
+class _Piece(NamedTuple):
+    """A line, or a part of a long one."""
+
+    number: int
+    raw: bytes
+    begins: bool
+    """Whether its line begins with it."""
+    ends: bool
+    is_last: bool
+    """Whether the file ends with it."""
+
+
+def _pieces(file: Any) -> Iterator[_Piece]:
+    number, begins, raw = 1, True, file.readline(_LONGEST_LINE)
+    while raw:
+        ends, following = raw.endswith(b"\n"), file.readline(_LONGEST_LINE)
+        yield _Piece(number, raw, begins, ends, not following)
+        number, begins, raw = number + ends, ends, following
 
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
