@@ -150,7 +150,29 @@ def write_model(
         texts: For a SavedModel that takes strings.
         options: Additional arguments of the exporter.
     """
+    _check_exportable(model, format, axes)
     options = options or {}
+    if format == "tf_saved_model":
+
+        def write(folder: Path) -> None:
+            with gelu_spelled(gelu_of_erfc) if keras.backend.backend() == "jax" else nullcontext():
+                _write_saved_model(model, folder, axes, longest, texts, options)
+
+        write_directory(path, marker="saved_model.pb", owned=("variables", "assets", "fingerprint.pb"), write=write)
+        return
+    writers = {"onnx": _write_onnx, "openvino": _write_openvino, "litert": _write_litert, "torch": _write_torch}
+    path = Path(os.path.realpath(path))  # Other files lie beside the model, not beside a link to it.
+    making = path.with_name(f"{path.name}.export")
+    clear_leftovers(making)
+    with directory_beside(making) as folder, ExitStack() as files:
+        writers[format](model, folder / path.name, axes, longest, options)
+        # ONNX keeps large weights in a file that the model names. The model is entered first, so it is replaced last.
+        for file in sorted(folder.iterdir(), key=lambda file: file.name != path.name):
+            shutil.move(file, files.enter_context(replacing(path.with_name(file.name))))
+
+
+def _check_exportable(model: keras.Model, format: str, axes: Axes) -> None:
+    """Refuse what a format's exporter on this backend cannot write, or writes as a file that no runtime opens."""
     backend = keras.backend.backend()
     recurrent = next((layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)), None)
     if recurrent is not None and (format, backend) in _NO_LOOPS:
@@ -184,23 +206,6 @@ def write_model(
                 f'`format="{format}"` cannot export {mode} on the {backend} backend, because {reason}; '
                 f'"{other}" can. Received: a model quantized to {mode}'
             )
-    if format == "tf_saved_model":
-
-        def write(folder: Path) -> None:
-            with gelu_spelled(gelu_of_erfc) if backend == "jax" else nullcontext():
-                _write_saved_model(model, folder, axes, longest, texts, options)
-
-        write_directory(path, marker="saved_model.pb", owned=("variables", "assets", "fingerprint.pb"), write=write)
-        return
-    writers = {"onnx": _write_onnx, "openvino": _write_openvino, "litert": _write_litert, "torch": _write_torch}
-    path = Path(os.path.realpath(path))  # Other files lie beside the model, not beside a link to it.
-    making = path.with_name(f"{path.name}.export")
-    clear_leftovers(making)
-    with directory_beside(making) as folder, ExitStack() as files:
-        writers[format](model, folder / path.name, axes, longest, options)
-        # ONNX keeps large weights in a file that the model names. The model is entered first, so it is replaced last.
-        for file in sorted(folder.iterdir(), key=lambda file: file.name != path.name):
-            shutil.move(file, files.enter_context(replacing(path.with_name(file.name))))
 
 
 def _write_saved_model(

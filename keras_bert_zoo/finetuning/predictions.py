@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,25 @@ def predict(
     predict(Run("conll", "ner/preset"), "entities.jsonl", "texts.txt")
     ```
     """
+    own = source is not None and _is_own(Path(source), run.recipe)
+    _check_out(run, out, source, own)
+    if own:
+        assert source is not None
+        _predict_file(run, Path(source), Path(out), verbose)
+    else:
+        _predict_lines(run, source, Path(out), verbose)
+
+
+def _check_out(run: Run, out: str | os.PathLike[str], source: str | os.PathLike[str] | None, own: bool) -> None:
+    """Check that `out` is what the source gives, and that `source` is the task's own file or lines."""
     recipe, target = run.recipe, Path(out)
-    own = source is not None and _is_own(Path(source), recipe)
-    names = [f"{name}.tsv" for name, task in SUBMISSIONS.items() if task == run.task]
-    submission = own and target.name in names
+    names = _submissions(run.task)
     folder = own and isinstance(recipe.kind, Answers)
     if target.is_file() if folder else target.is_dir():
         expected, found = ("directory", "file") if folder else ("file", "directory")
         raise ValueError(f"`out` must be a {expected}. Received: out={str(out)!r}, a {found}")
-    if not submission and (
-        target.suffix.lower() in (".tsv", ".jsonl") if folder else target.suffix.lower() != ".jsonl"
-    ):
+    suffix = target.suffix.lower()
+    if not (own and target.name in names) and (suffix in (".tsv", ".jsonl") if folder else suffix != ".jsonl"):
         kinds = "a directory for a file of SQuAD" if folder else "a .jsonl"
         kinds += f", or for a file of GLUE one of its submissions, {names} for {run.task}" if names else ""
         raise ValueError(f"`out` must be {kinds}. Received: out={str(out)!r}")
@@ -72,23 +80,29 @@ def predict(
             f"task texts reads your own tables. Received: source={os.fspath(source)!r}"
         )
     check_out(out, target if folder else target.parent)
-    if own:
-        assert source is not None
-        data = run.read_file(Path(source), **recipe.unlabelled)
-        model = run.load()
-        predictions = recipe.kind.predict(model, data, verbose)
-        if submission:
-            if not np.isfinite(predictions).all():  # Their greatest would be the first class.
-                raise ValueError("`predictions` must be finite. Received: predictions with NaN or infinity")
-            write_submission(target.parent, target.stem, predictions.argmax(-1) if data.class_names else predictions)
-        elif isinstance(recipe.kind, Answers):
-            assert data.ids is not None
-            write_squad_predictions(target, data.ids, predictions, model.null_threshold)
-        else:
-            _write(target, recipe.kind.records(model, data, predictions))
-        return
-    own_table = "text" in recipe.options
-    fields = len(run.text or ("text",)) if own_table else recipe.kind.fields
+
+
+def _submissions(task: str) -> list[str]:
+    return [f"{name}.tsv" for name, each in SUBMISSIONS.items() if each == task]
+
+
+def _predict_file(run: Run, source: Path, target: Path, verbose: Any) -> None:
+    """Predict a file of the task, which is read as a whole."""
+    data = run.read_file(source, **run.recipe.unlabelled)
+    model = run.load()
+    predictions = run.recipe.kind.predict(model, data, verbose)
+    if target.name in _submissions(run.task):
+        if not np.isfinite(predictions).all():  # Their greatest would be the first class.
+            raise ValueError("`predictions` must be finite. Received: predictions with NaN or infinity")
+        write_submission(target.parent, target.stem, predictions.argmax(-1) if data.class_names else predictions)
+    else:
+        _write_all(target, run, model, data, predictions)
+
+
+def _predict_lines(run: Run, source: str | os.PathLike[str] | None, target: Path, verbose: Any) -> None:
+    """Predict lines, of which a block is in memory at a time."""
+    kind, own_table = run.recipe.kind, "text" in run.recipe.options
+    fields = len(run.text or ("text",)) if own_table else kind.fields
 
     def blocks() -> Iterator[Data]:
         lines = _lines(source)
@@ -99,14 +113,8 @@ def predict(
         for _ in blocks():  # Otherwise a bad last line would cost the predictions for all others.
             pass
     model = run.load()
-    _write(
-        target,
-        (
-            record
-            for data in blocks()
-            for record in recipe.kind.records(model, data, recipe.kind.predict(model, data, verbose))
-        ),
-    )
+    predicted = (kind.records(model, data, kind.predict(model, data, verbose)) for data in blocks())
+    _write(target, chain.from_iterable(predicted))
 
 
 def _is_own(source: Path, recipe: Recipe) -> bool:
@@ -124,11 +132,15 @@ def _is_pipe(source: Path) -> bool:
 def write_predictions(folder: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:
     """Write the predictions on a dev set: SQuAD's official files, or JSON lines for other tasks."""
     folder.mkdir(parents=True, exist_ok=True)
+    _write_all(folder if isinstance(run.recipe.kind, Answers) else folder / "dev.jsonl", run, model, data, predictions)
+
+
+def _write_all(target: Path, run: Run, model: Any, data: Data, predictions: Any) -> None:
     if isinstance(run.recipe.kind, Answers):
         assert data.ids is not None
-        write_squad_predictions(folder, data.ids, predictions, model.null_threshold)
+        write_squad_predictions(target, data.ids, predictions, model.null_threshold)
     else:
-        _write(folder / "dev.jsonl", run.recipe.kind.records(model, data, predictions))
+        _write(target, run.recipe.kind.records(model, data, predictions))
 
 
 def _lines(source: str | os.PathLike[str] | None) -> Iterator[tuple[str, str]]:

@@ -106,39 +106,36 @@ class FedModel(
             for variable in self.trainable_variables:
                 check_trainable(variable.dtype)
             self.check_optimizer()
+            in_memory = self._is_columns(x)
             # Keras would continue in the middle of one epoch's batches, while those of the next epoch are drawn.
-            if steps_per_epoch is not None and (self._is_columns(x) or isinstance(x, OwnBatches)):
+            if steps_per_epoch is not None and (in_memory or isinstance(x, OwnBatches)):
                 raise ValueError(
                     "`steps_per_epoch` must be None if the batches define their own epochs. "
                     f"Received: steps_per_epoch={steps_per_epoch}"
                 )
             share = validation_split if validation_data is None else 0.0
             held_out_size = validation_batch_size or batch_size
-            validation = None
-            if self._is_columns(x):
+            if in_memory:
                 examples = self._examples(x)
                 targets, weight = self._targets(examples, y, sample_weight, learn=True)
                 rows, held_out = _split(len(examples.lengths), share)
-                if share:
-                    held_out = held_out[first_rows(validation_steps, held_out_size)]
-                    validation = self._fed(self._batches(examples, targets, weight, held_out_size, held_out))
+                held_out = held_out[first_rows(validation_steps, held_out_size)]
+                validation = self._batches(examples, targets, weight, held_out_size, held_out) if share else None
                 if class_weight is not None:
                     check_one_weight(weight)
-                    weight = self.weigh_classes(targets, class_weight)
+                    weight, class_weight = self.weigh_classes(targets, class_weight), None
                 seed = self._draw_seed() if shuffle else None
                 batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
-                callbacks = _with_callback(callbacks, _FollowEpochs(batches))
-                data, class_weight = self._fed(batches), None
+                data, validation = self._fed(batches), self._fed(validation)
             else:
-                data = self._streamed(x, y, sample_weight, self.needs_targets)
+                data, batches, validation = self._streamed(x, y, sample_weight, self.needs_targets), x, None
                 _check_batch_size(batch_size)
                 if share:
                     raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
                 if class_weight is not None:
                     data, class_weight = self.weigh_stream(data, self.weights_of_classes(class_weight))
-                if isinstance(x, OwnBatches):
-                    callbacks = _with_callback(callbacks, _FollowEpochs(x))
-                batches = x
+            if isinstance(batches, OwnBatches):
+                callbacks = _with_callback(callbacks, _FollowEpochs(batches))
             if validation_data is not None:
                 validation = self._validation(validation_data, held_out_size, validation_steps)
             self.lay_schedule(batches, steps_per_epoch, epochs, initial_epoch)

@@ -111,14 +111,10 @@ def tune(
         **space | ({"epochs": None} if search == "hyperband" else {}),
         **arguments,
     )
-    limit: dict[str, int] = {}
-    if search == "hyperband":
-        limit["max_epochs"] = most_epochs
-    elif trials is not None or search != "grid":
-        limit["max_trials"] = trials or 10
     with nullcontext() if _is_worker() else held(folder / CONFIG, config):
         if not _is_worker():
             write_json(folder / CONFIG, config)  # Only once the configuration is known to be valid.
+        limit = {"max_epochs": most_epochs} if search == "hyperband" else {"max_trials": trials or 10}
         tuner = _tuner_class(search)(
             hypermodel,
             objective=keras_tuner.Objective(f"val_{run.recipe.score}", "max"),
@@ -127,7 +123,7 @@ def tune(
             project_name=TRIALS,
             # Neighbouring points may all be too large for the memory, and the chief would not survive a failed search.
             max_consecutive_failed_trials=math.inf,
-            **limit,
+            **({} if search == "grid" and trials is None else limit),
         )
         tuner.search(train.x, train.y, verbose=verbose)
         return None if _is_worker() else _finish(tuner, folder, run.task, config)
