@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.export import _NO_LOOPS, FORMATS, write_model
+from keras_bert_zoo.export import write_model
+from keras_bert_zoo.export_formats import _NO_LOOPS, FORMATS
 from keras_bert_zoo.layers.activations import gelu_of_erfc, gelu_of_products, gelu_spelled, get_activation
 from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, WORDS, numpy, random_inputs, randomise, slow_on
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import keras
 
 from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.export import FORMATS, Axes, Texts, check_format, write_model
+from keras_bert_zoo.export import Texts, write_model
+from keras_bert_zoo.export_formats import FORMATS, Axes, check_format
 from keras_bert_zoo.models.inputs import INPUT_NAMES
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.quantized import quantized_layers
