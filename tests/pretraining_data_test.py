@@ -2,7 +2,6 @@
 
 import filecmp
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.pretraining import PretrainingBatches, prepare
+from keras_bert_zoo.pretraining import PretrainingBatches, local, prepare
 from keras_bert_zoo.pretraining import examples as ex
 from keras_bert_zoo.pretraining import workers as on_cores
 from keras_bert_zoo.pretraining.batches import _RowsOf
@@ -528,17 +527,16 @@ def test_results_come_in_the_order_of_their_pieces():
 
 
 def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatch):
-    module = importlib.import_module("keras_bert_zoo.pretraining.prepare")  # In the package that name is the function.
     chosen = []
 
     def in_order(blocks, work, workers, light):
         chosen.append(workers)
         return map(work, blocks)
 
-    monkeypatch.setattr(module, "in_order", in_order)
+    monkeypatch.setattr(local, "in_order", in_order)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     for name, size in (("little", 2**24), ("much", 1)):
-        monkeypatch.setattr(module, "_WORTH_PROCESSES", size)
+        monkeypatch.setattr(local, "_WORTH_PROCESSES", size)
         prepare([corpus], tmp_path / name, tokenizer, verbose=False)
     assert chosen == [1, 8]
 

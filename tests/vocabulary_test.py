@@ -152,7 +152,7 @@ def test_a_long_line_comes_in_parts(tmp_path, monkeypatch):
     assert (list(lines), skipped) == (["a", "k"], [(2, "invalid start byte")])
     (tmp_path / "a.txt").write_bytes(b"a\nbcd\xc3")  # It ends within an umlaut, and its last part is full.
     lines = kbz.read_lines(tmp_path / "a.txt", skip=lambda number, reason: skipped.append((number, reason)))
-    assert (list(lines), skipped[1:]) == (["a"], [(2, "unexpected end of data")])
+    assert (list(lines), skipped[1:]) == (["a", "bcd"], [(2, "unexpected end of data")])
     with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text \(unexpected end of data in line 2\)"):
         list(kbz.read_lines(tmp_path / "a.txt"))
     (tmp_path / "a.txt").write_text("abcdefgh\n\nk\n")  # The first line's end is a part of its own.

@@ -9,6 +9,7 @@ from keras_bert_zoo.cli.commands import FINISHED, add_command, add_options, conf
 from keras_bert_zoo.files import check_out, read_json
 from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain, write_records
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
+from keras_bert_zoo.pretraining.description import DESCRIPTION
 from keras_bert_zoo.text import BertTokenizer, learn_vocabulary, read_lines, write_vocabulary
 
 _VOCAB = """\
@@ -190,7 +191,7 @@ def _prepare(options: argparse.Namespace) -> None:
     )
     taken = f"{report.files:,} files, {report.documents:,} documents, {report.sentences:,} sentences"
     print(f"{options.out}: {taken}; skipped: {report.skips:,}")
-    about = read_json(Path(options.out) / "dataset.json")
+    about = read_json(Path(options.out) / DESCRIPTION)
     for name, made in about.get("languages", {}).items():
         share = made["examples"] / about["examples"]
         print(f"{name}: {share:.1%} of the examples, {made['passes']:.3g} of its text for each pass")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import reprlib
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -12,14 +11,12 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, check_seed
-from keras_bert_zoo.files import read_json, typed
-from keras_bert_zoo.pretraining.prepare import DESCRIPTION, FORMAT, VOCABULARY
+from keras_bert_zoo.pretraining.description import DESCRIPTION, read_description
 from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
 from keras_bert_zoo.text.batching import PartedBatches
-from keras_bert_zoo.text.masking import LONGEST, MaskedTokens, Masking, next_tokens
+from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens
 from keras_bert_zoo.text.tf_dataset import tf_dataset
-from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 
 class PretrainingBatches(PartedBatches):
@@ -72,34 +69,10 @@ class PretrainingBatches(PartedBatches):
         if masking is not None:
             Masking.check(masking)
         folder = Path(path)
-        if not (folder / DESCRIPTION).is_file():
-            raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(path)!r}")
-        path = folder / DESCRIPTION
-        about = read_json(path)
-        if about.get("format") != FORMAT:
-            raise ValueError(f"{path}: `format` must be {FORMAT}. Received: {reprlib.repr(about.get('format'))}")
-        fixed = typed(path, about, "fix_masks", bool, False)
+        self.tokenizer, self.sequence_length, own, fixed, pairs = read_description(folder)
         if fixed and masking is not None:
             raise ValueError(f"`masking` must be None for a data set of fixed masks. Received: masking={masking}")
-        own, options = (typed(path, about, name, dict, {}) for name in ("masking", "tokenizer"))
-        try:
-            self.masking = masking if masking is not None else Masking(**own)
-        except TypeError:
-            raise ValueError(
-                f"{path}: `masking` must have the fields of Masking. Received: {reprlib.repr(own)}"
-            ) from None
-        try:
-            self.tokenizer = BertTokenizer(folder / VOCABULARY, **options)
-        except TypeError:
-            raise ValueError(
-                f"{path}: `tokenizer` must have the options of BertTokenizer. Received: {reprlib.repr(options)}"
-            ) from None
-        self.sequence_length = typed(path, about, "sequence_length", int, 128)
-        if not 8 <= self.sequence_length <= LONGEST:
-            raise ValueError(
-                f"{path}: `sequence_length` must be at least 8 and at most {LONGEST}. Received: {self.sequence_length}"
-            )
-        pairs = typed(path, about, "next_sentence", bool, True)
+        self.masking = own if masking is None else masking
         if next_sentence and not pairs:
             raise ValueError("`next_sentence` needs a data set of pairs. Received: one without pairs")
         if next_token and (next_sentence or masking is not None):

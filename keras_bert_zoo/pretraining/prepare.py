@@ -2,29 +2,20 @@
 
 import os
 import reprlib
-import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checks import check_flag, check_positive_int, check_rate, check_seed
 from keras_bert_zoo.files import clear_leftovers, directory_beside, listed, write_json
-from keras_bert_zoo.pretraining.corpus import LAYOUTS, Block, CorpusReport, read_blocks
-from keras_bert_zoo.pretraining.languages import count_passes, file_size
-from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
-from keras_bert_zoo.pretraining.shards import join_shards, shard_name, write_shard
-from keras_bert_zoo.pretraining.workers import in_order
+from keras_bert_zoo.pretraining.corpus import LAYOUTS, CorpusReport
+from keras_bert_zoo.pretraining.description import DESCRIPTION, VOCABULARY, describe
+from keras_bert_zoo.pretraining.local import make_shards
+from keras_bert_zoo.pretraining.recipe import Recipe
+from keras_bert_zoo.pretraining.shards import join_shards, shard_name
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import LONGEST, Masking
 from keras_bert_zoo.text.tokenizer import BertTokenizer, check_is_tokenizer
-
-DESCRIPTION, VOCABULARY = "dataset.json", "vocab.txt"
-FORMAT = 1
-# With less text, starting processes takes about as long as the work. Each further pass costs an eighth of the first.
-_WORTH_PROCESSES = 2**22
 
 Paths = Sequence[str | os.PathLike[str]]
 
@@ -114,25 +105,13 @@ def prepare(
     with directory_beside(target) as beside:
         reports = {language: CorpusReport() for language in languages}
         if beam is not None:
-            from keras_bert_zoo.pretraining.beam import make_shards
+            from keras_bert_zoo.pretraining import beam as cluster
 
-            passes, counts = make_shards(languages, layout, strict, recipe, tokenizer, beside, reports, beam)
+            passes, counts = cluster.make_shards(languages, layout, strict, recipe, tokenizer, beside, reports, beam)
         else:
-            passes = count_passes(languages, layout, strict, recipe, tokenizer)
-            counts = []
-            size = sum(file_size(path) for files in languages.values() for path in files)
-            much = size * (7 + duplicates) / 8 >= _WORTH_PROCESSES
-            workers = workers or (os.cpu_count() or 1 if much else 1)
-            blocks = read_blocks(languages, passes, layout, strict, reports)
-            progress = _Progress(size if verbose else 0)
-            light = type(tokenizer) is BertTokenizer  # Another class may need other modules.
-            work = partial(_write_block, recipe, tokenizer, beside)
-            made = 0
-            for language, examples in in_order(blocks, work, workers, light):
-                counts.append((language, examples))
-                made += examples
-                progress.show(sum(report.bytes for report in reports.values()), made)
-            progress.end(made)
+            passes, counts = make_shards(
+                languages, layout, strict, recipe, tokenizer, beside, reports, workers, verbose
+            )
         report = CorpusReport.total(reports.values())
         shards = [beside / shard_name(number) for number, (_, examples) in enumerate(counts) if examples]
         if not shards:
@@ -143,7 +122,7 @@ def prepare(
                 _check_documents(language, own.documents, own.skipped)
         checksum = join_shards(shards, beside)
         write_vocabulary(beside / VOCABULARY, tokenizer.vocabulary)
-        about = _describe(recipe, tokenizer, sum(examples for _, examples in counts), checksum, report)
+        about = describe(recipe, tokenizer, sum(examples for _, examples in counts), checksum, report)
         if isinstance(paths, Mapping):
             about["languages"] = {
                 language: {
@@ -185,50 +164,3 @@ def _check_documents(language: str, count: int, skipped: Sequence[str] = ()) -> 
             "`paths` must hold at least two documents of each language for next-sentence pairs, in prose two files; "
             f"next_sentence=False packs one. Received: {listed([f'{count}{of}', *skipped])}"
         )
-
-
-def _write_block(recipe: Recipe, tokenizer: BertTokenizer, folder: Path, block: Block) -> tuple[str, int]:
-    """Write a block's shard. Return its language and the number of its examples."""
-    shard = make_examples(block, recipe, tokenizer)
-    if shard is not None:
-        write_shard(folder / shard_name(block.number), shard)
-    return block.language, 0 if shard is None else len(shard)
-
-
-def _describe(
-    recipe: Recipe, tokenizer: BertTokenizer, examples: int, checksum: str, report: CorpusReport
-) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        **asdict(recipe),
-        "tokenizer": tokenizer.options(),
-        "examples": examples,
-        "arrays": checksum,
-        "corpus": asdict(report),
-    }
-
-
-class _Progress:
-    """A progress line on stderr: fraction done, rate, time left."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._start = time.monotonic()
-
-    def show(self, read: int, examples: int) -> None:
-        if not self._size:
-            return
-        seconds = time.monotonic() - self._start
-        share = min(read / self._size, 1.0)
-        left = seconds * (1 - share) / max(share, 1e-9)
-        print(
-            f"\r{share:4.0%}  {examples:,} examples  {examples / max(seconds, 1e-9):,.0f}/s  {left:.0f} s left ",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def end(self, examples: int) -> None:
-        if self._size:
-            self.show(self._size, examples)  # The bytes read never reach the size of the files.
-            print(file=sys.stderr)

@@ -18,6 +18,7 @@ from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.presets.presets import names_directory
 from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.pretraining.configuration import OPTIMIZERS, Run
+from keras_bert_zoo.pretraining.description import read_description
 from keras_bert_zoo.pretraining.progress import Speed, scalars
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.text.masking import Masking
@@ -145,8 +146,7 @@ def _open_records(run: Run, causal: bool) -> _Data:
 def _batches(run: Run, path: str, next_token: bool, **options: Any) -> PretrainingBatches:
     size = run.batch_size // run.gradient_accumulation_steps
     if run.masking is not None:
-        data = PretrainingBatches(path, batch_size=1)
-        changes = run.masking
+        data, changes = read_description(Path(path)), run.masking
         if "rate" in changes:  # Otherwise the data set's `max_predictions` would limit a higher rate.
             most = Masking.for_length(data.sequence_length, rate=changes["rate"]).max_predictions
             changes = {"max_predictions": most, **changes}
@@ -155,7 +155,7 @@ def _batches(run: Run, path: str, next_token: bool, **options: Any) -> Pretraini
 
 
 def _held_out(path: str, run: Run, batches: PretrainingBatches) -> PretrainingBatches:
-    if run.masking is not None and PretrainingBatches(path, batch_size=1).fixed_masks:
+    if run.masking is not None and read_description(Path(path)).fixed_masks:
         run = replace(run, masking=None)  # So that runs with different masking are compared on the same masks.
     held_out = _batches(replace(run, seed=_HELD_OUT_SEED), path, batches.next_token)
     if held_out.tokenizer.get_config() != batches.tokenizer.get_config():

@@ -76,15 +76,16 @@ class _Piece(NamedTuple):
     """Whether its line begins with it."""
     ends: bool
     is_last: bool
-    """Whether the file ends with it."""
+    """Whether the file ends with it, without a line end."""
 
 
 def _pieces(file: Any) -> Iterator[_Piece]:
-    number, begins, raw = 1, True, file.readline(_LONGEST_LINE)
-    while raw:
-        ends, following = raw.endswith(b"\n"), file.readline(_LONGEST_LINE)
-        yield _Piece(number, raw, begins, ends, not following)
-        number, begins, raw = number + ends, ends, following
+    number, begins = 1, True
+    while (raw := file.readline(_LONGEST_LINE)) or not begins:  # After a part comes another one, empty at the end.
+        ends = raw.endswith(b"\n")
+        is_last = not ends and len(raw) < _LONGEST_LINE
+        yield _Piece(number, raw, begins, ends, is_last)
+        number, begins = number + ends, ends or is_last
 
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
