@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.inputs import ChecksInputs, as_array, checked_stream_weights, checked_weights
-from keras_bert_zoo.models.streaming import checked_stream, is_stream, is_tf_dataset, tokenise_tf_dataset
+from keras_bert_zoo.models.streaming import check_ready, checked_stream, is_stream, is_tf_dataset, tokenise_tf_dataset
 from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
@@ -28,6 +28,8 @@ class MakesBatches(ChecksInputs):
     jit_compile: Any
     batches_class: ClassVar[type[LengthSortedBatches]] = LengthSortedBatches
     raw_inputs: ClassVar[str] = "a list of strings, a tuple of two such lists"
+    raw_in_memory: ClassVar[str | None] = None
+    """What raw input is, if it cannot be streamed."""
     label_dimensions: ClassVar[int | None] = None
     """Number of dimensions of the targets, if they are integers or names."""
 
@@ -156,6 +158,7 @@ class MakesBatches(ChecksInputs):
         training: bool = False,
         most_tokens: int | None = None,
         few_sizes: bool = False,
+        static_lengths: tuple[int, ...] | None = None,
     ) -> LengthSortedBatches:
         batch_size = python_number(batch_size)
         if batch_size is not None:
@@ -166,7 +169,7 @@ class MakesBatches(ChecksInputs):
             weight,
             batch_size=batch_size or 32,
             rows=np.arange(len(examples.lengths))[rows],
-            static_lengths=self.static_lengths,
+            static_lengths=self.static_lengths if static_lengths is None else static_lengths,
             shuffle_seed=shuffle_seed,
             training=training,
             multiple_of=replicas(self),
@@ -217,6 +220,8 @@ class MakesBatches(ChecksInputs):
                     f"`{name}` must be part of the data set if x is one. Received: x of type {type(x).__name__}"
                 )
         if is_tf_dataset(x):
+            if self.raw_in_memory is not None:
+                check_ready(x, self.raw_in_memory)
             return tokenise_tf_dataset(x, self, needs_targets)
         return self._fed(checked_stream(x, self, needs_targets))
 

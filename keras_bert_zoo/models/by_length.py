@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.feeding import FedModel
-from keras_bert_zoo.text.batching import LengthSortedBatches, padded_length, static_lengths
+from keras_bert_zoo.text.batching import padded_length, static_lengths
 from keras_bert_zoo.text.packing import Examples
-from keras_bert_zoo.training.distribution import replicas
 
 
 def predict_stream(model: FedModel, x: Any, **options: Any) -> np.ndarray:
@@ -30,21 +27,19 @@ def outputs_by_length(
     model: FedModel, examples: Examples, batch_size: int | None = None, **options: Any
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield indices of examples and their outputs, with one pass of `predict` for each of a few lengths."""
-    batch_size = python_number(batch_size)
-    if batch_size is not None:
-        check_positive_int(batch_size=batch_size)
+    most_tokens = model.most_predicted_tokens if batch_size is None else None
     few = static_lengths(model.backbone.architecture["max_sequence_length"])
     lengths = np.array([padded_length(max(int(length), 1), few) for length in examples.lengths])
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
-        batches = LengthSortedBatches(
+        batches = model._batches(
             examples,
-            batch_size=batch_size or 32,
-            rows=rows,
-            static_lengths=(int(length),),
-            multiple_of=replicas(model),
-            most_tokens=model.most_predicted_tokens if batch_size is None else None,
+            None,
+            None,
+            batch_size,
+            rows,
+            most_tokens=most_tokens,
             few_sizes=bool(model.static_lengths),
+            static_lengths=(int(length),),
         )
-        fed = batches.to_tf() if keras.backend.backend() == "tensorflow" else batches
-        yield rows, batches.restore_order(model.predict_fed(fed, **options))
+        yield rows, batches.restore_order(model.predict_fed(model._fed(batches), **options))

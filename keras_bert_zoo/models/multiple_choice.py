@@ -13,7 +13,6 @@ from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text,
 from keras_bert_zoo.models.choice_preprocessor import BertMultipleChoicePreprocessor
 from keras_bert_zoo.models.inputs import INPUT_NAMES, as_row, check_structure, check_values, is_numpy
 from keras_bert_zoo.models.linear_head import linear_head
-from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.choices import PackedChoices
@@ -52,6 +51,7 @@ class BertMultipleChoice(Task):
     peak = 2e-5
     label_dimensions = 1
     raw_inputs = "a tuple (contexts, choices)"
+    raw_in_memory = "contexts and choices"
     most_predicted_tokens = None  # A question has many texts.
 
     def __init__(
@@ -140,11 +140,6 @@ class BertMultipleChoice(Task):
                 "`y` must hold the number of one of the question's choices. "
                 f"Received: y[{i}]={targets[i]} of {np.flatnonzero(there[i]).tolist()}"
             )
-
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
-        if is_tf_dataset(x):
-            check_ready(x, "contexts and choices")
-        return super()._streamed(x, y, sample_weight, needs_targets)
 
     def head_config(self) -> dict[str, Any]:
         return {"dropout": self.dropout}

@@ -19,7 +19,6 @@ from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.inputs import as_array, check_range, checked_weights
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor
-from keras_bert_zoo.models.streaming import check_ready, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers, texts_and_odds
@@ -85,6 +84,7 @@ class BertQuestionAnswerer(Task):
     head_layers = ("spans",)
     label_dimensions = 2
     raw_inputs = "a tuple (questions, contexts)"
+    raw_in_memory = "texts"
     needs_pooler = False
 
     def __init__(
@@ -151,11 +151,6 @@ class BertQuestionAnswerer(Task):
                 "`y` must hold positions of tokens, not of padding. "
                 f"Received: y[{row}]={targets[row].tolist()} for {examples.lengths[row]} tokens"
             )
-
-    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
-        if is_tf_dataset(x):
-            check_ready(x, "texts")
-        return super()._streamed(x, y, sample_weight, needs_targets)
 
     def predict(
         self,

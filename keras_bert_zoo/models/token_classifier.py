@@ -16,10 +16,13 @@ from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.inputs import as_array, checked_weights
 from keras_bert_zoo.models.linear_head import linear_head
-from keras_bert_zoo.models.token_task import LabelledAccuracy, TokenTask
+from keras_bert_zoo.models.streaming import is_mappable, is_tf_dataset
+from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.models.token_weights import LabelledAccuracy, weighed, weighed_in_graph
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
+from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.windows import IGNORED, WordWindows
 from keras_bert_zoo.text.words import flat_tags, is_words
 from keras_bert_zoo.training import TokenCrossentropy
@@ -44,7 +47,7 @@ class Entity(NamedTuple):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
-class BertTokenClassifier(HasClasses, TokenTask):
+class BertTokenClassifier(HasClasses, Task):
     """BERT with a linear layer on each word's first token; other tokens have no label.
 
     `x` is a list of
@@ -84,8 +87,12 @@ class BertTokenClassifier(HasClasses, TokenTask):
     """
 
     preprocessor_class = BertWordPreprocessor
+    batches_class = TokenBatches
     head_layers: ClassVar[tuple[str, ...]] = ("classifier",)
     raw_inputs = "a list of sentences, documents or texts"
+    raw_in_memory = "words"
+    label_dimensions = 2
+    weighs_places = True
     needs_pooler = False
 
     def __init__(
@@ -246,6 +253,21 @@ class BertTokenClassifier(HasClasses, TokenTask):
         if isinstance(x, tuple):
             raise ValueError("`x` must be a list of sentences, documents or texts. Received: a tuple")
         return isinstance(x, dict) or is_words(x) or super()._is_columns(x)
+
+    def _streamed(self, x: Any, y: Any = None, sample_weight: Any = None, needs_targets: bool = False) -> Any:
+        data = super()._streamed(x, y, sample_weight, needs_targets)
+        if is_tf_dataset(x):
+            return data.map(weighed_in_graph)
+        if not is_mappable(x):
+            raise ValueError(
+                "`x` must be a tf.data.Dataset, a PyDataset, a generator or a DataLoader if it is streamed. "
+                f"Received: x of type {type(x).__name__}"
+            )
+        return data
+
+    def ready_batch(self, batch: Any) -> tuple[Any, ...]:
+        inputs, *rest = super().ready_batch(batch)
+        return (inputs, *weighed(*rest)) if rest and self.are_labels(rest[0]) else (inputs, *rest)
 
     def _count_examples(self, examples: Examples) -> int:
         # An example without words has no window.
