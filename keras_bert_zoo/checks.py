@@ -1,8 +1,8 @@
-"""Checks of constructor arguments, so that every class raises the same errors."""
+"""Checks of arguments, so that every class and function raises the same errors."""
 
+import math
 import reprlib
 import sys
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,12 @@ def python_number(value: Any) -> Any:
 
 def check_positive_int(**arguments: Any) -> None:
     """Check that each keyword holds an integer of at least 1."""
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={reprlib.repr(value)}")
+    _check_int("a positive integer", 1, math.inf, arguments)
 
 
 def check_count(**arguments: Any) -> None:
     """Check that each keyword holds an integer of at least 0."""
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-            raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={reprlib.repr(value)}")
+    _check_int("an integer of at least 0", 0, math.inf, arguments)
 
 
 def check_positive(**arguments: Any) -> None:
@@ -48,9 +44,13 @@ def check_rate(**arguments: Any) -> None:
 
 def check_seed(**arguments: Any) -> None:
     """Check that each keyword holds an integer that can seed random numbers."""
+    _check_int("an integer in [0, 2**32)", 0, 2**32, arguments)
+
+
+def _check_int(expected: str, low: int, stop: float, arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-            raise ValueError(f"`{name}` must be an integer in [0, 2**32). Received: {name}={reprlib.repr(value)}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < stop:
+            raise ValueError(f"`{name}` must be {expected}. Received: {name}={reprlib.repr(value)}")
 
 
 def check_flag(**arguments: Any) -> None:

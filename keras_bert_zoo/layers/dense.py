@@ -7,14 +7,14 @@ from keras import ops
 
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
-from keras_bert_zoo.layers.passes import are_weights_kept, is_compiled, kept, makes_outputs_alone
+from keras_bert_zoo.layers.passes import are_weights_kept, kept, makes_outputs_alone, torch_compiles
 from keras_bert_zoo.layers.rows import from_rows, to_rows
 from keras_bert_zoo.on_cpu import on_cpu
 
 
 def _may_keep(inputs: Any) -> bool:
     """Whether the weights prepared for a product with `inputs` can be reused in another call."""
-    if keras.backend.backend() != "torch" or is_compiled():
+    if keras.backend.backend() != "torch" or torch_compiles():
         return False  # The prepared weights are part of a compiled program.
     import torch
 

@@ -34,13 +34,9 @@ def trains_here() -> bool:
     return _step.get() == "training"
 
 
-def is_compiled() -> bool:
-    return _step.get() == "compiled"
-
-
 def torch_compiles() -> bool:
     """Whether the current step is one that PyTorch compiles."""
-    return is_compiled() and keras.backend.backend() == "torch"
+    return _step.get() == "compiled" and keras.backend.backend() == "torch"
 
 
 # --- What PyTorch's compiled step reads from a model

@@ -10,11 +10,10 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.layers import BiLSTM, WeightedSum
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
-from keras_bert_zoo.models.features import last_layers
+from keras_bert_zoo.models.features import checked_layers, last_layers
 from keras_bert_zoo.models.frozen import freeze_again
 from keras_bert_zoo.models.token_classifier import BertTokenClassifier
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
-from keras_bert_zoo.text.texts import is_list
 
 _COMBINATIONS = ("concatenate", "weighted_sum")
 
@@ -64,15 +63,9 @@ class BertFeatureTokenClassifier(BertTokenClassifier):
         **kwargs: Any,
     ) -> None:
         check_task_arguments(self, backbone, kwargs)
-        states = backbone.architecture["num_layers"] + 1
         if hidden_layers is None:
-            hidden_layers = last_layers(states - 1)
-        chosen = tuple(hidden_layers) if is_list(hidden_layers) else ()
-        # `True` is also an `int`.
-        if not chosen or not all(type(i) is int and -states <= i < states for i in chosen):
-            raise ValueError(
-                f"`hidden_layers` must be numbers in [{-states}, {states}). Received: hidden_layers={hidden_layers!r}"
-            )
+            hidden_layers = last_layers(backbone.architecture["num_layers"])
+        chosen = checked_layers(backbone, hidden_layers=hidden_layers)
         if combine not in _COMBINATIONS:
             raise ValueError(f"`combine` must be one of {_COMBINATIONS}. Received: combine={combine!r}")
         check_positive_int(units=units, num_layers=num_layers)

@@ -20,7 +20,7 @@ from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.models.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts
-from keras_bert_zoo.text.texts import is_series, split_texts
+from keras_bert_zoo.text.texts import is_list, is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 # Number of batches sorted by length together; the features of at most so many batches are in memory at once.
@@ -44,6 +44,17 @@ class Features(NamedTuple):
 def last_layers(num_layers: int) -> range:
     """Return the numbers of the last four blocks, or of all if there are fewer (Devlin et al. 2019, section 5.3)."""
     return range(-min(4, num_layers), 0)
+
+
+def checked_layers(backbone: Any, **layers: Any) -> tuple[int, ...]:
+    """Return the numbers of layers that one keyword holds; 0 is the embeddings, -1 the last block."""
+    ((name, numbers),) = layers.items()
+    count = backbone.architecture["num_layers"] + 1
+    chosen = tuple(numbers) if is_list(numbers) else ()
+    # `True` is also an `int`.
+    if not chosen or not all(type(number) is int and -count <= number < count for number in chosen):
+        raise ValueError(f"`{name}` must be numbers in [-{count}, {count}). Received: {name}={numbers!r}")
+    return chosen
 
 
 def extract_features(
@@ -81,18 +92,13 @@ def extract_features(
         raise ValueError(f"`task` must be one with a preprocessor. Received: task of type {type(task).__name__}")
     if isinstance(texts, (str, bytes, tuple, dict)) or (hasattr(texts, "to_numpy") and not is_series(texts)):
         raise ValueError(f"`texts` must be a list or iterator of texts. Received: texts of type {type(texts).__name__}")
-    count = task.backbone.architecture["num_layers"] + 1
     if layers is None:
-        layers = last_layers(count - 1)[::-1]
-    numbers = isinstance(layers, Sequence) and all(
-        isinstance(layer, int) and not isinstance(layer, bool) and -count <= layer < count for layer in layers
-    )
-    if not numbers or not len(layers):
-        raise ValueError(f"`layers` must be numbers in [-{count}, {count}). Received: layers={layers!r}")
+        layers = last_layers(task.backbone.architecture["num_layers"])[::-1]
+    chosen = checked_layers(task.backbone, layers=layers)
     if words not in (None, "first", "mean"):
         raise ValueError(f'`words` must be "first", "mean" or None. Received: words={words!r}')
     check_positive_int(batch_size=batch_size)
-    return _extract(task, iter(texts), tuple(layers), words, batch_size)
+    return _extract(task, iter(texts), chosen, words, batch_size)
 
 
 def _extract(
