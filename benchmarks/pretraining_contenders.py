@@ -5,7 +5,7 @@
 Prints a line of JSON: seconds of each of `repeats` rounds of `steps` updates, memory, and the speed of a product of two
 large matrices. With `--turns` the process is a worker that takes one order per round. `Work` lists the names that the
 argument may have. Dropout is on, the optimizer is AdamW, gradients are clipped, one batch of random tokens is repeated,
-and both sides get a mask of ones. `SIDES` says how the two differ.
+and both sides get a mask of ones, as real batches have one. `SIDES` says how the two differ.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from worker import STARTED_AT_ONCE_ON_A_CARD, Worker, serve, take_turns
 WORDS = 30522
 _SCRIPT = Path(__file__).name
 SIDES = (
-    "Both compute one batch with dropout, a mask of ones, gradients clipped and AdamW. The masked-LM head is at the "
+    "Both compute one batch with dropout, a mask of ones unless a row says otherwise, gradients clipped and AdamW. The masked-LM head is at the "
     "masked positions alone in keras_bert_zoo, the last block at them and [CLS], and both at every position in "
     "transformers; keras_bert_zoo computes the accuracy of both heads besides."
 )
@@ -58,6 +58,7 @@ class Work:
     batch: int = 8
     dtype: str = "float32"  # Or bfloat16: mixed precision, autocast.
     attention_dropout: float = 0.1
+    masked: bool = True  # transformers without a mask: no batch with padding, but flash attention when it is compiled.
     compiled: bool = False  # torch.compile, or jit_compile on TensorFlow and PyTorch.
     rematerialise: bool = False
     accumulation: int = 1
@@ -180,7 +181,7 @@ def transformers(work: Work) -> Callable[[int], object]:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01, fused=True)
     arrays = make_batch(work.batch, work.length, work.predictions)
     batch = {name: torch.tensor(array).long().to(device) for name, array in arrays.items()}
-    mask = torch.ones_like(batch["token_ids"])
+    mask = torch.ones_like(batch["token_ids"]) if work.masked else None
     labels = torch.full_like(batch["token_ids"], -100).scatter(1, batch["positions"], batch["labels"])
     forward = torch.compile(model) if work.compiled else model
 
