@@ -11,8 +11,8 @@ a command may take ten, say `--minutes 5`. If the machine is fresh each time, co
 back at the end. Rows of another GPU, other versions or other code are measured again and left out of the table. MFU is
 the fraction of the data sheet's dense peak that the model's own products use (`training_flops`). The share of peak is
 relative to the framework's own product of two large matrices in the same process. transformers runs with SDPA, fused
-AdamW and, in a second row, torch.compile; ours on PyTorch has `jit_compile=True`. In a third row it has no mask,
-without which its compiled step takes flash attention, as if no text ever had padding; the fastest of the three is
+AdamW and, in a second row, torch.compile; ours on PyTorch has `jit_compile=True`. In a third row transformers has no
+mask, without which its compiled step takes flash attention, as if no text ever had padding; the fastest of the three is
 compared with. transformers computes its head at every position, which its shares do not count. All contenders apply
 attention dropout of a tenth: transformers within `scaled_dot_product_attention`, ours in kernels of our own (Triton,
 Pallas). cuDNN's kernel supports none on JAX, so it runs in the rows "no attention dropout".
