@@ -37,9 +37,9 @@ from worker import STARTED_AT_ONCE_ON_A_CARD, Worker, serve, take_turns
 WORDS = 30522
 _SCRIPT = Path(__file__).name
 SIDES = (
-    "Both compute one batch with dropout, a mask of ones unless a row says otherwise, gradients clipped and AdamW. The masked-LM head is at the "
-    "masked positions alone in keras_bert_zoo, the last block at them and [CLS], and both at every position in "
-    "transformers; keras_bert_zoo computes the accuracy of both heads besides."
+    "Both compute one batch with dropout, a mask of ones unless a row says otherwise, gradients clipped and AdamW. The "
+    "masked-LM head is at the masked positions alone in keras_bert_zoo, the last block at them and [CLS], and both at "
+    "every position in transformers; keras_bert_zoo computes the accuracy of both heads besides."
 )
 
 
