@@ -376,6 +376,13 @@ def test_plain_tables(tmp_path):
     assert readers.read_texts(whole) == (["\U0001f600"], ["\U0001f600"], None)
 
 
+def test_a_label_of_many_digits_is_read_once(tmp_path):
+    """Cut into two numbers in each way, it would take minutes."""
+    digits = "1" * 100_000
+    path = written(tmp_path, "a.csv", f"text,label\na,{digits}x\n")
+    assert readers.read_texts(path).y == [f"{digits}x"]
+
+
 def test_a_text_of_a_table_is_as_long_as_a_line(tmp_path):
     limit, text = csv.field_size_limit(), "a " * 100_000
     for name, mark in (("a.csv", ","), ("a.tsv", "\t")):

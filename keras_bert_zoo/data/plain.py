@@ -12,7 +12,7 @@ from keras_bert_zoo.data.columns import Columns, check_text, text_columns
 from keras_bert_zoo.data.tables import Source, open_table
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+_NUMBER = re.compile(r"[+-]?(\d+(?:\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?")
 
 
 def read_texts(
