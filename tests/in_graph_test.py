@@ -17,7 +17,7 @@ from keras_bert_zoo.text import characters
 from keras_bert_zoo.text.packing import pack_texts
 from tests.characters_test import DIFFERENCE_WORDS, DIFFERENCES, UNICODE
 from tests.corpora import VOCABULARIES, vocabulary
-from tests.helpers import TEXTS, WORDS, ids_of
+from tests.helpers import TEXTS, WORDS, ids_of, short_error
 
 pytest.importorskip("tensorflow_text")
 if keras.backend.backend() != "tensorflow":
@@ -210,6 +210,19 @@ def test_is_built_once_and_for_every_graph(tokenizer):
 
 def test_bytes_that_are_no_utf8(tokenizer):
     assert tokenizer.in_graph().encode_batch([b"a \xff\xfe film"]).to_list() == ids_of(tokenizer, ["a film"])
+
+
+@pytest.mark.parametrize("begin", ["", "##"])
+def test_a_token_has_at_most_256_bytes(begin):
+    word = "\u0e01" * 85 + "a"
+    tokenizer, graph = engines([*WORDS, begin + word])
+    texts = [f"bad{word}", f"{word}"]
+    assert graph.encode_batch(texts).to_list() == ids_of(tokenizer, texts)
+    assert 30 in graph.encode_batch(texts).to_list()[not begin]
+    with short_error(
+        "`vocabulary` must hold tokens of at most 256 bytes in a TensorFlow graph. Received: vocabulary[30]="
+    ):
+        engines([*WORDS, f"{begin}{word}a"])
 
 
 def test_without_tensorflow_text(tokenizer, monkeypatch):

@@ -79,6 +79,15 @@ def test_a_text_of_learned_words_needs_few_pieces():
     assert kbz.learn_vocabulary(reversed(texts), 100) == tokenizer.vocabulary
 
 
+def test_the_longest_piece_has_256_bytes():
+    """Here 64 characters: the pieces of one word grow from its second character on, alphabetically the first."""
+    word = "".join(chr(0x10428 + i) for i in range(40)) + "".join(chr(0x118C0 + i) for i in range(26))
+    characters = sorted([word[0], *(f"##{character}" for character in word[1:])])
+    merged = [f"##{word[1:end]}" for end in range(3, 66)]
+    assert len(merged[-1].encode()) == 2 + 256
+    assert kbz.learn_vocabulary([word], 1000) == [*SPECIAL, *characters, *merged]
+
+
 def test_case_is_kept_on_request():
     vocabulary = kbz.learn_vocabulary(["Á b"], 10, lowercase=False)
     assert vocabulary == [*SPECIAL, "b", "Á"]

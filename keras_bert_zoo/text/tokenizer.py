@@ -24,6 +24,9 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The only thing that the engine refuses in a string.
 _NOT_UNICODE = "A text must be valid Unicode. Received: one with half a surrogate pair"
 
+LONGEST_TOKEN = 256
+"""tensorflow-text's limit, in bytes of UTF-8 without the `##`."""
+
 # Texts whose tokens are joined at a time, so that the indices of all tokens never exist at once.
 _JOINED_TOGETHER = 10_000
 
@@ -263,6 +266,13 @@ class BertTokenizer:
     def _in_graph(self) -> Any:
         import tensorflow as tf
 
+        for i, token in enumerate(self.vocabulary):
+            size = len(token.removeprefix("##").encode())
+            if size > LONGEST_TOKEN:
+                raise ValueError(
+                    f"`vocabulary` must hold tokens of at most {LONGEST_TOKEN} bytes in a TensorFlow graph. "
+                    f"Received: vocabulary[{i}]={reprlib.repr(token)} of {size}"
+                )
         from keras_bert_zoo.text.in_graph import InGraphTokenizer
 
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents

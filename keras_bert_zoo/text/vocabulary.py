@@ -10,7 +10,7 @@ from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.text.characters import CHINESE, LONGEST_WORD, character_set
 from keras_bert_zoo.text.languages import smoothed_passes
 from keras_bert_zoo.text.texts import check_iterable, check_strings
-from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
+from keras_bert_zoo.text.tokenizer import LONGEST_TOKEN, SPECIAL_TOKENS
 
 # As in tensorflow-text's learner and `tokenizers`' trainer, so that text in many scripts leaves room for words.
 _MOST_CHARACTERS = 1000
@@ -26,10 +26,10 @@ def learn_vocabulary(
     """Learn the tokens of a `BertTokenizer`.
 
     Words start as characters. The most frequent pair of adjacent pieces is repeatedly merged into a new piece (Sennrich
-    et al. 2016, section 3.2, with WordPiece's `##`); ties are resolved alphabetically. The 1,000 most frequent
-    characters are kept. So are the `(vocabulary_size - 2000) // 2` most frequent Chinese characters, which are words by
-    themselves. Words with other characters are ignored, as are those of more than 100 characters, which the tokenizer
-    does not split.
+    et al. 2016, section 3.2, with WordPiece's `##`), of at most 256 bytes as tensorflow-text requires; ties are
+    resolved alphabetically. The 1,000 most frequent characters are kept. So are the `(vocabulary_size - 2000) // 2`
+    most frequent Chinese characters, which are words by themselves. Words with other characters are ignored, as are
+    those of more than 100 characters, which the tokenizer does not split.
 
     Args:
         texts: The texts, read one by one; `read_lines` reads them from files. For several languages, a dict from
@@ -84,6 +84,8 @@ def _merges(words: list[tuple[list[str], int]], known: set[str]) -> Iterator[str
         if -count != counts[pair] or not count:  # Outdated: the pair is in the heap with its new count.
             continue
         merged = pair[0] + pair[1].removeprefix("##")
+        if len(merged.removeprefix("##").encode()) > LONGEST_TOKEN:
+            continue
         if merged not in known:
             known.add(merged)
             yield merged
