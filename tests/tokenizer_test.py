@@ -93,6 +93,16 @@ def test_saves(tokenizer, tmp_path):
     assert kbz.BertTokenizer(tmp_path / "vocab.txt").vocabulary == WORDS
 
 
+def test_files_of_a_vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\ufeff" + "\n".join(WORDS), "utf-8")  # As some editors save it.
+    assert kbz.BertTokenizer(path).vocabulary == WORDS
+    with path.open("wb") as file:
+        file.truncate(257 * 2**20)
+    with pytest.raises(ValueError, match=r"vocab.txt must be at most 256 MiB\. Received: 257 MiB"):
+        kbz.BertTokenizer(path)
+
+
 def test_white_space_after_a_token_is_not_of_it(tmp_path):
     """As in transformers, which takes away Unicode's too, and so makes `##` of a token of bert-base-chinese."""
     transformers = pytest.importorskip("transformers")

@@ -4,7 +4,7 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import TEXT_BYTES, TOKENIZER_BYTES, check_size, read_json, typed
+from keras_bert_zoo.files import TOKENIZER_BYTES, read_json, typed
 from keras_bert_zoo.text.characters import LONGEST_WORD
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
@@ -100,10 +100,7 @@ def read_tokenizer(
 def read_tokens(directory: Path) -> list[str] | None:
     """Return the tokens of `vocab.txt`, or None if there is none."""
     path = directory / VOCABULARY
-    if not path.is_file():
-        return None
-    check_size(path, TEXT_BYTES)
-    return read_vocabulary(path)
+    return read_vocabulary(path) if path.is_file() else None
 
 
 def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, Any], length: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Tensor
 from keras_bert_zoo.checkpoints.hdf5 import read_hdf5
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
-from keras_bert_zoo.files import TEXT_BYTES, check_size, read_json, typed
+from keras_bert_zoo.files import read_json, typed
 from keras_bert_zoo.text.tokenizer import read_vocabulary
 
 CONFIG, TASK, PREPROCESSOR, TOKENIZER = "config.json", "task.json", "preprocessor.json", "tokenizer.json"
@@ -177,7 +177,6 @@ def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
     path = directory / VOCABULARY
     if not path.is_file():
         return None, {}
-    check_size(path, TEXT_BYTES)
     vocabulary = read_vocabulary(path)
     path = directory / TOKENIZER
     config = typed(path, _read_if_there(path), "config", dict, {})

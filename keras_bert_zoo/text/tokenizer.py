@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checks import check_flag
+from keras_bert_zoo.files import TEXT_BYTES, check_size
 from keras_bert_zoo.text.characters import SPACES, members
 from keras_bert_zoo.text.texts import check_iterable, check_strings, check_tokens, token_of_line
 
@@ -57,7 +58,8 @@ class Encoding:
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     """Read the tokens of a `vocab.txt`, one per line, in the order of their ids."""
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        check_size(Path(path), TEXT_BYTES)
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"The vocabulary must be UTF-8 text ({error.reason}). Received: path={str(path)!r}") from None
     except OSError as error:
