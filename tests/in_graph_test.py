@@ -137,10 +137,22 @@ def test_marks_in_a_row():
     assert split_differently(["a\u1dfb\u0301\u302e", "a\u1dfb\u093a\u302e"]) == []  # U+093A keeps them apart.
 
 
-def test_marks_by_the_thousand_are_dropped_in_linear_time(tokenizer):
+@pytest.mark.parametrize("marks", ["\u0301\u0327", "\u0f73"])  # The second decomposes to two.
+def test_marks_by_the_thousand_are_dropped_in_linear_time(marks, tokenizer):
     start = time.process_time()
-    assert tokenizer.in_graph().encode_batch(["a" + "\u0301\u0327" * 100_000 + " film"]).to_list() == [[5, 8]]
+    assert tokenizer.in_graph().encode_batch(["a" + marks * 100_000 + " film"]).to_list() == [[5, 8]]
     assert time.process_time() - start < 5
+
+
+def test_marks_by_the_thousand_that_stay_are_a_long_word_in_linear_time():
+    tokenizer, graph = engines([*WORDS, "\U00011446", "##\U00011446", "##\u1b44"])
+    run, counts = "\u1b44\U00011446" * 50_000, (99, 100, 101, 102, 100_000)
+    texts = [f"{letter}{run[:count]} film" for letter in ("a", "") for count in counts]
+    start = time.process_time()
+    ids = graph.encode_batch(texts).to_list()
+    assert time.process_time() - start < 5
+    assert ids == ids_of(tokenizer, texts)
+    assert [row == [1, 8] for row in ids] == [False, True, True, True, True, False, False, True, True, True]
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)

@@ -33,7 +33,17 @@ _SMALL = {
 
 # TensorFlow's NFD sorts the marks of a letter, in a time that grows with the square of their number. Those that are
 # dropped afterwards can go before, as the others keep their order; not so those of class 0, past which no mark moves.
-_SORTED_MARKS = " ".join(f"{point:X}" for point in sorted(code_points(MARKS)) if unicodedata.combining(chr(point)))
+# Three of class 0 decompose to marks of others.
+_SORTED_MARKS = " ".join(
+    f"{point:X}"
+    for point in sorted(code_points(MARKS))
+    if unicodedata.combining(unicodedata.normalize("NFD", chr(point))[0])
+)
+# Those that stay are part of a word, which is `[UNK]` if they are more than 100. Of such a run, 101 are enough.
+_STAYING = {point for point in range(0x300, 0x20000) if unicodedata.combining(chr(point))}  # There are none beyond.
+_STAYING -= code_points(f"{MARKS} {DROPPED}")
+_STAYS = pattern(" ".join(f"{point:X}" for point in sorted(_STAYING)))
+_LONG_RUN = f"({_STAYS}{{{LONGEST_WORD + 1}}}){_STAYS}+"
 
 
 class InGraphTokenizer(tf.Module):
@@ -109,6 +119,7 @@ class InGraphTokenizer(tf.Module):
         if self._split_chinese:
             texts = replace(texts, f"({pattern(CHINESE)})", r" \1 ")
         if self._strip_accents:
+            texts = replace(texts, _LONG_RUN, r"\1")
             texts = replace(tensorflow_text.normalize_utf8(texts, "NFD"), pattern(MARKS), "")
         if self._lowercase:
             for capital, small in _SMALL.items():
