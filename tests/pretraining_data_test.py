@@ -49,6 +49,12 @@ if left_to_torch():
         ("هل جاء؟ نعم.", ["هل جاء؟", "نعم."]),
         ("it rained. nobody came.", ["it rained.", "nobody came."]),  # In a text without capitals none is needed.
         ("It rained. nobody came.", ["It rained. nobody came."]),
+        ("„Komm.“ Er ging. ‚Nein!‘ So.", ["„Komm.“", "Er ging.", "‚Nein!‘", "So."]),
+        ("Sie kam. „Dr. Müller?“ Ja.", ["Sie kam.", "„Dr. Müller?“", "Ja."]),
+        ("He came. “Go.” He went. ‘No.’", ["He came.", "“Go.”", "He went.", "‘No.’"]),
+        ("He met\tMr. Smith and\u00a0Dr. Who. J.\tK. sat.", ["He met\tMr. Smith and\u00a0Dr. Who.", "J.\tK. sat."]),
+        ("აქ არის IBM. ის დიდია. კარგი.", ["აქ არის IBM.", "ის დიდია.", "კარგი."]),  # All its letters are lower-case.
+        ("Er aß. ß kam. ŉ man.", ["Er aß. ß kam. ŉ man."]),
         ("   ", []),
     ],
 )

@@ -4,15 +4,17 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-# A sentence may end after these and the quotes or brackets that close it, before white space. Matching starts only at
-# the first mark of a run: starting at each would take time quadratic in its length.
-_ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’)\]]*+\s++")
+# A sentence may end after these and the quotes or brackets that close it, before white space. English opens with “,
+# but never between a mark and white space, where German closes with it. Matching starts only at the first mark of a
+# run: starting at each would take time quadratic in its length.
+_ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’“‘)\]]*+\s++")
 # Chinese and Japanese need no space.
 _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
+_SPACE = re.compile(r"\s")
 # A paragraph is split after this many characters, because it may be a whole file.
 _GATHERED = 2**16
-_OPENING = "\"'“‘([-–—"
-# A full stop after one of these does not end a sentence.
+_OPENING = "\"'“‘„‚([-–—"
+# A full stop after one of these does not end a sentence. None is longer than 16 characters with what opens it.
 _ABBREVIATIONS = frozenset(
     """
     mr mrs ms messrs mm mme mlle dr st ste prof rev hon sr jr capt col gen lieut lt sergt sgt maj gov sen rep esq vs etc
@@ -32,14 +34,19 @@ def split_sentences(text: str) -> list[str]:
     lowercase = text.islower()
     for match in _ENDS.finditer(text):
         end = match.end()
-        if end == len(text) or (not lowercase and text[end : end + 8].lstrip(_OPENING)[:1].islower()):
+        if end == len(text) or (not lowercase and _is_small(text[end : end + 8].lstrip(_OPENING)[:1])):
             continue
-        word = text[max(start, text.rfind(" ", start, match.start()) + 1) : match.start()].lstrip(_OPENING)
+        word = _SPACE.split(text[max(start, match.start() - 16) : match.start()])[-1].lstrip(_OPENING)
         if match[0].startswith(".") and (word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper())):
             continue
         sentences += _split_wide(text[start : match.end()])
         start = end
     return sentences + _split_wide(text[start:])
+
+
+def _is_small(letter: str) -> bool:
+    """Whether a letter stands where no sentence begins: Georgian's are lower-case, but begin sentences as well."""
+    return letter.islower() and letter.title() != letter
 
 
 def _split_wide(text: str) -> list[str]:
