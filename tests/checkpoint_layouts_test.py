@@ -153,7 +153,10 @@ def test_a_tensorflow1_checkpoint_needs_no_tensorflow(bert, tmp_path, monkeypatc
     check_backbone(bert, tmp_path / "bert")
 
 
-@pytest.mark.parametrize("extra, lowercase", [([], True), (["[unused1]"], True), (["Film"], False)])
+@pytest.mark.parametrize(
+    "extra, lowercase",
+    [([], True), (["[unused1]", "<S>", "\u211d"], True), (["Film"], False), (["фильм", "Фильм"], False)],
+)
 def test_a_tensorflow1_vocabulary_says_whether_it_is_cased(extra, lowercase, tmp_path, caplog):
     caplog.set_level(logging.INFO, "keras_bert_zoo")
     fields = {k: v for k, v in transformers.BertConfig(**CONFIG).to_dict().items() if k in CONFIG}
@@ -165,7 +168,7 @@ def test_a_tensorflow1_vocabulary_says_whether_it_is_cased(extra, lowercase, tmp
         return model.preprocessor.tokenizer
 
     assert tokenizer().lowercase is lowercase
-    assert ("taken as uncased" if lowercase else "taken as cased, as it has 'Film'") in caplog.text
+    assert ("taken as uncased" if lowercase else f"taken as cased, as it has {extra[-1]!r}") in caplog.text
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": not lowercase}))
     assert tokenizer().lowercase is not lowercase
 

@@ -68,6 +68,8 @@ _WITHOUT = ("layer_norm_eps", "is_decoder")
 # The optimizer's variables are not weights of the model.
 _OPTIMIZER = re.compile(r"global_step|.*/adam_[mv]")
 
+_SPECIAL = re.compile(r"\[.*\]|<.*>")
+
 _logger = logging.getLogger("keras_bert_zoo")
 
 
@@ -166,9 +168,8 @@ def _class_name(arrays: Mapping[str, np.ndarray]) -> str:
 def _is_uncased(directory: Path) -> bool:
     """Whether the vocabulary has no capital letters; the original takes this from the command line."""
     tokens = read_tokens(directory) or []
-    capital = next(
-        (token for token in tokens if re.search("[A-Z]", token) and not re.fullmatch(r"\[.*\]", token)), None
-    )
+    # The uncased releases hold capitals that have no small letter, such as U+211D, and the Chinese one `<S>`.
+    capital = next((token for token in tokens if token.lower() != token and not _SPECIAL.fullmatch(token)), None)
     if tokens:
         _logger.info("%s: taken as %s", directory, "uncased" if capital is None else f"cased, as it has {capital!r}")
     return capital is None
