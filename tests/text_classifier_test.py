@@ -382,6 +382,7 @@ def test_targets_may_be_shares_of_classes(classifier):
     assert (numpy(classifier.weights[0]) != before).any()
     for wrong, options, words in (
         (shares * np.nan, {}, "`y` must hold finite numbers as class probabilities"),
+        (shares.astype("float64") * 1e39, {}, "`y` must hold finite numbers as class probabilities"),
         (shares, {"class_weight": {1: 2.0}}, "`class_weight` needs one class per example. Received: y.shape=(6, 3)"),
     ):
         with pytest.raises(ValueError) as error:

@@ -126,6 +126,7 @@ def test_fit_learns_the_vectors_of_another(tokenizer):
         (targets[:5], "`y` must have the shape (6, 8), one vector per text. Received: y.shape=(5, 8)"),
         (targets.astype(int), "`y` must hold finite floating-point numbers. Received: y.dtype=int64"),
         (targets * np.nan, "`y` must hold finite floating-point numbers"),
+        (targets.astype("float64") * 1e39, "`y` must hold finite floating-point numbers"),
     ):
         with pytest.raises(ValueError) as error:
             learner.fit(TEXTS, y, verbose=0)

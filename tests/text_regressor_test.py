@@ -148,6 +148,7 @@ def test_heads_of_another_kind_are_not_taken(regressor, classifier, tmp_path):
         (["a"] * 6, "`y` must hold numbers. Received: y.dtype="),
         ([True] * 6, "`y` must hold numbers. Received: y.dtype=bool"),
         ([1.0] * 5 + [float("nan")], "`y` must hold finite numbers. Received: y with nan"),
+        ([1.0] * 5 + [1e39], "`y` must hold finite numbers. Received: y with 1e+39"),
         (None, "`y` must be given"),
     ],
 )

@@ -2,15 +2,19 @@
 
 import os
 import reprlib
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from keras_bert_zoo.data import Columns, read_conll, read_squad
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.plain import read_columns
 from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
+
+# Of the numbers that a model's targets can be.
+_GREATEST = float(np.finfo("float32").max)
 
 Source = str | os.PathLike[str]
 Reader = Callable[..., Data]
@@ -64,7 +68,7 @@ def check_name(place: str, label: Any, _: Any) -> None:
 
 def check_number(place: str, label: Any, number: Any) -> None:
     is_number = isinstance(number, (int, float)) and not isinstance(number, bool)  # Which equals 0 or 1.
-    if not is_number or not abs(number) <= sys.float_info.max:
+    if not is_number or not abs(number) <= _GREATEST:
         raise ValueError(f"{place}: a label must be a number. Received: {reprlib.repr(label)}")
 
 

@@ -11,7 +11,7 @@ from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
-from keras_bert_zoo.models.inputs import as_array, as_row
+from keras_bert_zoo.models.inputs import as_array, as_float32, as_row
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
@@ -210,6 +210,6 @@ class BertTextClassifier(HasClasses, Task):
 
 def _checked_shares(targets: np.ndarray) -> np.ndarray:
     """Check targets that are class probabilities, such as smoothed or mixed labels."""
-    if targets.dtype.kind not in "iufb" or not np.isfinite(targets).all():
+    if targets.dtype.kind not in "iufb" or not np.isfinite(as_float32(targets)).all():
         raise ValueError(f"`y` must hold finite numbers as class probabilities. Received: y.dtype={targets.dtype}")
-    return targets.astype("float32")
+    return as_float32(targets)

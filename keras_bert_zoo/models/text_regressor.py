@@ -9,7 +9,7 @@ from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text, check_task_arguments
-from keras_bert_zoo.models.inputs import as_row
+from keras_bert_zoo.models.inputs import as_float32, as_row
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -80,10 +80,11 @@ class BertTextRegressor(Task):
             )
         if numbers.dtype.kind not in "iuf":
             raise ValueError(f"`y` must hold numbers. Received: y.dtype={numbers.dtype}")
-        if not np.isfinite(numbers).all():
-            raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(numbers)][0]}")
+        targets = as_float32(numbers)
+        if not np.isfinite(targets).all():
+            raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(targets)][0]}")
         # Give targets the outputs' shape, so that no loss or metric has to guess which of the two to expand.
-        return numbers.astype("float32")[:, None]
+        return targets[:, None]
 
     def are_labels(self, y: Any) -> bool:
         return True  # Any loss takes numbers of the outputs' shape.
