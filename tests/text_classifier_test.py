@@ -522,6 +522,7 @@ def test_bad_streams_are_refused_before_anything_compiles(classifier):
         (stream(negative, [0, 1, 2]), "`token_ids` must be in [0, 40)"),
         (stream(random_inputs(length=17), [0, 1, 2]), "`token_ids` must have at most 16 tokens"),
         (stream([1.0, 2.0], [0, 1]), "`x` must be a data set of batches whose inputs are strings"),
+        (stream((TEXTS,), LABELS), "`x` must be a data set of batches whose inputs are strings [batch], a pair"),
         (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), "`x` must be a data set of batches"),
     ]:
         for run in (classifier.fit, classifier.evaluate):

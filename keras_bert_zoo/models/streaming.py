@@ -247,10 +247,11 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
         return tokenise_tf_dataset(dataset.map(lambda x, y, _: (x, y)), task, needs_targets)
     parts = spec if isinstance(spec, tuple) else (spec,)
     ready, devices = isinstance(parts[0], dict), replicas(task)
-    columns = parts[0] if isinstance(parts[0], tuple) else (parts[0],)
+    pairs = isinstance(parts[0], tuple)
+    columns = parts[0] if pairs else (parts[0],)
     if ready:
         task.check_inputs(parts[0])
-    elif len(columns) > 2 or any(getattr(c, "dtype", None) != tf.string or c.shape.rank != 1 for c in columns):
+    elif len(columns) != 1 + pairs or any(getattr(c, "dtype", None) != tf.string or c.shape.rank != 1 for c in columns):
         raise ValueError(
             "`x` must be a data set of batches whose inputs are strings [batch], a pair of those, or a dict of "
             f"{', '.join(INPUT_NAMES)}. Received: element_spec={spec}"
@@ -258,7 +259,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     elif task.preprocessor is None:
         raise ValueError("`x` must be a data set of ready arrays, as the task has preprocessor=None. Received: strings")
     if not ready:
-        task.check_pairs(len(columns) == 2)
+        task.check_pairs(pairs)
     _check_targets(spec, needs_targets)
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
