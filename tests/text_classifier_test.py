@@ -701,6 +701,9 @@ def test_a_hugging_face_data_set_has_columns(classifier):
 
 
 def test_names_from_refused_data_are_forgotten(classifier):
+    with pytest.raises(ValueError, match=r"`y` must hold UTF-8 names\. Received: '.ud800'"):
+        classifier.fit(TEXTS, ["a", "b", "\ud800"] * 2, verbose=0)
+    assert classifier.class_names is None
     with pytest.raises(ValueError, match="`y` must hold names of"):
         classifier.fit(TEXTS, ["a", "b", "c"] * 2, validation_data=(TEXTS, ["q"] * 6), verbose=0)
     assert classifier.class_names is None
@@ -986,6 +989,7 @@ def test_pairs_need_two_segments(tokenizer):
         ({"num_classes": 3, "class_names": ["a", "b"]}, "`num_classes` must be the number of `class_names`"),
         ({"class_names": "ab"}, "`class_names` must be a list of strings. Received: class_names='ab'"),
         ({"class_names": ["a", "a"]}, "`class_names` must be different strings"),
+        ({"class_names": ["a", "\ud800"]}, "`class_names` must hold valid Unicode. Received: class_names[1] with half"),
         ({"num_classes": 2, "dropout": 2}, "`dropout` must be a number in [0, 1)"),
         ({"num_classes": 2, "colour": "red"}, "BertTextClassifier has no argument of this name. Received: colour"),
         ({"num_classes": 2, "multi_label": "no"}, "`multi_label` must be True or False. Received: multi_label='no'"),

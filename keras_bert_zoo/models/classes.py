@@ -10,7 +10,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.models.inputs import as_array, as_float32, check_range
-from keras_bert_zoo.text.texts import is_list
+from keras_bert_zoo.text.texts import check_strings, is_list
 
 
 class HasClasses:
@@ -129,10 +129,14 @@ def _check_names(class_names: Any) -> None:
         raise ValueError(f"`class_names` must be a list of strings. Received: class_names={reprlib.repr(class_names)}")
     if not all(isinstance(name, str) for name in class_names) or len(set(class_names)) != len(class_names):
         raise ValueError(f"`class_names` must be different strings. Received: class_names={class_names}")
+    check_strings(class_names, "class_names")  # Else no file could hold a prediction.
 
 
 def _text(label: str | bytes) -> str:
     try:
-        return str(label) if isinstance(label, str) else label.decode("utf-8")
-    except UnicodeDecodeError:
+        if isinstance(label, bytes):
+            return label.decode("utf-8")
+        label.encode()
+        return str(label)
+    except UnicodeError:
         raise ValueError(f"`y` must hold UTF-8 names. Received: {label[:20]!r}") from None
