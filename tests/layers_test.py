@@ -444,3 +444,17 @@ def test_initial_weights_are_within_two_deviations():
     values = numpy(Normal(stddev=0.02, seed=0)((2000, 1024)))
     assert np.abs(values).max() <= np.float32(0.04)
     assert values.std() == pytest.approx(0.0176, abs=1e-4)  # A truncated normal's: 0.8796 of the normal's.
+
+
+@torch_only
+def test_every_kernel_begins_within_two_deviations(monkeypatch):
+    """Keras' draws are replaced by values at three."""
+    monkeypatch.setattr(
+        keras.initializers.TruncatedNormal,
+        "__call__",
+        lambda self, shape, dtype=None: keras.ops.full(shape, self.mean + 3 * self.stddev, dtype),
+    )
+    model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
+    drawn = {weight.path: numpy(weight).max() for weight in model.weights if len(weight.shape) == 2}
+    assert {"pooler/kernel", "mlm_head/dense/kernel", "nsp/kernel"} < set(drawn)
+    assert drawn == dict.fromkeys(drawn, np.float32(0.04))

@@ -7,6 +7,7 @@ import keras
 from keras_bert_zoo.checks import check_positive, check_positive_int
 from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.layers.dense import Dense, activated
+from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.layer_norm import LayerNormalization
 from keras_bert_zoo.layers.rows import from_rows, to_rows
 
@@ -49,7 +50,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.initializer_range = initializer_range
         self.dense = Dense(
             hidden_dim,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+            kernel_initializer=Normal(stddev=initializer_range),
             dtype=self.dtype_policy,
             name="dense",
         )

@@ -10,7 +10,7 @@ from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_flag, check_positive_int, refuse_unknown
 from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
 from keras_bert_zoo.layers.dense import Dense
-from keras_bert_zoo.layers.initializer import weights_are_loaded
+from keras_bert_zoo.layers.initializer import Normal, weights_are_loaded
 from keras_bert_zoo.layers.passes import WalksOnce, torch_compiles
 from keras_bert_zoo.layers.positions import count_of
 from keras_bert_zoo.models.encoding import encode, outputs_of
@@ -131,7 +131,7 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
             )
             for i in range(num_layers)
         ]
-        initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
+        initializer = Normal(stddev=initializer_range)
         pooler_layer = Dense(hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooler")
 
         # --- Model
@@ -141,7 +141,8 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
             hidden = layer(hidden, inputs["padding_mask"])
         outputs = {"sequence_output": hidden}
         if pooler:
-            outputs["pooled_output"] = pooler_layer(hidden[:, 0])
+            with weights_are_loaded(False):  # A checkpoint may lack it.
+                outputs["pooled_output"] = pooler_layer(hidden[:, 0])
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         for layer in self.layers:  # Keras' constructor sets the flag before it tracks the layers.
             layer.trainable = self.trainable

@@ -186,7 +186,7 @@ class Task(Exports, FedModel):
         head = cls.head_arguments(checkpoint, arguments)
         if "dropout" in inspect.signature(cls).parameters and checkpoint.head_dropout is not None:
             head.setdefault("dropout", checkpoint.head_dropout)
-        with weights_are_loaded(load_weights):  # The pooler ignores this, as it may be fresh.
+        with weights_are_loaded(load_weights):
             backbone = BertBackbone(**{**checkpoint.backbone, "pooler": cls.needs_pooler, "dtype": dtype})
         if "preprocessor" not in head and checkpoint.vocabulary is not None:
             head["preprocessor"] = cls.build_preprocessor(checkpoint, sequence_length)
