@@ -340,31 +340,34 @@ def tilted(model, head, values):
 
 
 def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
-    """GLUE numbers entailment 0; this preset has it as 1."""
+    """GLUE numbers entailment 0; this preset has it as 1, in our layout and in google-research/bert's."""
     names = ["not_entailment", "entailment"]
     classifier = tilted(kbz.BertTextClassifier.from_preset(start, class_names=names), "classifier", [0.0, np.log(3.0)])
     classifier.save_to_preset(tmp_path / "rte")
+    kbz.convert_preset(tmp_path / "rte", tmp_path / "tf1", to="tensorflow1")
     rte(tmp_path, "dev")
     rte(tmp_path, "test", labels=False)
-    run = Run("rte", str(tmp_path / "rte"), data=str(tmp_path))
     dev = (tmp_path / "RTE" / "dev.tsv").read_text().splitlines()
     (tmp_path / "RTE" / "dev.tsv").write_text("\n".join(dev[:4]) + "\n")  # Two of three are entailment.
-    assert evaluate(run, tmp_path / "scores")["scores"] == {"accuracy": pytest.approx(2 / 3)}
-    for said in lines_of(tmp_path / "scores" / "predictions" / "dev.jsonl"):
-        assert said["label"] == "entailment"
-        assert said["probabilities"] == pytest.approx({"entailment": 0.75, "not_entailment": 0.25}, abs=1e-6)
-    predict(run, tmp_path / "out" / "RTE.tsv", tmp_path / "RTE" / "test.tsv")
-    written = (tmp_path / "out" / "RTE.tsv").read_text().splitlines()
-    assert written == ["index\tprediction", *(f"{i}\tentailment" for i in range(8))]
+    for preset in ("tf1", "rte"):
+        run = Run("rte", str(tmp_path / preset), data=str(tmp_path))
+        out = tmp_path / "out" / preset
+        assert evaluate(run, out)["scores"] == {"accuracy": pytest.approx(2 / 3)}
+        for said in lines_of(out / "predictions" / "dev.jsonl"):
+            assert said["label"] == "entailment"
+            assert said["probabilities"] == pytest.approx({"entailment": 0.75, "not_entailment": 0.25}, abs=1e-6)
+        predict(run, out / "RTE.tsv", tmp_path / "RTE" / "test.tsv")
+        written = (out / "RTE.tsv").read_text().splitlines()
+        assert written == ["index\tprediction", *(f"{i}\tentailment" for i in range(8))]
     (tmp_path / "texts.jsonl").write_text('{"sentence1": "a film", "sentence2": "bad"}\n')
     with pytest.raises(ValueError, match="`out` must differ from `source`"):
         predict(run, tmp_path / "texts.jsonl", tmp_path / "texts.jsonl")
     assert "a film" in (tmp_path / "texts.jsonl").read_text()
     told = "`out` must be a .jsonl, or for a file of GLUE one of its submissions, ['RTE.tsv'] for rte. Received: out="
     endings = [(name, told) for name in ("MRPC.tsv", "rte.json", "rte.csv", "RTE.TSV", "none")]
-    for out, words in (*endings, ("out", "must be a file. Received: out=")):
+    for name, words in (*endings, ("out", "must be a file. Received: out=")):
         with pytest.raises(ValueError) as error:
-            predict(run, tmp_path / out, tmp_path / "RTE" / "test.tsv")
+            predict(run, tmp_path / name, tmp_path / "RTE" / "test.tsv")
         assert words in str(error.value)
     assert not [path for path in tmp_path.iterdir() if path.name in dict(endings)]
     other = kbz.BertTextClassifier.from_preset(start, class_names=["yes", "no"])
@@ -372,7 +375,7 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
     with pytest.raises(ValueError, match="`preset` must have the classes"):
         evaluate(replace(run, preset=str(tmp_path / "other")))
     with pytest.raises(ValueError, match=r"`out` must be a directory. Received: out=.*RTE.tsv', a file"):
-        evaluate(replace(run, dev="gone"), tmp_path / "out" / "RTE.tsv")  # Before anything is read.
+        evaluate(replace(run, dev="gone"), out / "RTE.tsv")  # Before anything is read.
 
 
 @pytest.mark.parametrize("label", ["-1", "odd"])
