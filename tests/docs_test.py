@@ -79,6 +79,7 @@ def toys(tmp_path_factory):
         official.mrpc(folder / "glue_data", part)
         official.squad2(folder, part)
     official.mrpc(folder / "glue_data", "test", header="index\t#1 ID\t#2 ID\t#1 String\t#2 String")
+    official.write(folder / "glue_data/MNLI/dev_matched.tsv", "sentence1\tsentence2\tgold_label", "a\tb\tneutral")
     sentences = "\n".join(f"{text.capitalize()}, and so {other}." for text in GIVEN["texts"] for other in WORDS[5:])
     for name in ("books", "novels", "held_out"):
         (folder / name).mkdir()
@@ -106,8 +107,10 @@ def _write_keras_hub(directory):
 def _write_tensorflow1(folder):
     transformers = pytest.importorskip("transformers")
     model = transformers.BertForPreTraining.from_pretrained(folder / "path/to/bert")
-    write_tensorflow1(model, folder / "path/to/tf1_bert")
-    kbz.write_vocabulary(folder / "path/to/tf1_bert/vocab.txt", VOCABULARY)
+    classifier = transformers.BertForSequenceClassification.from_pretrained(folder / "path/to/bert", num_labels=3)
+    for theirs, name in ((model, "tf1_bert"), (classifier, "tf1_mnli")):
+        write_tensorflow1(theirs, folder / "path/to" / name)
+        kbz.write_vocabulary(folder / "path/to" / name / "vocab.txt", VOCABULARY)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

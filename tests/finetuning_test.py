@@ -1004,4 +1004,10 @@ def test_logits_come_in_the_order_of_the_data():
     model = SimpleNamespace(class_names=["c", "a", "b"], predict=lambda x, verbose: np.array([[0.3, 0.1, 0.2]]))
     logits = RECIPES["mnli"].kind.predict(model, Data(["x"], None, 1, ["a", "b", "c"]))
     assert logits.tolist() == [[0.1, 0.2, 0.3]]
+    model.class_names, model.num_classes = None, 3  # MNLI's numbers there are not ours.
+    with pytest.raises(ValueError, match=r"have the names .* class_names=\[.*Received: one with \['0', '1', '2'\]"):
+        RECIPES["mnli"].kind.predict(model, Data(["x"], None, 1, ["a", "b", "c"]))
+    assert RECIPES["mnli"].kind.predict(model, Data(["x"], None, 1)).tolist() == [[0.3, 0.1, 0.2]]  # Lines of texts.
+    model.num_classes, model.predict = 2, lambda x, verbose: np.array([[0.3, 0.1]])
+    assert RECIPES["rte"].kind.predict(model, Data(["x"], None, 1, ["b", "a"])).tolist() == [[0.3, 0.1]]
     assert RECIPES["texts"].kind.head(Data(["x", "y"], ["z", "b"], 2)) == {"class_names": ["b", "z"]}
