@@ -1,6 +1,7 @@
 """Features of chosen layers for each token or word (Devlin et al. 2019, section 5.3), computed on demand.
 
-For tokens, google-research/bert's extract_features.py gives the same.
+For tokens, google-research/bert's extract_features.py gives the same, but numbers its layers from the first block, not
+from the embeddings: add 1 to its numbers from 0 on; negative ones are the same.
 """
 
 import json
@@ -127,7 +128,10 @@ def _extract(
 
 
 def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -> None:
-    """Write features as JSON lines in google-research/bert's layout; on failure nothing is written."""
+    """Write features as JSON lines in google-research/bert's layout; on failure nothing is written.
+
+    The layers' numbers are those of `extract_features`: those from 0 on are greater by 1 than the original's.
+    """
     with replacing(Path(path)) as beside, beside.open("w", encoding="utf-8") as file:
         for number, (tokens, layers, values) in enumerate(features):
             rounded = np.round(values.astype("float64"), 6).tolist()
