@@ -76,7 +76,7 @@ class BertMultipleChoice(Task):
         super().__init__(backbone, preprocessor, inputs, logits, name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, section 4.4).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, 4.4) and its code's warm-up.
 
         These are AdamW with a peak learning rate of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy.

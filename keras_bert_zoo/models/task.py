@@ -40,7 +40,7 @@ class Task(Exports, FedModel):
     peak: ClassVar[float] = 3e-5
     """Default peak learning rate of `compile`, from the paper (Devlin et al. 2019, A.3)."""
     warmup: ClassVar[float] = 0.1
-    """Share of a run's updates spent warming up."""
+    """Share of a run's updates spent warming up (google-research/bert, run_classifier.py and run_squad.py)."""
     weighs_places: ClassVar[bool] = False
     """Whether sample weights mark which positions hold targets."""
     activation: ClassVar[Any] = "softmax"

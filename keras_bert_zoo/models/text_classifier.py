@@ -92,7 +92,7 @@ class BertTextClassifier(HasClasses, Task):
         metrics: Any = "auto",
         **kwargs: Any,
     ) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3) and its code's warm-up.
 
         These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy. Outputs are logits: losses and metrics given by name are computed from logits. With

@@ -59,7 +59,7 @@ class BertTextRegressor(Task):
         super().__init__(backbone, preprocessor, backbone.input, head(dropped), name, **kwargs)
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3) and its code's warm-up.
 
         These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         and the mean squared error.

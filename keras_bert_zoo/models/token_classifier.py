@@ -121,7 +121,7 @@ class BertTokenClassifier(HasClasses, Task):
         return backbone(backbone.input)["sequence_output"]
 
     def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3).
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3) and its code's warm-up.
 
         These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
         cross-entropy, and accuracy. The batches' weights turn Keras' losses and mean metrics into means over words:
