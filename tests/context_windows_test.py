@@ -111,6 +111,16 @@ def test_places_of_answers(tokenizer):
     # "so" in "also" is not meant if "so" stands elsewhere; if it does not, the answer is the word that holds it.
     cut = pack_contexts(tokenizer, ["it", "it"], ["also So slow", "also a"], 16, 4, 2)
     assert cut.targets([[("so", 2)]] * 2).tolist() == [[4, 4], [3, 3]]
+    # Nor is "er" in "longer", where it is a piece; run_squad.py's spans begin with words, but may end within one.
+    tokenizer = kbz.BertTokenizer([*WORDS, "€", "##so"])
+    cases = [
+        ("longer er", "er", 4, 5), ("longer", "er", 4, 4), ("longer long", "long", 0, 3),
+        ("€er er", "er", 1, 4), ("also longso", "so", 2, 5),
+    ]  # fmt: skip
+    contexts, texts, starts, expected = zip(*cases, strict=True)
+    pieces = pack_contexts(tokenizer, ["it"] * len(cases), contexts, 16, 4, 2)
+    answers = [[answer] for answer in zip(texts, starts, strict=True)]
+    assert pieces.targets(answers).tolist() == [[place] * 2 for place in expected]
     # Characters of a word mean the whole word, and those between words belong to none.
     assert windows.token_span(0, 14, 15) == (3, 3)
     assert windows.token_span(0, 8, 9) is None

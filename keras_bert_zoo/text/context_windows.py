@@ -26,6 +26,7 @@ class ContextWindows(PackedTexts):
         starts: int64 `[windows]`, the first context token of each window, at position `first_lengths`.
         counts: int64 `[windows]`, context tokens in each window.
         offsets: int64 `[tokens of all distinct contexts, 2]`, start and end of each token in characters.
+        continues: bool `[tokens of all distinct contexts]`, whether a token continues a word.
         context_starts: int64 `[questions]`, where each question's context starts in `offsets`.
         context_lengths: int64 `[questions]`, tokens of each question's context.
     """
@@ -35,6 +36,7 @@ class ContextWindows(PackedTexts):
     starts: np.ndarray
     counts: np.ndarray
     offsets: np.ndarray
+    continues: np.ndarray
     context_starts: np.ndarray
     context_lengths: np.ndarray
 
@@ -56,17 +58,24 @@ class ContextWindows(PackedTexts):
     def answer_tokens(self, question: int, text: str, start: int) -> tuple[int, int] | None:
         """Return the first and the last token of an answer.
 
-        If its position cuts a token, the first position of the same text, ignoring case, that cuts none is used, if
-        there is one. Some of SQuAD's answers have the position that a search for the text found, such as that of "7" in
-        "1817".
+        If its position cuts a token or begins within a word, the first position of the same text, ignoring case, that
+        does neither is used, or that only begins within a word, if there is one. Some of SQuAD's answers have the
+        position that a search for the text found, such as that of "7" in "1817" or "10" in "DB10". An answer may end
+        within a word, as that of run_squad.py may, but not begin there.
         """
         offsets, context = self.context_offsets(question), self.contexts[question]
+        continues = self.continues[self.context_starts[question] :]
         others = (match.start() for match in re.finditer(re.escape(text), context, re.IGNORECASE))
+        within = None
         for place in chain([start], others):
             span = self.token_span(question, place, place + len(text))
             if span and offsets[span[0], 0] >= place and offsets[span[1], 1] <= place + len(text):
-                return span
-        return self.token_span(question, start, start + len(text))
+                # Symbols such as "€" begin words, too, and some scripts have no spaces between words.
+                before = context[place - 1 : place]
+                if not (continues[span[0]] and before.isascii() and before.isalnum()):
+                    return span
+                within = within or span
+        return within or self.token_span(question, start, start + len(text))
 
     def targets(self, answers: Any) -> np.ndarray:
         """Return the start and end of each question's first answer in each window, int32 `[windows, 2]`.
@@ -152,6 +161,7 @@ def pack_contexts(
         starts=starts,
         counts=counts,
         offsets=offsets,
+        continues=tokenizer.continues_word[context_ids],
         context_starts=context_starts,
         context_lengths=context_lengths,
     )
