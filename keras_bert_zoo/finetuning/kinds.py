@@ -243,7 +243,7 @@ def _classes(model: Any, data: Data) -> list[str]:
     if len(ours) != len(theirs) or (model.class_names and sorted(ours) != sorted(theirs)):
         raise ValueError(f"`preset` must have the classes {ours}. Received: one with {theirs}")
     # Two classes have the same numbers everywhere; MNLI's three do not (run_classifier.py begins with contradiction).
-    if len(ours) > 2 and not model.class_names:
+    if len(ours) > 2 and not model.class_names and ours != theirs:
         raise ValueError(
             f"`preset` must have the names {ours} for its classes, in its own order: "
             "BertTextClassifier.from_preset(preset, class_names=[...]).save_to_preset(path) adds them. "
