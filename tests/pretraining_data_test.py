@@ -24,8 +24,8 @@ from keras_bert_zoo.pretraining.batches import _RowsOf
 from keras_bert_zoo.pretraining.corpus import Block, CorpusReport, Document, read_blocks, read_documents
 from keras_bert_zoo.pretraining.recipe import Recipe, make_examples, maskable
 from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
-from keras_bert_zoo.pretraining.shards import open_shard
-from keras_bert_zoo.text.masking import Masking, mask_tokens
+from keras_bert_zoo.pretraining.shards import make_shard, open_shard
+from keras_bert_zoo.text.masking import MaskedTokens, Masking, mask_tokens
 from tests.corpora import novels, vocabulary
 from tests.helpers import SHALLOW, WORDS, left_to_torch, short_error
 
@@ -55,6 +55,8 @@ if left_to_torch():
         ("He met\tMr. Smith and\u00a0Dr. Who. J.\tK. sat.", ["He met\tMr. Smith and\u00a0Dr. Who.", "J.\tK. sat."]),
         ("აქ არის IBM. ის დიდია. კარგი.", ["აქ არის IBM.", "ის დიდია.", "კარგი."]),  # All its letters are lower-case.
         ("Er aß. ß kam. ŉ man.", ["Er aß. ß kam. ŉ man."]),
+        ('It rained. "and so" he left.', ['It rained. "and so" he left.']),
+        ("There were 5. Then came more.", ["There were 5.", "Then came more."]),
         ("   ", []),
     ],
 )
@@ -114,13 +116,15 @@ def test_layouts(tmp_path):
 
 def test_bad_files_are_named(tmp_path):
     bad = {"a": "fine\n", "b": b"one\n\ntwo \xff\n\nthree\nf\xfcnf\nsix \xc3", "c": "\n \n", "d": "last"}
+    bad["e"] = b"\xff\n\xfc"
     documents, report = read(tmp_path, "sentences", **bad)
     assert documents == [(0, ["fine"]), (1, ["one"]), (2, ["three"]), (4, ["last"])]
     assert [words.split("/")[-1] for words in report.skipped] == [
         "b must be UTF-8 text (invalid start byte in line 3); lines left out: 3",
         "c must hold text. Received: an empty document",
+        "e must be UTF-8 text (invalid start byte in line 1); lines left out: 2",
     ]
-    assert (report.files, report.documents, report.skips) == (3, 4, 2)
+    assert (report.files, report.documents, report.skips) == (3, 4, 3)
     with pytest.raises(ValueError, match=r"b must be UTF-8 text \(invalid start byte in line 3\)$"):
         read(tmp_path, "sentences", strict=True, **bad)
     controls = {"a": "one\n\n\x00\x07\n\ufffd\n\ntwo", "b": "\x1b\ufeff\u200b \xad\ue000"}
@@ -302,6 +306,17 @@ def test_packing_short_ones_pads():
     assert packed.token_ids[1, [0, 7]].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("vocabulary_size, kind", [(2**16, "uint16"), (2**16 + 1, "int32")])
+def test_the_last_id_of_a_large_vocabulary(vocabulary_size, kind):
+    last = vocabulary_size - 1
+    spans = ex.Spans(np.array([[0, 2]]), np.array([[0, 0]]), np.array([0]))
+    packed = list(ex.pack(np.array([5, last]), spans, 6, (1, 2, 0), np.random.default_rng(0)))
+    mask = MaskedTokens(packed[0].token_ids, np.array([[2, 0]]), np.array([[last, 0]]), np.array([[1.0, 0.0]]))
+    shard = make_shard(packed, [mask], vocabulary_size)
+    assert (shard.token_ids.tolist(), shard.mask_replacements.tolist()) == ([1, 5, last, 2], [last])
+    assert (shard.token_ids.dtype, shard.mask_replacements.dtype) == (kind, kind)
+
+
 # --- Masks
 
 
@@ -368,12 +383,16 @@ def test_places_are_uniform():
     assert (abs(hits[hits > 0] - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_sets_of_places_are_uniform():
-    """Three of six tokens are masked: not only each place but each of the twenty sets is equally frequent."""
-    n = 20000
-    allowed, lengths = np.ones((n, 6), dtype=bool), np.full(n, 6)
+@pytest.mark.parametrize("pieces, whole_words", [(1, False), (2, True)])
+def test_sets_of_places_are_uniform(pieces, whole_words):
+    """Three of six tokens, or words, are masked: not only each place but each of the twenty sets is as frequent."""
+    n, shape = 20000, (20000, 6 * pieces)
+    continues = np.broadcast_to(np.arange(6 * pieces) % pieces > 0, shape)
+    masking = Masking(3 * pieces, rate=0.5, whole_words=whole_words)
     rng = np.random.default_rng(3)
-    result = mask_tokens(np.full((n, 6), 7), allowed, lengths, Masking(3, rate=0.5), 4, 1000, rng)
+    result = mask_tokens(
+        np.full(shape, 7), np.ones(shape, dtype=bool), np.full(n, shape[1]), masking, 4, 1000, rng, continues
+    )
     _, counts = np.unique(result.mask_positions, axis=0, return_counts=True)
     assert len(counts) == 20
     assert ((counts - n / 20) ** 2 / (n / 20)).sum() < 43.8  # Chi squared at 19 degrees of freedom, one in a thousand.
@@ -836,6 +855,17 @@ def test_the_chance_of_a_block_is_its_own(tokenizer):
         recipe = Recipe(16, True, 0.1, 1, seed, Masking(), False)
         made.add(make_examples(Block(number, documents, []), recipe, tokenizer).token_ids.tobytes())
     assert len(made) == 3
+
+
+def test_half_a_pass_is_of_any_examples(tokenizer):
+    """Each of twenty documents, of a word of its own, is in half of a hundred blocks."""
+    words = [word for word in WORDS[5:] if not word.startswith("##")][:20]
+    documents = [Document(i, [word]) for i, word in enumerate(words)]
+    recipe = Recipe(16, False, 0.0, 1, 0, Masking(), False)
+    shards = [make_examples(Block(number, documents, [], passes=0.5), recipe, tokenizer) for number in range(100)]
+    assert {len(shard) for shard in shards} == {10}
+    counts = np.bincount(np.concatenate([shard.token_ids for shard in shards]))[tokenizer.encode_batch(words)[0]]
+    assert (abs(counts - 50) < 25).all()  # Five standard deviations.
 
 
 def test_examples_of_a_document_do_not_stand_together(tmp_path, tokenizer):
