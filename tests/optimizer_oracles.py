@@ -11,32 +11,37 @@ def clip(grads, norm):
     return {name: grad * min(1.0, norm / total) for name, grad in grads.items()}
 
 
-def moments(state, name, grad):
+def moments(state, name, grad, beta_1, beta_2):
     m, v = state.get(name, (0.0, 0.0))
-    state[name] = BETA_1 * m + (1 - BETA_1) * grad, BETA_2 * v + (1 - BETA_2) * grad**2
+    state[name] = beta_1 * m + (1 - beta_1) * grad, beta_2 * v + (1 - beta_2) * grad**2
     return state[name]
 
 
-def adamw(state, weights, grads, rate, t, bias_correction=False):
+def adamw(
+    state, weights, grads, rate, t, bias_correction=False,
+    beta_1=BETA_1, beta_2=BETA_2, epsilon=EPSILON, weight_decay=DECAY,
+):  # fmt: skip
     """As AdamWeightDecayOptimizer in google-research/bert, optimization.py: the rate scales decay, of kernels only."""
     for name, grad in grads.items():
-        m, v = moments(state, name, grad)
+        m, v = moments(state, name, grad, beta_1, beta_2)
         if bias_correction:  # Kingma & Ba 2015, section 2, in the order Keras computes it
-            update = np.sqrt(1 - BETA_2**t) / (1 - BETA_1**t) * m / (np.sqrt(v) + EPSILON)
+            update = np.sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (np.sqrt(v) + epsilon)
         else:
-            update = m / (np.sqrt(v) + EPSILON)
+            update = m / (np.sqrt(v) + epsilon)
         if name.endswith("kernel"):
-            update = update + DECAY * weights[name]
+            update = update + weight_decay * weights[name]
         weights[name] = weights[name] - rate * update
 
 
-def lamb(state, weights, grads, rate, t):
+def lamb(
+    state, weights, grads, rate, t, beta_1=BETA_1, beta_2=BETA_2, epsilon=EPSILON, weight_decay=DECAY
+):  # fmt: skip
     """You et al. 2019, Algorithm 2; biases and LayerNorm as in google-research/albert, lamb_optimizer.py."""
     for name, grad in grads.items():
-        m, v = moments(state, name, grad)
-        update = m / (1 - BETA_1**t) / (np.sqrt(v / (1 - BETA_2**t)) + EPSILON)
+        m, v = moments(state, name, grad, beta_1, beta_2)
+        update = m / (1 - beta_1**t) / (np.sqrt(v / (1 - beta_2**t)) + epsilon)
         if name.endswith("kernel"):
-            update = update + DECAY * weights[name]
+            update = update + weight_decay * weights[name]
             parts = np.split(np.arange(update.shape[1]), 3 if name.endswith("qkv/kernel") else 1)
             for columns in parts:
                 weight_norm = np.linalg.norm(weights[name][:, columns])
