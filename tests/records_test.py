@@ -20,7 +20,7 @@ from keras_bert_zoo.pretraining import (
 )
 from keras_bert_zoo.pretraining.record_batches import RecordBatches
 from keras_bert_zoo.pretraining.record_files import RecordFiles
-from tests.helpers import SHALLOW, WORDS, broken_off, numpy, randomise, short_error, slow_on
+from tests.helpers import SHALLOW, WORDS, broken_off, left_to_torch, numpy, randomise, short_error, slow_on
 from tests.pretraining_run_test import TEXT
 
 tf = pytest.importorskip("tensorflow")
@@ -201,6 +201,33 @@ def test_a_stream_goes_on_from_any_batch(many, data, tokenizer, monkeypatch):
     assert passes[0][: len(passes[1])] != passes[1]
     assert not set(passes[1]) - set(everything)
     assert known_by(next(RecordBatches(pattern, tokenizer, 4, seed=4).start_at(0).as_numpy_iterator())) != examples[:4]
+
+
+@pytest.mark.skipif(left_to_torch(), reason="knows no backend: once is enough")
+def test_files_and_blocks_of_each_pass_are_its_own(many, monkeypatch):
+    """Of one record each, blocks show the order of the files; of ten, where the first one ends."""
+    monkeypatch.setattr(record_files, "_FILES_AT_ONCE", 1)
+    monkeypatch.setattr(record_files, "_SHUFFLED_TOGETHER", 1)
+    pattern, count = many
+    paths = RecordFiles(pattern).files
+    contents = [list(tf.data.TFRecordDataset(path).as_numpy_iterator()) for path in paths]
+    stream = RecordFiles(pattern).shuffled(1).as_numpy_iterator()
+    orders = set()
+    for _ in range(4):
+        found = [next(stream) for _ in range(count)]
+        order = sorted(range(4), key=lambda i: found.index(contents[i][0]))
+        assert found == [record for i in order for record in contents[i]]
+        orders.add(tuple(order))
+    assert len(orders) > 2
+    monkeypatch.setattr(record_files, "_SHUFFLED_TOGETHER", 10)
+    own, firsts = contents[0], set()
+    stream = RecordFiles(paths[0]).shuffled(1).as_numpy_iterator()
+    for _ in range(4):
+        places = [own.index(next(stream)) for _ in own]
+        ends = [end for end in range(1, 11) if all(max(places[:n]) < n for n in range(end, len(own), 10))]
+        firsts.update(ends)
+        assert len(ends) == 1
+    assert len(firsts) > 2
 
 
 def test_the_parts_of_an_update_have_the_weights_of_all(many, tokenizer):
