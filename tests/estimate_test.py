@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -12,6 +13,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining import cost, estimate
+from keras_bert_zoo.pretraining.estimate import Estimate
 from keras_bert_zoo.pretraining.estimate import table as estimate_table
 from keras_bert_zoo.training.devices import DEVICES, Device
 from keras_bert_zoo.training.speed import training_flops
@@ -129,11 +131,11 @@ def test_a_step_by_hand():
 
 def test_the_pooler_counts_in_pretraining_whatever_the_model_has():
     with_it, without = (
-        estimate({**ONE_LAYER, "pooler": pooler}, "a100", schedule=[(8, 1, 8, 1)]) for pooler in (True, False)
+        estimate({**ONE_LAYER, "pooler": pooler}, "a100", schedule=[(8, 8, 8, 1)]) for pooler in (True, False)
     )
     assert with_it == without
     architecture = {**ONE_LAYER, "pooler": False}
-    assert with_it.flops == 8 * (training_flops(architecture, 8, 1) + 6 * 4 * 4)
+    assert with_it.flops == 8 * (training_flops(architecture, 8, 8) + 6 * 4 * 4)
 
 
 def test_what_one_device_and_an_odd_one_need():
@@ -267,6 +269,24 @@ def _kept_by_pytorch(dtype, attention_dropout, rematerialise):
 # --- From the console, and refusals
 
 
+def test_a_row_of_the_table_by_hand():
+    """A step of two seconds; columns as in the first line, of the first phase but for the memory and the run."""
+    first = cost.StepCost(
+        flops=1e15, weights=7e9, activations=3e9, devices=1024, share=4096, examples=32, sent=1.234e9,
+        compute=1.0, memory=0.2, network=0.8, host=1.4,
+    )  # fmt: skip
+    second = replace(first, compute=5.0, sent=9e9, share=2048, examples=16)
+    run = Estimate(1024, 10, (first, second), flops=1e18, bytes=12.34e9, seconds=5_402_000, bound="network")
+    header, _, row, _, last = estimate_table([run]).splitlines()
+    cells = (line.strip("| ").split(" | ") for line in (header, row))
+    assert dict(zip(*cells, strict=True)) == {
+        "devices": "1,024", "examples on each, at once": "4,096, 32", "GB on each": "12.3", "GB sent per step": "1.23",
+        "compute": "50%", "update": "10%", "all-reduce": "40%", "host": "70%", "step, s": "2", "run, hours": "1,500.6",
+        "bound": "network",
+    }  # fmt: skip
+    assert last == "The network is the first bottleneck, at 1,024 devices."
+
+
 def test_table_on_the_console(capsys):
     arguments = "estimate --preset bert_large --device a100 --devices 256 64 1".split()
     assert cli.main(arguments) == 0
@@ -308,11 +328,44 @@ def test_options_on_the_console(capsys):
         ),
         ({"model": {**ONE_LAYER, "num_layers": "2"}}, "`num_layers` must be a positive integer"),
         ({"schedule": [(513, 20, 8, 1)]}, "A phase must have at most 512 tokens"),
+        ({"schedule": [(20, 21, 8, 1)]}, "no more predictions than tokens. Received: .20, 21, 8, 1"),
     ],
 )
 def test_refusals(arguments, message):
     with pytest.raises(ValueError, match=message):
         estimate(**{"model": "bert_base", "device": "a100", **arguments})
+
+
+# As printed in the sources that devices.py names: TFLOP/s, GB, GB/s, and GB/s of NVLink or PCIe in both directions.
+GPUS = {
+    "h200": (989, 141, 4800, 900), "h100": (989, 80, 3350, 900), "a100": (312, 80, 2039, 600),
+    "v100": (125, 32, 900, 300), "l4": (121, 24, 300, 64), "t4": (65, 16, 320, 32),
+}  # fmt: skip
+# TFLOP/s, GB, GB/s, TB/s of a pod's all-reduce, its chips, and chips of a host.
+TPUS = {
+    "tpu_v3": (123, 32 * 1.024**3, 900, 340, 1024, 4), "tpu_v4": (275, 32 * 1.024**3, 1200, 1100, 4096, 4),
+    "tpu_v5e": (197, 16, 819, 51.2, 256, 8), "tpu_v5p": (459, 95, 2765, 0.6 * 6144, 6144, 4),
+    "tpu_v6e": (918, 32, 1638, 102.4, 256, 8),
+}  # fmt: skip
+# Gb/s of a device to others far away. None are printed for v3 and v4.
+NETWORKS = {
+    "h200": 400, "h100": 400, "a100": 200, "v100": 50, "l4": 12.5, "t4": 12.5,
+    "tpu_v5e": 25, "tpu_v5p": 50, "tpu_v6e": 100,
+}  # fmt: skip
+
+
+def test_devices_are_those_of_the_data_sheets():
+    printed = {name: (*numbers, both / 2, 8, 8) for name, (*numbers, both) in GPUS.items()}
+    printed |= {
+        name: (*numbers, 1000 * pod / chips, chips, hosted) for name, (*numbers, pod, chips, hosted) in TPUS.items()
+    }
+    assert {*printed, "cpu"} == set(DEVICES)
+    for name, (*numbers, group, hosted) in printed.items():
+        device = DEVICES[name]
+        found = [device.peak / 1000, device.memory, device.bandwidth, device.link]
+        assert np.divide(found, 1e9) == pytest.approx(numbers, rel=0.01), name
+        assert (device.group, device.hosted, device.precision) == (group, hosted, 2), name
+    assert {name: DEVICES[name].network * 8e-9 for name in NETWORKS} == pytest.approx(NETWORKS, rel=0.01)
 
 
 def test_every_device_takes_an_estimate():

@@ -29,7 +29,9 @@ def test_a_peak_is_that_of_the_fastest_product(monkeypatch, seconds, fastest):
     readings = [reading for i, each in enumerate(seconds) for reading in (10 * i, 10 * i + each)]
     scripted(monkeypatch, speed, readings)
     monkeypatch.setattr(speed, "_device_name", lambda: "")
+    monkeypatch.setattr(speed, "peak_of", lambda name: 3.0)  # Of half precision.
     assert peak_flops("float32") == 2 * 1024**3 / fastest
+    assert [peak_flops(dtype) for dtype in ("float16", "bfloat16")] == [3.0, 3.0]
 
 
 def test_speed_of_all_batches_of_an_epoch(monkeypatch):
@@ -70,7 +72,9 @@ def test_devices_are_those_of_the_whole_mesh(monkeypatch):
         ("NVIDIA A100 80GB PCIe", 312e12),
         ("Tesla V100-SXM2-32GB", 125e12),
         ("Tesla V100-PCIE-16GB", 112e12),
+        ("NVIDIA L4", 121e12),
         ("NVIDIA L40S", None),
+        ("Tesla T4", 65e12),
         # JAX and libtpu have two names for each.
         ("TPU v5 lite", 197e12),
         ("TPU v5e", 197e12),
