@@ -267,6 +267,11 @@ def test_layers_without_arguments_save_with_a_policy(kind, tmp_path):
     np.testing.assert_array_equal(*(numpy(each(HIDDEN)).astype("float32") for each in (loaded, model)))
 
 
+def test_at_first_a_weighted_sum_is_the_mean_and_a_bias_is_zero():
+    np.testing.assert_allclose(numpy(WeightedSum()([HIDDEN, 3 * HIDDEN])), 2 * HIDDEN, rtol=1e-6)
+    np.testing.assert_array_equal(numpy(VocabularyBias()(HIDDEN)), HIDDEN)
+
+
 @pytest.mark.parametrize(
     "build, words",
     [
@@ -351,6 +356,16 @@ def test_dropout_draws_limits_apart_from_values():
 def test_dropout_at_rates_that_a_byte_cannot_have(rate):
     dropped = (numpy(Dropout(rate)(np.ones((100_003,), "float32"), training=True)) == 0).mean()
     assert abs(dropped - rate) < 5 * math.sqrt(rate * (1 - rate) / 100_003)
+
+
+def test_dropout_with_a_seed_or_a_noise_shape_is_that_of_keras():
+    ones = np.ones((40, 25), "float32")
+    for options in ({"seed": 3}, {"seed": 3, "noise_shape": (40, 1)}):
+        ours, theirs = (kind(0.5, **options)(ones, training=True) for kind in (Dropout, keras.layers.Dropout))
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+    rows = numpy(Dropout(0.5, noise_shape=(40, 1))(ones, training=True))
+    np.testing.assert_array_equal(rows, np.repeat(rows[:, :1], 25, axis=1))
+    assert set(rows.ravel()) == {0.0, 2.0}
 
 
 def test_dropout_s_gradient_has_its_mask():

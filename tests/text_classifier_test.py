@@ -230,6 +230,20 @@ def test_class_weight_weighs_the_loss(still):
     assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
 
 
+@slow_on("tensorflow", "jax")
+def test_class_weight_and_targets_for_a_loss_of_one_s_own(still):
+    losses = crossentropy(logits_one_by_one(still, TEXTS), LABELS)
+    expected = np.mean(losses * np.array([1.0, 3.0, 0.5])[LABELS])
+    arrays, column = still.preprocessor(TEXTS), np.array(LABELS)[:, None]
+    for loss, y in (
+        (lambda y, logits: keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True), column),
+        ("categorical_crossentropy", np.eye(3, dtype="float32")[LABELS]),
+    ):
+        still.compile(keras.optimizers.SGD(0.0), loss=loss, metrics=None)
+        found = still.train_on_batch(arrays, y, class_weight={1: 3.0, 2: 0.5})
+        assert np.ravel(found)[0] == pytest.approx(expected, abs=1e-5)
+
+
 def test_class_weight_needs_targets(still):
     still.compile(optimizer=keras.optimizers.SGD(0.0), loss=None)
     arrays = still.preprocessor(TEXTS)
