@@ -357,6 +357,9 @@ def test_plain_tables(tmp_path):
     assert readers.read_texts(csv, ("left", "right"), "mark") == ((['a, "b"\nc', "e"], ["d", ""]), [1.5, 2.0], None)
     codes = written(tmp_path, "codes.csv", "text,label\na,007\nb,7\n")
     assert readers.read_texts(codes, numbers=False).y == ["007", "7"]
+    for labels, numbers in (("-1 +2 007", [-1, 2, 7]), ("-1.5 .5 +2 3. 1e-3", [-1.5, 0.5, 2.0, 3.0, 0.001])):
+        rows = "".join(f"a,{label}\n" for label in labels.split())
+        assert repr(readers.read_texts(written(tmp_path, "n.csv", f"text,label\n{rows}")).y) == repr(numbers)
     assert readers.read_texts(csv, "right", label=None) == (["d", ""], None, None)
     named = written(tmp_path, "b.csv", "text,label\na,1\nb,one\n")
     assert readers.read_texts(named).y == ["1", "one"]

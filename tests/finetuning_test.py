@@ -218,7 +218,7 @@ def test_from_official_files_to_scores(task, start, tmp_path):
     run = Run(name, start, data=str(tmp_path / "data"), **OPTIONS)
     results = finetune(run, tmp_path / "run", verbose=0)
     assert results == json.loads((tmp_path / "run" / "results.json").read_text())
-    assert set(results["score"]) == {RECIPES[name].score}
+    assert results["score"] == {RECIPES[name].score: results["scores"][RECIPES[name].score]}
     assert results["examples"]["dev"] == (4 if name == "swag" else 8)
     check_scores(results, name, tmp_path / "data", tmp_path / "run" / "predictions")
     if name == "squad2":
@@ -646,6 +646,7 @@ def test_of_a_few_examples_the_classes_are_those_of_all(task, train, expected, t
         file.write_text(train)
     few, dev, head = Run(task, "bert_base", limit=2, **{part: str(file) for part, file in files.items()}).read_both()
     assert ((few.x, few.y), few.size, dev.size) == (expected, 2, 3)
+    assert Run(task, "bert_base", limit=9, **{part: str(file) for part, file in files.items()}).read_both()[0] == dev
     assert head["class_names"] == {"texts": ["x", "y", "z"], "conll": ["O", "B-z", "I-z"]}[task]
 
 

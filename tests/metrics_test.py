@@ -239,6 +239,15 @@ def test_rounding_decides_between_equal_thresholds_as_officially():
 
 
 @files_only
+def test_among_equal_odds_the_order_is_the_official_one():
+    """That of the questions: at each of the two odds the right texts come first, then as many wrong ones."""
+    answers, odds = [["x"]] * 40 + [[]] * 40, [0.0, 1.0] * 40
+    scores = metrics.squad_v2_scores(answers, ["x"] * 80, odds)
+    # Without texts 40 of 80 questions are right. At each of the odds 20 more are, until the other texts spoil as many.
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (75, 0.0)
+
+
+@files_only
 def test_squad_2_edges():
     # Answers that normalise to nothing are dropped beside others, and count as empty if there are no others.
     assert metrics.squad_v2_scores([["the", "owl"]], ["a"])["exact"] == 0
@@ -257,6 +266,7 @@ def test_squad_2_edges():
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (50, 0.0)
     scores = metrics.squad_v2_scores([[], ["x"]], ["y", "y"], [-7.0, 0.4])
     assert scores["best_exact_thresh"] < -7
+    assert metrics.squad_v2_scores([[], ["x"]], ["y", "y"], [0.0, 0.4])["best_exact_thresh"] < 0
     for answer in (kbz.data.Answer("x", 0), ("x", 0), "x"):
         assert metrics.squad_v1_scores([[answer]], ["x"])["f1"] == 100
 

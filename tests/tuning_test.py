@@ -932,8 +932,10 @@ def test_other_searches_train(options, start, tmp_path):
 
 
 def test_trainings_of_another_point_do_not_count(tmp_path):
-    Restarts(tmp_path, {"learning_rate": 1e-3}).add(5, 1.0, {"val_accuracy": 0.5})
-    assert Restarts(tmp_path, {"learning_rate": 1e-3}).seeds == {5}
+    for seed, seconds in ((5, 1.0), (6, 2.5)):
+        Restarts(tmp_path, {"learning_rate": 1e-3}).add(seed, seconds, {"val_accuracy": 0.5})
+    same = Restarts(tmp_path, {"learning_rate": 1e-3})
+    assert (same.seeds, same.seconds) == ({5, 6}, 3.5)
     assert Restarts(tmp_path, {"learning_rate": 1e-4}).seeds == set()
 
 
