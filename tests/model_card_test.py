@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, left_to_torch, randomise
+from tests.helpers import TEXTS, TINY, WORDS, left_to_torch, randomise
 
 if left_to_torch():
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
@@ -60,11 +60,36 @@ def test_a_card_says_what_it_is_and_its_code_runs(tokenizer, tmp_path):
                 assert type(names["model"]).__name__ == config["architectures"][0]
                 assert isinstance(names["model"], transformers.PreTrainedModel)
     assert number == 8
-    text = card(tmp_path / "1")
-    for line in ("| layers | 2 |", "| longest input | 12 tokens |", "| case | uncased |", '    1: "yes"'):
-        assert f"{line}\n" in text
-    encoder = sum(int(np.prod(weight.shape)) for weight in kbz.BertBackbone(**TINY).weights)
-    assert f"| parameters of the encoder | {encoder:,} |" in text
+    assert '| case | uncased |\n\n## Labels\n\n    0: "no"\n    1: "yes"\n' in card(tmp_path / "1")
+
+
+def test_a_card_has_the_architecture_and_the_labels(tmp_path):
+    """No two rows have the same number."""
+    backbone = kbz.BertBackbone(**{**TINY, "vocabulary_size": 1040, "num_heads": 4, "activation": "relu"})
+    pair = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS, lowercase=False), 12)
+    options = {"class_names": ["no", "yes"], "multi_label": True}
+    kbz.BertTextClassifier(backbone, **options, preprocessor=pair).save_to_preset(tmp_path / "classifier")
+    text = card(tmp_path / "classifier")
+    encoder = sum(int(np.prod(weight.shape)) for weight in backbone.weights)
+    rows = [
+        "| | |",
+        "|---|---|",
+        "| layers | 2 |",
+        "| width | 8 |",
+        "| attention heads | 4 |",
+        "| width of the feed-forward nets | 16 |",
+        "| activation | relu |",
+        "| longest input | 12 tokens |",
+        "| vocabulary | 1,040 tokens |",
+        f"| parameters of the encoder | {encoder:,} |",
+        "| case | cased |",
+    ]
+    assert [line for line in text.splitlines() if line.startswith("|")] == rows
+    assert '\n\n## Labels, any number of them at once\n\n    0: "no"\n    1: "yes"\n' in text
+    for normalize, pooling in ((True, "max, length 1"), (False, "max")):
+        kbz.BertTextEmbedder(backbone, "max", normalize).save_to_preset(tmp_path / "embedder")
+        assert "| longest input | 16 tokens |\n" in card(tmp_path / "embedder")
+        assert f"| pooling | {pooling} |\n" in card(tmp_path / "embedder")
 
 
 def test_a_card_that_somebody_wrote_stays(backbone, classifier, tmp_path):
