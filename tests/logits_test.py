@@ -36,7 +36,6 @@ def probabilities(model):
         (METRICS.binary_accuracy, METRICS.BinaryAccuracy),
         ("Precision", METRICS.Precision),
         (METRICS.Recall, METRICS.Recall),
-        ("FalsePositives", METRICS.FalsePositives),
         ("auc", METRICS.AUC),
         ("bce", METRICS.BinaryCrossentropy),
         (METRICS.AUC(from_logits=True, multi_label=True, num_labels=3), lambda: METRICS.AUC(multi_label=True)),
@@ -50,6 +49,19 @@ def test_metrics_are_of_logits(metric, of_probabilities, argument, several):
     expected = of_probabilities()
     expected.update_state(ONES, probabilities(several).astype("float32"))
     assert found == pytest.approx(float(expected.result()), rel=1e-5)
+
+
+def test_counts_are_of_logits(several):
+    several.compile(metrics=["TruePositives", "TrueNegatives", "FalsePositives", "FalseNegatives"])
+    found = several.evaluate(TEXTS, ONES, verbose=0, return_dict=True)
+    said = probabilities(several) > 0.5
+    expected = {
+        "TruePositives": np.sum(said & (ONES == 1)),
+        "TrueNegatives": np.sum(~said & (ONES == 0)),
+        "FalsePositives": np.sum(said & (ONES == 0)),
+        "FalseNegatives": np.sum(~said & (ONES == 1)),
+    }
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_one_class_of_several(classifier):
@@ -70,6 +82,12 @@ def test_one_class_of_several(classifier):
         (METRICS.Recall(thresholds=0.5), "Recall(thresholds=0.0) for a probability of one half. Received: one with"),
         (METRICS.TruePositives(thresholds=[0.5]), "TruePositives(thresholds=0.0) for a probability of one half. "),
         (METRICS.F1Score(threshold=0.5), "ValidationScores has the scores of labels. Received: F1Score(threshold=0.5)"),
+        (METRICS.FBetaScore(threshold=0.5), "scores of labels. Received: FBetaScore(threshold=0.5)"),
+        ("BinaryIoU", "of logits. Received: 'BinaryIoU', which is of probabilities"),
+        ("binary_focal_crossentropy", "of logits. Received: 'binary_focal_crossentropy', which is of probabilities"),
+        ("categorical_focal_crossentropy", "Received: 'categorical_focal_crossentropy', which is of probabilities"),
+        (METRICS.SensitivityAtSpecificity(0.5), "of logits. Received: SensitivityAtSpecificity, which is of"),
+        (METRICS.SpecificityAtSensitivity(0.5), "of logits. Received: SpecificityAtSensitivity, which is of"),
         (METRICS.PrecisionAtRecall(0.5), "of logits. Received: PrecisionAtRecall, which is of probabilities"),
         (METRICS.RecallAtPrecision(0.5), "of logits. Received: RecallAtPrecision, which is of probabilities"),
         ("kld", "of logits. Received: 'kld', which is of probabilities"),
