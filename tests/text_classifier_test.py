@@ -695,6 +695,7 @@ def test_label_sets_of_columns(backbone):
     ones = [np.array(row) for row in ([0, 1], [0, 0], [1, 1])]
     columns = [Column([["b"], [], ["a", "b"]])]
     columns += [kind(rows) for kind in (list, tuple, Column, objects) for rows in (names, ones)]
+    columns += [[kind(row) for row in names] for kind in (set, frozenset)]
     for column in columns:
         np.testing.assert_array_equal(classifier.encode_targets(column, 3), ones)
     with short_error("`y` must hold names of class_names=['a', 'b']. Received: y[2] with 'c'"):
@@ -1018,7 +1019,12 @@ def test_bad_arguments(backbone, options, words):
 def test_one_label_may_apply_or_not(tokenizer):
     preprocessor = kbz.BertPreprocessor(tokenizer, sequence_length=16)
     classifier = kbz.BertTextClassifier(kbz.BertBackbone(**SHALLOW), 1, multi_label=True, preprocessor=preprocessor)
-    assert classifier.predict(TEXTS, verbose=0).shape == (6, 1)
+    logits, ones = randomise(classifier).predict(TEXTS, verbose=0).astype("float64"), np.array([[1], [0]] * 3)
+    scores = classifier.evaluate(TEXTS, ones, verbose=0, return_dict=True)
+    assert scores["loss"] == pytest.approx(np.mean(np.log1p(np.exp(logits)) - ones * logits), abs=1e-5)
+    assert scores["accuracy"] == pytest.approx(np.mean((logits > 0) == ones))
+    expected = [[("0", pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-6))] for (logit,) in logits]
+    assert classifier.classify(TEXTS) == expected
 
 
 def test_a_config_keeps_auto_as_auto():
