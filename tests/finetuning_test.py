@@ -6,11 +6,13 @@ import io
 import json
 import logging
 import os
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -23,7 +25,7 @@ from keras_bert_zoo.finetuning.curve import train_seconds
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training.runs import held, keep_rows
-from tests.helpers import broken_off, other_weights, slow_on
+from tests.helpers import broken_off, other_weights, randomise, slow_on
 
 SENTENCES = [
     "a good film",
@@ -219,6 +221,13 @@ def test_from_official_files_to_scores(task, start, tmp_path):
     results = finetune(run, tmp_path / "run", verbose=0)
     assert results == json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["score"] == {RECIPES[name].score: results["scores"][RECIPES[name].score]}
+    backend = keras.backend.backend()
+    assert results["versions"] == {
+        "keras_bert_zoo": kbz.__version__,
+        "python": sys.version.split()[0],
+        "keras": keras.__version__,
+        backend: importlib.import_module(backend).__version__,
+    }
     assert results["examples"]["dev"] == (4 if name == "swag" else 8)
     check_scores(results, name, tmp_path / "data", tmp_path / "run" / "predictions")
     if name == "squad2":
@@ -337,6 +346,23 @@ def tilted(model, head, values):
     kernel.assign(np.zeros(kernel.shape))
     bias.assign(values)
     return model
+
+
+def untrained(start, path, class_names):
+    """Save and return a classifier that says something else to each text."""
+    model = randomise(kbz.BertTextClassifier.from_preset(start, class_names=class_names))
+    model.save_to_preset(path)
+    return model
+
+
+def check_lines(path, model, texts):
+    """Check that each text has the prediction of its own."""
+    logits = model.predict(texts, verbose=0).astype("float64")
+    rows = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    assert len(set(rows[:, 0].round(3))) == len(rows)
+    for said, row in zip(lines_of(path), rows, strict=True):
+        assert said["label"] == model.class_names[row.argmax()]
+        assert said["probabilities"] == pytest.approx(dict(zip(model.class_names, row, strict=True)), abs=1e-5)
 
 
 def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
@@ -623,10 +649,10 @@ def test_several_classes_at_once_are_not_taken_for_one(start, tmp_path):
 
 
 def test_endings_in_capitals_are_endings(start, tmp_path):
-    kbz.BertTextClassifier.from_preset(start, class_names=["a", "b"]).save_to_preset(tmp_path / "preset")
+    classifier = untrained(start, tmp_path / "preset", ["a", "b"])
     write(tmp_path / "IN.CSV", "text,label", "good,a")
     predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "IN.CSV")
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+    check_lines(tmp_path / "out.jsonl", classifier, ["good"])
     assert read_texts(tmp_path / "IN.CSV", label=None).x == ["good"]
     write(tmp_path / "N.CSV", "text,label", "good,3.5")
     assert read_texts(tmp_path / "N.CSV").y == [3.5]
@@ -648,6 +674,24 @@ def test_of_a_few_examples_the_classes_are_those_of_all(task, train, expected, t
     assert ((few.x, few.y), few.size, dev.size) == (expected, 2, 3)
     assert Run(task, "bert_base", limit=9, **{part: str(file) for part, file in files.items()}).read_both()[0] == dev
     assert head["class_names"] == {"texts": ["x", "y", "z"], "conll": ["O", "B-z", "I-z"]}[task]
+
+
+@pytest.mark.parametrize(
+    "task, part, place",
+    [
+        ("xnli", "train", "XNLI-MT-1.0/multinli/multinli.train.de.tsv"),  # XNLI-MT-1.0.zip
+        ("xnli", "dev", "XNLI-1.0/xnli.dev.tsv"),  # XNLI-1.0.zip
+        ("xnli", "dev", "xnli/XNLI-1.0/xnli.dev.tsv"),
+        ("swag", "train", "data/train.csv"),  # rowanz/swagaf
+        ("dream", "dev", "data/dev.json"),  # nlpdata/dream
+        ("mrpc", "train", "glue/MRPC/train.tsv"),
+        ("squad", "dev", "dev-v1.1.json"),
+    ],
+)
+def test_files_are_found_where_their_archives_have_them(task, part, place, tmp_path):
+    write(tmp_path / place)
+    language = {"language": "de"} if task == "xnli" else {}
+    assert Run(task, "bert_base", data=tmp_path, **language).path(part) == tmp_path / place
 
 
 def test_recipes_find_and_read_their_files(data):
@@ -749,6 +793,17 @@ def test_a_preset_that_is_named_comes_before_that_of_the_run(tmp_path, monkeypat
     assert scored == [(str(tmp_path / "preset"), out), ("bert_tiny", out)]
 
 
+def test_an_address_is_no_path(tmp_path, monkeypatch):
+    runs = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "keras_bert_zoo.cli.finetuning.evaluate", lambda run, out, verbose: runs.append(run) or {"scores": {}}
+    )
+    files = ("--preset", "hf://me/mrpc", "--data", "gs://bucket/glue", "--dev", "dev.tsv")
+    assert cli.main(["evaluate", "mrpc", *files, "--out", "scores"]) == 0
+    assert (runs[0].preset, runs[0].data, runs[0].dev) == ("hf://me/mrpc", "gs://bucket/glue", f"{tmp_path}/dev.tsv")
+
+
 @slow_on("tensorflow", "jax")
 def test_ctrl_c_says_how_a_run_goes_on(start, tmp_path, capsys, monkeypatch):
     """This also holds if the run began from Python, with relative paths; where nothing is kept, nothing is said."""
@@ -784,11 +839,11 @@ def test_ctrl_c_says_how_a_run_goes_on(start, tmp_path, capsys, monkeypatch):
 
 def test_predictions_of_one_language_of_several(start, tmp_path):
     classes = ["entailment", "neutral", "contradiction"]
-    kbz.BertTextClassifier.from_preset(start, class_names=classes).save_to_preset(tmp_path / "preset")
+    classifier = untrained(start, tmp_path / "preset", classes)
     xnli(tmp_path, "dev")
     files = ("--input", str(tmp_path / "xnli.dev.tsv"), "--out", str(tmp_path / "out.jsonl"))
     assert cli.main(["predict", "xnli", "--preset", str(tmp_path / "preset"), "--language", "ur", *files]) == 0
-    assert len(lines_of(tmp_path / "out.jsonl")) == 4
+    check_lines(tmp_path / "out.jsonl", classifier, (SENTENCES[1::2], SENTENCES[::-2]))
 
 
 @slow_on("tensorflow", "jax")
@@ -848,12 +903,14 @@ def test_help_shows_an_example(command, capsys):
     assert f"keras-bert-zoo {command} " in capsys.readouterr().out.split("--out OUT")[-1]
 
 
-def test_a_score_that_is_no_number_is_null(start, tmp_path):
+def test_a_score_that_is_no_number_is_null(start, tmp_path, capsys):
     """JSON has no word for it."""
     write(tmp_path / "dev.csv", "text,label", *(f"{text},{i}" for i, text in enumerate(SENTENCES)))
     model = tilted(kbz.BertTextRegressor.from_preset(start), "regressor", [3.25])
     model.save_to_preset(tmp_path / "preset")
-    evaluate(Run("numbers", tmp_path / "preset", dev=tmp_path / "dev.csv"), tmp_path / "out")
+    files = ("--dev", str(tmp_path / "dev.csv"), "--out", str(tmp_path / "out"))
+    assert cli.main(["evaluate", "numbers", "--preset", str(tmp_path / "preset"), *files]) == 0
+    assert capsys.readouterr().out.endswith("numbers pearson: undefined\nnumbers spearman: undefined\n")
     scores = json.loads((tmp_path / "out" / "scores.json").read_text(), parse_constant=pytest.fail)["scores"]
     assert scores == {"pearson": None, "spearman": None}
 
@@ -875,10 +932,19 @@ def test_seconds_are_those_of_the_epoch(monkeypatch):
 
 def test_lines_are_predicted_block_by_block(start, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_bert_zoo.finetuning.predictions._BLOCK", 3)
-    kbz.BertTextClassifier.from_preset(start, class_names=["mäßig", "b"]).save_to_preset(tmp_path / "preset")
+    classifier = untrained(start, tmp_path / "preset", ["mäßig", "b"])
     write(tmp_path / "lines", *SENTENCES)
-    predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "lines")
-    assert len(lines_of(tmp_path / "out.jsonl")) == len(SENTENCES)
+    sizes, predict_all = [], kbz.BertTextClassifier.predict
+
+    def predict_some(model, x, **options):
+        sizes.append(len(x))
+        return predict_all(model, x, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kbz.BertTextClassifier, "predict", predict_some)
+        predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", tmp_path / "lines")
+    assert sizes == [3, 3, 2]
+    check_lines(tmp_path / "out.jsonl", classifier, SENTENCES)
     assert (tmp_path / "out.jsonl").read_text("utf-8").count('"mäßig": ') == len(SENTENCES)
 
 
@@ -893,14 +959,14 @@ def test_a_line_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
 
 
 def test_a_pipe_is_read_once(start, tmp_path):
-    kbz.BertTextClassifier.from_preset(start, class_names=["a", "b"]).save_to_preset(tmp_path / "preset")
+    classifier = untrained(start, tmp_path / "preset", ["a", "b"])
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("good\nbad\n",), daemon=True)
     writer.start()
     predict(Run("texts", tmp_path / "preset"), tmp_path / "out.jsonl", pipe)
     writer.join()
-    assert len(lines_of(tmp_path / "out.jsonl")) == 2
+    check_lines(tmp_path / "out.jsonl", classifier, ["good", "bad"])
 
 
 @pytest.mark.parametrize("task, name", [("rte", "RTE.tsv"), ("rte", "rte.jsonl"), ("squad2", "squad2")])
