@@ -103,9 +103,16 @@ def test_predicts_the_mean_of_what_members_predict(task, monkeypatch):
 def test_masked_lm():
     members = [member("masked_lm", seed) for seed in range(2)]
     together = kbz.ensemble(members)
-    inputs = {**random_inputs(3), "mask_positions": np.array([[1, 3]] * 3, "int32")}
-    assert_close(numpy(together(inputs)["mlm"]), mean([numpy(one(inputs)["mlm"]) for one in members]))
-    assert len(together.fill_mask("a [MASK] film", top_k=2)[0]) == 2
+    words = ("[CLS] a [MASK] film [SEP]", "[CLS] it [MASK] [SEP] [PAD]")
+    ids = np.array([[WORDS.index(word) for word in text.split()] for text in words], "int32")
+    inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": (ids > 0).astype("int32")}
+    inputs["mask_positions"] = np.array([[2], [2]], "int32")
+    logits = mean([numpy(one(inputs)["mlm"]) for one in members])
+    assert_close(numpy(together(inputs)["mlm"]), logits)
+    found = together.fill_mask(["a [MASK] film", "it [MASK]"], top_k=3)
+    for (best,), row in zip(found, logits[:, 0, : len(WORDS)], strict=True):
+        shares = np.exp(row) / np.exp(row).sum()
+        assert best == [(WORDS[i], pytest.approx(shares[i], abs=1e-5)) for i in np.argsort(-row)[:3]]
 
 
 def test_what_all_say_is_kept():
