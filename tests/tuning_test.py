@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -157,6 +158,14 @@ def test_restarts(trainings, tmp_path):
     assert [float(row["std"]) for row in written] == pytest.approx([row["std"] for row in rows], rel=1e-5)
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert [line.count("|") for line in lines] == [len(rows[0]) + 1] * 8
+
+
+def test_a_line_between_columns_is_no_part_of_a_cell(tmp_path, monkeypatch):
+    rows = [{"preset": "a|b", "val_f1": 0.5, "std": None}]
+    monkeypatch.setattr("keras_bert_zoo.tuning.results.table", lambda tuner: rows)
+    kbz.tuning.write_table(None, tmp_path / "table.md")
+    header = "| preset | val_f1 | std |\n| --- | --- | --- |\n"
+    assert (tmp_path / "table.md").read_text() == header + "| a\\|b | 0.5 |  |\n"
 
 
 @pytest.mark.parametrize("from_epoch, best", [(0, 1), (9, 2)])
@@ -645,6 +654,14 @@ def test_a_wrong_preset_and_half_a_shared_sweep_are_refused(start, tmp_path, mon
     monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
     with pytest.raises(ValueError, match=r"A shared sweep needs all of .* Received: no KERASTUNER_ORACLE_PORT"):
         tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "alone")
+    monkeypatch.setenv("KERASTUNER_ORACLE_PORT", "1")
+    monkeypatch.setenv("KERASTUNER_TUNER_ID", "one")
+    times = [3601, 3599, 0]
+    clock = SimpleNamespace(monotonic=lambda: times[-1], sleep=lambda _: times.pop())
+    monkeypatch.setattr("keras_bert_zoo.tuning.sweep.time", clock)
+    with pytest.raises(ValueError, match=r"must be the chief's directory\. Received: no .*sweep.json for an hour"):
+        tune(Run("mrpc", start, data=tmp_path), tmp_path / "alone")
+    assert times == [3601]
 
 
 @pytest.mark.parametrize("missing, needed", [("keras_tuner", "Keras Tuner"), ("six", "six, for Keras Tuner")])
