@@ -124,12 +124,13 @@ def test_data_mistakes(files, tmp_path, tokenizer):
 
 def test_from_the_console(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    languages = ("--language", "en", "en", "--language", "is", "is")
+    (tmp_path / "half").write_text("good\n\n" * 512)
+    languages = ("--language", "en", "half", "--language", "is", "is", "--language", "en", "half")
     assert cli.main(["vocab", "--size", "20", "--out", "vocab.txt", *languages]) == 0
     assert cli.main(["prepare", "--vocab", "vocab.txt", "--out", "data", "--no-pairs", *languages]) == 0
     assert "en: 99.2% of the examples, 0.993 of its text for each pass" in capsys.readouterr().out
     for arguments, words in (
-        (languages[:2], "--language must be a name and files. Received: en"),
+        (("--language", "en"), "--language must be a name and files. Received: en"),
         (("en", *languages), "files or --language must be given, and not both. Received: both"),
         ((), "files or --language must be given, and not both. Received: neither"),
     ):

@@ -77,19 +77,34 @@ def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer, monkeypatch, en
     assert peaks[1] < 1.5 * peaks[0]
 
 
-def test_options_at_the_console(tmp_path, capsys):
-    text, vocab = tmp_path / "text", str(tmp_path / "vocab.txt")
-    text.write_text("a Good film\nso slow\nit is fine\n\nbad cast\nThe plot was dull\n\n" * 20)
+def test_options_at_the_console(tmp_path, capsys, monkeypatch):
+    texts, vocab = [tmp_path / name for name in ("a", "b")], str(tmp_path / "vocab.txt")
+    for text in texts:
+        text.write_text("A Good film. So slow. It is fine.\n\nBad cast. The plot was dull.\n\n" * 20)
     kbz.write_vocabulary(vocab, WORDS)
     command = ["prepare", "--vocab", vocab, "--cased", "--sequence-length", "16", "--duplicates", "2"]
-    command += ["--short-rate", "0.5", "--seed", "7", str(text)]
+    command += ["--short-rate", "0.5", "--seed", "7", "--layout", "prose", "--workers", "1", *map(str, texts)]
+    seen = []
+
+    def kept(*arguments, **options):
+        seen.append(options)
+        return prepare(*arguments, **options)
+
+    monkeypatch.setattr("keras_bert_zoo.cli.pretraining.prepare", kept)
     assert cli.main([*command, "--out", str(tmp_path / "console")]) == 0
-    options = {"sequence_length": 16, "duplicates": 2, "short_rate": 0.5, "seed": 7, "verbose": False}
-    prepare([text], tmp_path / "python", kbz.BertTokenizer(vocab, lowercase=False), **options)
+    assert seen[0]["workers"] == 1  # It changes no byte.
+    options = {"sequence_length": 16, "duplicates": 2, "short_rate": 0.5, "seed": 7, "layout": "prose"}
+    prepare(texts, tmp_path / "python", kbz.BertTokenizer(vocab, lowercase=False), **options, verbose=False)
     names = sorted(path.name for path in (tmp_path / "python").iterdir())
     assert filecmp.cmpfiles(tmp_path / "console", tmp_path / "python", names, shallow=False) == (names, [], [])
-    command.append(str(tmp_path / "gone"))
+    monkeypatch.setattr("keras_bert_zoo.pretraining.corpus._NAMED", 1)
+    command += [str(tmp_path / "gone"), str(tmp_path / "lost")]
+    capsys.readouterr()
     assert cli.main([*command, "--out", str(tmp_path / "lenient")]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.endswith("; skipped: 2")
+    assert others[0].startswith(f"skipped: {tmp_path / 'gone'} must be a text file")
+    assert others[1:] == ["skipped: 1 more"]
     assert cli.main([*command, "--out", str(tmp_path / "strict"), "--strict"]) == 2
     assert "gone must be a text file" in capsys.readouterr().err
 
