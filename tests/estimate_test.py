@@ -291,7 +291,8 @@ def test_table_on_the_console(capsys):
     arguments = "estimate --preset bert_large --device a100 --devices 256 64 1".split()
     assert cli.main(arguments) == 0
     out = capsys.readouterr().out
-    assert "336,226,108 weights" in out
+    # 256 * (900,000 * 2.4064e11 + 100,000 * 1.0198e12), as in `test_flops_of_a_sequence`.
+    assert out.startswith("bert_large, 336,226,108 weights, 8.15e+19 FLOPs, on a100:\n\n")
     rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")][1:]
     assert [row[0] for row in rows] == ["| 256", "| 64", "| 1"]
     assert [row[-1] for row in rows] == ["network |", "network |", "compute |"]

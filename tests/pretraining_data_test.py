@@ -560,10 +560,11 @@ def test_little_text_starts_no_processes(corpus, tmp_path, tokenizer, monkeypatc
 
     monkeypatch.setattr(local, "in_order", in_order)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    for name, size in (("little", 2**24), ("much", 1)):
-        monkeypatch.setattr(local, "_WORTH_PROCESSES", size)
-        prepare([corpus], tmp_path / name, tokenizer, verbose=False)
-    assert chosen == [1, 8]
+    for duplicates, times in ((1, 1), (9, 2)):  # Eight further passes cost as much as the first.
+        for more in (0, 1):
+            monkeypatch.setattr(local, "_WORTH_PROCESSES", times * corpus.stat().st_size + more)
+            prepare([corpus], tmp_path / f"{duplicates} {more}", tokenizer, duplicates=duplicates, verbose=False)
+    assert chosen == [8, 1] * 2
 
 
 def test_one_document_makes_no_pairs(tmp_path, tokenizer):

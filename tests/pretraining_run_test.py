@@ -195,6 +195,15 @@ def test_a_state_that_is_not_finite_is_not_kept(run, tmp_path):
     assert not (tmp_path / "run" / "state.safetensors").exists()
 
 
+@pytest.mark.parametrize("epoch_steps, place", [(50, "step 150"), (None, "epoch 3")])
+def test_the_place_of_a_weight_that_is_no_number(epoch_steps, place, classifier, tmp_path):
+    state = State(classifier, tmp_path / "state.safetensors", "", epoch_steps)
+    classifier.layers[-1].bias.assign([0, np.inf, 0])
+    words = rf"must be finite\. Received: infinite or NaN values after {place}; there is no state yet"
+    with pytest.raises(ValueError, match=words):
+        state.save(3)
+
+
 def test_a_state_that_is_half_written_leaves_the_last_one(classifier, tmp_path, monkeypatch):
     """Newer releases of safetensors ensure it themselves, but not all that we accept."""
     state = State(classifier, tmp_path / "state.safetensors", data="")
