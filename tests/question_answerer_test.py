@@ -173,8 +173,9 @@ def test_a_preset_keeps_the_threshold_and_the_windows(answerer, tmp_path):
     )
     classifier.save_to_preset(tmp_path / "other")
     fresh = kbz.BertQuestionAnswerer.from_preset(tmp_path / "other")
-    config = fresh.preprocessor.get_config()
-    assert [config[name] for name in ("sequence_length", "stride", "question_length")] == [384, 128, 64]
+    for made in (fresh.preprocessor, kbz.BertQuestionPreprocessor(kbz.BertTokenizer(WORDS))):
+        config = made.get_config()
+        assert [config[name] for name in ("sequence_length", "stride", "question_length")] == [384, 128, 64]
     assert set(fresh.load_report.fresh) == {"spans/kernel", "spans/bias"}
     short = kbz.BertQuestionAnswerer.from_preset(tmp_path / "other", sequence_length=32)
     assert (short.preprocessor.sequence_length, short.preprocessor.question_length) == (32, 16)

@@ -174,9 +174,10 @@ def test_bad_files(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nb\xff")
     with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text \(invalid start byte in line 2\)"):
         list(kbz.read_lines(tmp_path / "a.txt"))
-    (tmp_path / "a.txt").write_text("fine\n", encoding="utf-16")
-    with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text\. Received: UTF-16"):
-        list(kbz.read_lines(tmp_path / "a.txt", skip=print))
+    for encoding in ("utf-16-le", "utf-16-be"):
+        (tmp_path / "a.txt").write_text("\ufefffine\n", encoding=encoding)
+        with pytest.raises(ValueError, match=r"a.txt must be UTF-8 text\. Received: UTF-16"):
+            list(kbz.read_lines(tmp_path / "a.txt", skip=print))
     with pytest.raises(ValueError, match=r"b.txt must be a text file \(No such file"):
         list(kbz.read_lines(tmp_path / "b.txt"))
 
