@@ -3,6 +3,7 @@
 import math
 import reprlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,12 @@ import numpy as np
 
 class NotANumberError(ValueError):
     """A model whose training has diverged predicts NaN."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join the first six names and count the others."""
+    shown = ", ".join(names[:6])
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
 def python_number(value: Any) -> Any:

@@ -1,15 +1,12 @@
 """Read and write files so that a failure leaves nothing half-written."""
 
 import glob
-import json
 import os
-import reprlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 # No configuration comes near the first limit. The largest known vocabularies reach a third of the second as JSON,
 # which takes up to 25 times its size in memory, and a tenth of the third.
@@ -21,48 +18,6 @@ def check_size(path: Path, limit: int) -> None:
     size = path.stat().st_size
     if size > limit:
         raise ValueError(f"{path} must be at most {limit // 2**20} MiB. Received: {size / 2**20:.0f} MiB")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Join the first six names and count the others."""
-    shown = ", ".join(names[:6])
-    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
-
-
-def read_json(path: Path, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """Read a JSON object; anything else in the file raises a `ValueError` that names it."""
-    check_size(path, limit)
-    value = parse_json(path, path.read_bytes(), "a JSON object")
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {type(value).__name__}")
-    return value
-
-
-def parse_json(place: object, text: bytes, expected: str) -> Any:
-    """Parse JSON text; invalid text raises a `ValueError` that begins with `place`."""
-    try:
-        return json.loads(text.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{place} must be UTF-8 text. Received: {error.reason} at byte {error.start}") from None
-    except ValueError as error:  # Also raised for integers of thousands of digits.
-        raise ValueError(f"{place} must hold {expected} ({error})") from None
-    except RecursionError:
-        raise ValueError(f"{place} must hold {expected}. Received: one nested too deeply") from None
-
-
-def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    """Return a JSON object's field: the default if it is missing or null; another type raises a `ValueError`."""
-    value = values.get(name)
-    if value is None:
-        return default
-    if isinstance(value, int) and not isinstance(value, bool):
-        # No size needs more than 63 bits. transformers writes 1e30 as an integer where a float is meant.
-        if value.bit_length() > (1023 if kind is float else 63):
-            raise ValueError(f"{path}: `{name}` must be a number. Received: one of {value.bit_length()} bits")
-        value = float(value) if kind is float else value
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{path}: `{name}` must be of type {kind.__name__}. Received: {reprlib.repr(value)}")
-    return value
 
 
 @contextmanager
@@ -119,14 +74,6 @@ def names_tensors(path: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise OSError(f"{path} could not be written completely. Received: {error}") from None
-
-
-def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
-    """Write an indented JSON object or list with a final newline, completely or not at all."""
-    with replacing(path) as beside:
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        # What UTF-8 cannot hold, as in some files' names, gets the escape that JSON has for it.
-        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from keras_bert_zoo import cli, files
-from keras_bert_zoo.files import clear_leftovers, listed, read_json, replacing, write_directory, write_json
+from keras_bert_zoo.checks import listed
+from keras_bert_zoo.files import clear_leftovers, replacing, write_directory
+from keras_bert_zoo.json_files import read_json, write_json
 from tests.helpers import left_to_torch
 
 if left_to_torch():

@@ -116,7 +116,7 @@ def test_real_checkpoint(minilm):
     ],
 )
 def test_configs_that_would_compute_something_else_are_refused(field, value, tmp_path):
-    from keras_bert_zoo.files import read_json, write_json
+    from keras_bert_zoo.json_files import read_json, write_json
 
     reference(tmp_path)
     path = tmp_path / "config.json"

@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.files import read_json
+from keras_bert_zoo.json_files import read_json
 from keras_bert_zoo.text.characters import CHINESE, PUNCTUATION, SPACES, character_set
 from keras_bert_zoo.text.token_batches import TokenBatches
 from keras_bert_zoo.text.words import split_text

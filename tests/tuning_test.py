@@ -24,8 +24,8 @@ from safetensors.numpy import load_file
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.checks import NotANumberError
-from keras_bert_zoo.files import write_json
 from keras_bert_zoo.finetuning import Run, finetune
+from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.training.runs import held
 from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from keras_bert_zoo.tuning.restarts import Restarts

@@ -5,7 +5,8 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import listed, typed
+from keras_bert_zoo.checks import listed
+from keras_bert_zoo.json_files import typed
 
 # config.json -> BertBackbone, with the default of transformers' BertConfig.
 _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {

@@ -17,7 +17,8 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import TOKENIZER_CONFIG, r
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
 from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
-from keras_bert_zoo.files import names_tensors, read_json, typed, write_json
+from keras_bert_zoo.files import names_tensors
+from keras_bert_zoo.json_files import read_json, typed, write_json
 
 CONFIG, PRESET = "config.json", "preset.json"
 OPTIONAL = (*TOKENIZER_FILES, *sentence_transformers.OPTIONAL)

@@ -4,7 +4,8 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import TOKENIZER_BYTES, read_json, typed
+from keras_bert_zoo.files import TOKENIZER_BYTES
+from keras_bert_zoo.json_files import read_json, read_json_if_there, typed
 from keras_bert_zoo.text.characters import LONGEST_WORD
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
@@ -63,7 +64,7 @@ def read_tokenizer(
         class_name: The tokenizer's class if `tokenizer_config.json` does not name it.
     """
     path = directory / TOKENIZER_CONFIG
-    config = {"tokenizer_class": class_name, **(read_json(path) if path.is_file() else {})}
+    config = {"tokenizer_class": class_name, **read_json_if_there(path)}
     vocabulary = read_tokens(directory)
     options: dict[str, Any] = {}
     whole = directory / TOKENIZER_JSON

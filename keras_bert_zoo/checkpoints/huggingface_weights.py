@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints import pytorch
 from keras_bert_zoo.checkpoints.checkpoint import Tensor
 from keras_bert_zoo.checkpoints.tensors import check_kind
-from keras_bert_zoo.files import read_json, typed
+from keras_bert_zoo.json_files import read_json, typed
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"

@@ -14,7 +14,7 @@ from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Tensor
 from keras_bert_zoo.checkpoints.hdf5 import read_hdf5
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
-from keras_bert_zoo.files import read_json, typed
+from keras_bert_zoo.json_files import read_json, read_json_if_there, typed
 from keras_bert_zoo.text.tokenizer import read_vocabulary
 
 CONFIG, TASK, PREPROCESSOR, TOKENIZER = "config.json", "task.json", "preprocessor.json", "tokenizer.json"
@@ -121,10 +121,6 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     )
 
 
-def _read_if_there(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
 def _registered(document: dict[str, Any]) -> str | None:
     match = _REGISTERED.fullmatch(str(document.get("registered_name")))
     return None if match is None else match[1]
@@ -147,7 +143,7 @@ def _read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the name of the class, which is the same as ours, and its head's arguments."""
-    document = _read_if_there(path)
+    document = read_json_if_there(path)
     class_name = _registered(document)
     if class_name == "BertClassifier":  # As it was called before 2024.
         class_name = "BertTextClassifier"
@@ -179,7 +175,7 @@ def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
         return None, {}
     vocabulary = read_vocabulary(path)
     path = directory / TOKENIZER
-    config = typed(path, _read_if_there(path), "config", dict, {})
+    config = typed(path, read_json_if_there(path), "config", dict, {})
     for name, only in _TOKENIZER.items():
         if config.get(name, only) != only:
             raise ValueError(f"{path}: `{name}` must be {only!r}. Received: {reprlib.repr(config[name])}")
@@ -189,7 +185,7 @@ def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
 
 
 def _read_length(path: Path, longest: int) -> int | None:
-    config = typed(path, _read_if_there(path), "config", dict, {})
+    config = typed(path, read_json_if_there(path), "config", dict, {})
     length = typed(path, config, "sequence_length", int, None)
     return None if length is None else min(length, longest)
 

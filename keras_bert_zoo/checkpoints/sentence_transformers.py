@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Module
-from keras_bert_zoo.files import (
-    SETTINGS_BYTES,
-    check_size,
-    listed,
-    parse_json,
-    read_json,
-    typed,
-    write_json,
-)
+from keras_bert_zoo.checks import listed
+from keras_bert_zoo.json_files import read_json_if_there, read_json_list, typed, write_json
 
 MODULES, PROMPTS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
@@ -53,9 +46,8 @@ def read_modules(directory: Path) -> tuple[Module, ...]:
     path = directory / MODULES
     if not path.is_file():
         return ()
-    check_size(path, SETTINGS_BYTES)
-    entries = parse_json(path, path.read_bytes(), "a JSON list of modules")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    entries = read_json_list(path, "a JSON list of modules")
+    if not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{path} must hold a JSON list of modules. Received: {reprlib.repr(entries)}")
     if len(entries) > _MOST_MODULES:
         raise ValueError(f"{path} must list at most {_MOST_MODULES} modules. Received: {len(entries)}")
@@ -66,14 +58,14 @@ def read_modules(directory: Path) -> tuple[Module, ...]:
         if place and not _PLAIN_NAME.fullmatch(place):
             raise ValueError(f"{path}: `path` must be a plain folder name. Received: {place[:80]!r}")
         settings = directory / place / ("config.json" if number else TRANSFORMER)
-        modules.append(Module(kind, place, read_json(settings) if settings.is_file() else {}))
+        modules.append(Module(kind, place, read_json_if_there(settings)))
     if modules:  # Even without the file: the module's own configuration may use these names for other things.
         modules[0].config.update(_read_prompts(directory / PROMPTS))
     return tuple(modules)
 
 
 def _read_prompts(path: Path) -> dict[str, Any]:
-    config = read_json(path) if path.is_file() else {}
+    config = read_json_if_there(path)
     name, prompts = typed(path, config, "default_prompt_name", str, None), typed(path, config, "prompts", dict, {})
     default = "" if name is None else str(prompts.get(name, ""))
     return {"default_prompt": default, "prompts": [name for name, prompt in prompts.items() if prompt]}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays
-from keras_bert_zoo.files import listed
+from keras_bert_zoo.checks import listed
 
 # More than any BERT has; a file that names more would keep Keras busy for hours.
 _MOST_LAYERS = 1000

@@ -26,7 +26,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
 )
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, linear, split_arrays
-from keras_bert_zoo.files import read_json, typed, write_json
+from keras_bert_zoo.json_files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 _linear = partial(linear, kernel="output_weights", bias="output_bias")

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import read_json
+from keras_bert_zoo.json_files import read_json, read_json_if_there
 from keras_bert_zoo.presets.presets import names_directory
 
 Option = tuple[str, Callable[[str], Any], str]
@@ -79,7 +79,7 @@ def place(config: dict[str, Any], names: tuple[str, ...], begun: Path | None = N
             resolved, because the target may have another suffix.
         begun: The file of a run that may have been started from Python; paths equal to its own are kept.
     """
-    before = read_json(begun) if begun is not None and begun.is_file() else {}
+    before = {} if begun is None else read_json_if_there(begun)
     placed = dict(config)
     for name in names:
         path = config.get(name)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.cli.commands import FINISHED, add_command, add_options, configured, place
-from keras_bert_zoo.files import read_json
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
+from keras_bert_zoo.json_files import read_json
 from keras_bert_zoo.tuning import tune
 from keras_bert_zoo.tuning.sweep import GRIDS, SEARCHES
 

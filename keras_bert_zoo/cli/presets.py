@@ -3,8 +3,8 @@
 import argparse
 from typing import Any
 
+from keras_bert_zoo.checks import listed
 from keras_bert_zoo.cli.commands import add_command
-from keras_bert_zoo.files import listed
 from keras_bert_zoo.presets import LAYOUTS, convert_preset, upload_preset
 
 _CONVERT = """\

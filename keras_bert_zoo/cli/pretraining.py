@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.cli.commands import FINISHED, add_command, add_options, configured, json_object, place
-from keras_bert_zoo.files import check_out, read_json
+from keras_bert_zoo.files import check_out
+from keras_bert_zoo.json_files import read_json
 from keras_bert_zoo.pretraining import Masking, Run, prepare, pretrain, write_records
 from keras_bert_zoo.pretraining.corpus import LAYOUTS
 from keras_bert_zoo.pretraining.description import DESCRIPTION

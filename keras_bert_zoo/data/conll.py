@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_bert_zoo.checks import listed
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.tables import Source, open_table
-from keras_bert_zoo.files import listed
 from keras_bert_zoo.metrics.spans import is_tag, to_bio
 from keras_bert_zoo.text.files import read_lines
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.tables import Row, Source, open_table
-from keras_bert_zoo.files import TEXT_BYTES, read_json
+from keras_bert_zoo.files import TEXT_BYTES
+from keras_bert_zoo.json_files import read_json
 from keras_bert_zoo.text.characters import has_text
 
 

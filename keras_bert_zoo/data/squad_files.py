@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
-from keras_bert_zoo.files import replacing, write_json
+from keras_bert_zoo.files import replacing
+from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.text.answers import FoundAnswers
 
 

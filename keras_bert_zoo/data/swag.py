@@ -8,7 +8,8 @@ from typing import Any
 
 from keras_bert_zoo.data.columns import Columns, Labels, check_text, class_reader
 from keras_bert_zoo.data.tables import Row, Source, open_table
-from keras_bert_zoo.files import TEXT_BYTES, check_size, parse_json
+from keras_bert_zoo.files import TEXT_BYTES
+from keras_bert_zoo.json_files import read_json_list
 
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
@@ -78,11 +79,7 @@ def _dream_rows(path: Path) -> Iterator[Row]:
     """Yield the questions of a file, in which each entry is `[turns, questions, id]`."""
     if not path.is_file():
         raise ValueError(f"{path} must be a JSON file. Received: no such file")
-    check_size(path, TEXT_BYTES)
-    entries = parse_json(path, path.read_bytes(), "a JSON list of dialogues")
-    if not isinstance(entries, list):
-        raise ValueError(f"{path} must hold a JSON list of dialogues. Received: {type(entries).__name__}")
-    for number, entry in enumerate(entries):
+    for number, entry in enumerate(read_json_list(path, "a JSON list of dialogues", TEXT_BYTES)):
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[1], list):
             raise ValueError(
                 f"{path}, dialogue {number} must be [turns, questions, id]. Received: {reprlib.repr(entry)}"

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_bert_zoo.files import parse_json
+from keras_bert_zoo.json_files import parse_json
 
 # Nobody fine-tunes on a document of that many bytes in one line.
 _LONGEST_LINE = 16 * 2**20

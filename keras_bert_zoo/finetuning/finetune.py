@@ -13,11 +13,12 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checks import NotANumberError, check_trainable
-from keras_bert_zoo.files import check_out, read_json, write_json
+from keras_bert_zoo.files import check_out
 from keras_bert_zoo.finetuning.curve import draw_curve, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
+from keras_bert_zoo.json_files import read_json, write_json
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training import distribute

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from keras_bert_zoo.files import listed
+from keras_bert_zoo.checks import listed
 from keras_bert_zoo.metrics import entity_scores, squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.metrics.spans import find_entities
 from keras_bert_zoo.models import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert_zoo.checks import listed
 from keras_bert_zoo.data import Columns, read_conll, read_squad
 from keras_bert_zoo.data.columns import check_text
 from keras_bert_zoo.data.plain import read_columns
-from keras_bert_zoo.files import listed
 from keras_bert_zoo.finetuning.kinds import Data
 
 # Of the numbers that a model's targets can be.

@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_seed
-from keras_bert_zoo.files import listed
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, check_seed, listed
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
 from keras_bert_zoo.models.classes import HasClasses

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.files import listed
+from keras_bert_zoo.checks import listed
 
 _logger = logging.getLogger("keras_bert_zoo")
 

@@ -11,7 +11,8 @@ from keras_bert_zoo.checkpoints.huggingface_tensors import HEADS
 from keras_bert_zoo.checkpoints.model_card import check_license
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.checkpoints.shapes import backbone_shapes
-from keras_bert_zoo.files import is_empty, listed, write_directory
+from keras_bert_zoo.checks import listed
+from keras_bert_zoo.files import is_empty, write_directory
 from keras_bert_zoo.presets.presets import check_tokenizer, load_preset, save_preset
 
 LAYOUTS = ("huggingface", "tensorflow1")

@@ -10,7 +10,8 @@ from typing import Any
 from keras_bert_zoo.checkpoints import Checkpoint, huggingface, keras_hub, tensorflow1
 from keras_bert_zoo.checkpoints.model_card import CARD, check_license, is_written_by_hand
 from keras_bert_zoo.checkpoints.shapes import check_shapes
-from keras_bert_zoo.files import read_json, write_directory
+from keras_bert_zoo.files import write_directory
+from keras_bert_zoo.json_files import read_json
 from keras_bert_zoo.presets import hub
 from keras_bert_zoo.text import BertTokenizer
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_bert_zoo.files import read_json, typed
+from keras_bert_zoo.json_files import read_json, typed
 from keras_bert_zoo.pretraining.corpus import CorpusReport
 from keras_bert_zoo.pretraining.recipe import Recipe
 from keras_bert_zoo.text.masking import LONGEST, Masking

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import listed
+from keras_bert_zoo.checks import listed
 from keras_bert_zoo.pretraining.corpus import CorpusReport, group_parts, make_block, read_documents
 from keras_bert_zoo.pretraining.recipe import Recipe, count_examples
 from keras_bert_zoo.text.files import read_lines

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.checks import check_flag, check_positive_int, check_rate, check_seed
-from keras_bert_zoo.files import clear_leftovers, directory_beside, listed, write_json
+from keras_bert_zoo.checks import check_flag, check_positive_int, check_rate, check_seed, listed
+from keras_bert_zoo.files import clear_leftovers, directory_beside
+from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, CorpusReport
 from keras_bert_zoo.pretraining.description import DESCRIPTION, VOCABULARY, describe
 from keras_bert_zoo.pretraining.local import make_shards

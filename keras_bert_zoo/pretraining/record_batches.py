@@ -5,8 +5,7 @@ import os
 from hashlib import sha256
 from typing import Any
 
-from keras_bert_zoo.checks import check_positive_int
-from keras_bert_zoo.files import listed
+from keras_bert_zoo.checks import check_positive_int, listed
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS
 from keras_bert_zoo.pretraining.record_files import Paths, RecordFiles
 from keras_bert_zoo.pretraining.records import import_tensorflow

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import keras
 
-from keras_bert_zoo.files import write_json
+from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.rebuilt import with_dropout
 from keras_bert_zoo.models.task import check_preprocessor

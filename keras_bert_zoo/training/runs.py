@@ -11,7 +11,8 @@ from typing import Any, get_args, get_origin
 import keras
 import numpy as np
 
-from keras_bert_zoo.files import is_empty, names_tensors, read_json, replacing
+from keras_bert_zoo.files import is_empty, names_tensors, replacing
+from keras_bert_zoo.json_files import read_json
 from keras_bert_zoo.training.distribution import is_chief
 
 try:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import listed, read_json, write_json
+from keras_bert_zoo.checks import listed
+from keras_bert_zoo.json_files import read_json, write_json
 from keras_bert_zoo.tuning.extra import keras_tuner
 
 _FILE = "failure.json"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.files import read_json, write_json
+from keras_bert_zoo.json_files import read_json, write_json
 
 _FILE = "restarts.json"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from keras_bert_zoo.files import read_json, write_json
+from keras_bert_zoo.json_files import read_json, write_json
 from keras_bert_zoo.tuning.extra import keras_tuner
 from keras_bert_zoo.tuning.failures import failures, forget_failure, keep_failure
 

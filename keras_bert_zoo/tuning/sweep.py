@@ -11,10 +11,10 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.checks import check_positive_int, check_trainable
-from keras_bert_zoo.files import listed, read_json, write_json
+from keras_bert_zoo.checks import check_positive_int, check_trainable, listed
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score
+from keras_bert_zoo.json_files import read_json, write_json
 from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training.runs import check_backend, check_directory, held
 from keras_bert_zoo.tuning.spaces import CHOICES, PAPER, SMALL_MODELS, checked_space
