@@ -34,9 +34,10 @@ def test_a_peak_is_that_of_the_fastest_product(monkeypatch, seconds, fastest):
     assert [peak_flops(dtype) for dtype in ("float16", "bfloat16")] == [3.0, 3.0]
 
 
-def test_speed_of_all_batches_of_an_epoch(monkeypatch):
+@pytest.mark.parametrize("peak", [1e9, None])
+def test_speed_of_all_batches_of_an_epoch(peak, monkeypatch):
     """The third batch, counted as a fourth if an execution has two, is done four seconds after the epoch begins."""
-    monkeypatch.setattr(progress, "peak_flops", lambda dtype: 1e9)
+    monkeypatch.setattr(progress, "peak_flops", lambda dtype: peak)
     monkeypatch.setattr(progress, "device_count", lambda model: 2)
     scripted(monkeypatch, progress, [100.0, 101.0, 104.0])
     model = kbz.BertPretrainer(kbz.BertBackbone(**TINY))
@@ -47,7 +48,8 @@ def test_speed_of_all_batches_of_an_epoch(monkeypatch):
     callback.on_epoch_begin(0)
     for batch, rate in ((0, 1.0), (3, 0.75)):
         callback.on_train_batch_end(batch, logs)
-        assert logs == {"tokens_per_second": 80 * rate, "mfu": pytest.approx(flops * rate / 2e9)}
+        known = {"mfu": pytest.approx(flops * rate / 2e9)} if peak else {}
+        assert logs == {"tokens_per_second": 80 * rate, **known}
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Its devices are those of a strategy.")
@@ -57,6 +59,31 @@ def test_devices_are_those_of_the_whole_mesh(monkeypatch):
     laid = SimpleNamespace(device_mesh=mesh, batch_dim_name="batch")
     monkeypatch.setattr("keras.distribution.distribution", lambda: laid)
     assert device_count(None) == 8
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="The other backends know their devices.")
+@pytest.mark.parametrize(
+    "kind, dtype, peak",
+    [
+        ("v4-8", "bfloat16", 275e12),
+        ("v5litepod-8", "bfloat16", 197e12),
+        ("v5p-128", "bfloat16", 459e12),
+        ("v6e-8", "bfloat16", 918e12),
+        ("v6e-8", "float32", None),
+        ("v3-8", "bfloat16", None),  # Two replicas a chip.
+        ("v2-8", "bfloat16", None),
+        (None, "bfloat16", None),
+    ],
+)
+def test_the_peak_of_a_tpu_on_tensorflow(kind, dtype, peak, monkeypatch):
+    """No matmul is timed: it would run on the host."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", type(tf.distribute.get_strategy()))
+    monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
+    if kind:
+        monkeypatch.setenv("TPU_ACCELERATOR_TYPE", kind)
+    assert peak_flops(dtype) == peak
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ class Speed(keras.callbacks.Callback):
 
     `mfu` is the fraction of the devices' peak matrix-product throughput that the model's own products use (Chowdhery et
     al. 2022, appendix B). For an accelerator in half precision the peak is the data sheet's; otherwise it is measured.
+    Where it is not known, there is no `mfu`.
 
     Args:
         model: The model being trained.
@@ -31,8 +32,10 @@ class Speed(keras.callbacks.Callback):
         super().__init__()
         length = batches.mean_length
         flops = training_flops(model.backbone.architecture, length, batches.mean_predictions)
-        peak = peak_flops(model.backbone.embeddings.compute_dtype) * device_count(model)
-        self._step = {"tokens_per_second": batches.batch_size * length, "mfu": batches.batch_size * flops / peak}
+        self._step = {"tokens_per_second": batches.batch_size * length}
+        peak = peak_flops(model.backbone.embeddings.compute_dtype)
+        if peak is not None:
+            self._step["mfu"] = batches.batch_size * flops / (peak * device_count(model))
         self._start = 0.0
         self._logs: dict[str, float] = {}
 

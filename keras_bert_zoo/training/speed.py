@@ -1,5 +1,6 @@
 """FLOPs of a training step, and the FLOP/s that the device can do."""
 
+import os
 import time
 from typing import Any
 
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.training.devices import peak_of
+from keras_bert_zoo.training.distribution import is_tpu
 
 
 def training_flops(architecture: dict[str, Any], sequence_length: float, predictions: float = 0) -> float:
@@ -30,15 +32,16 @@ def training_flops(architecture: dict[str, Any], sequence_length: float, predict
     return 3 * 2 * (encoder + head + pooler)
 
 
-def peak_flops(dtype: str) -> float:
-    """Return the FLOP/s of this process' device for matmuls in `dtype`.
+def peak_flops(dtype: str) -> float | None:
+    """Return the FLOP/s of this process' device for matmuls in `dtype`; call this in the scope of `distribute`.
 
     For an accelerator in half precision they are the data sheet's. Otherwise they are measured: those of the fastest of
-    some matmuls, which together take little more than two seconds.
+    some matmuls, which together take little more than two seconds. On TensorFlow, where a matmul would run beside the
+    TPU, those of a TPU are the data sheet's or None.
     """
     name = _device_name()
     printed = peak_of(name) if dtype in ("float16", "bfloat16") else None
-    if printed:
+    if printed or _is_tpu_on_tensorflow():
         return printed
     size = 8192 if name else 1024
     matrix = keras.ops.cast(keras.random.normal((size, size), seed=0), dtype)
@@ -69,7 +72,17 @@ def _device_name() -> str:
         return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     import tensorflow as tf
 
-    devices = tf.config.list_physical_devices("TPU") or tf.config.list_physical_devices("GPU")
+    if _is_tpu_on_tensorflow():  # TensorFlow does not know which; such as "v5litepod-8", of eight chips.
+        return "TPU " + os.environ.get("TPU_ACCELERATOR_TYPE", "").partition("-")[0]
+    devices = tf.config.list_physical_devices("GPU")
     if not devices:
         return ""
     return tf.config.experimental.get_device_details(devices[0]).get("device_name", devices[0].device_type)
+
+
+def _is_tpu_on_tensorflow() -> bool:
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return is_tpu(tf.distribute.get_strategy())
