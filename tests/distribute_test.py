@@ -3,6 +3,7 @@
 import re
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -90,6 +91,15 @@ def test_what_is_not_there_on_tensorflow(monkeypatch):
 def test_shares_among_more_devices_than_there_are(count):
     with pytest.raises(ValueError, match=f"divides 1. Received: strategy='model_parallel:{count}'"):
         kbz.distribute(f"model_parallel:{count}")
+
+
+@jax_only
+def test_no_share_of_a_model_is_in_another_process(monkeypatch):
+    devices = [SimpleNamespace(platform="cpu", id=i, process_index=i // 2) for i in range(4)]
+    monkeypatch.setattr("jax.devices", lambda backend=None: devices)
+    with pytest.raises(ValueError, match=r"among devices of one process.* Received: strategy='model_parallel', "):
+        kbz.distribute("model_parallel")
+    kbz.distribute("model_parallel:2")
 
 
 # --- A run of it

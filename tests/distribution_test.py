@@ -483,3 +483,32 @@ def test_devices_drop_what_one_drops_of_their_shares():
 def test_the_first_process_writes(number, monkeypatch):
     monkeypatch.setattr("jax.process_index", lambda: number)
     assert is_chief() is (number == 0)
+
+
+PROCESS = """
+import json, sys
+import jax
+address, number = sys.argv[2:]
+jax.distributed.initialize(address, 2, int(number))
+import keras_bert_zoo as kbz
+from keras_bert_zoo.training.distribution import differs_among_workers
+found = [jax.process_count(), differs_among_workers(7), differs_among_workers(int(number))]
+for strategy in ("model_parallel", "model_parallel:2"):
+    try:
+        kbz.distribute(strategy)
+    except ValueError as error:
+        found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "jax", reason="of JAX's processes")
+def test_two_processes_compare_their_values_and_share_no_model():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    for found in map(result, [start(PROCESS, 2, address, number) for number in range(2)]):
+        *same, refused = found
+        assert same == [2, False, True]
+        assert refused.endswith("strategy='model_parallel', 2 processes of 2 devices")

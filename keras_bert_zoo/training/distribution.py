@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import keras
+import numpy as np
 
 # The dimension of each weight that is divided among model-parallel devices (Shoeybi et al. 2019, section 3). It is the
 # columns of a sub-layer's first matmul and the rows of its second, so that devices communicate once per sub-layer. For
@@ -99,6 +100,10 @@ def sum_over_workers(value: int, strategy: Any) -> int:
 
 def differs_among_workers(value: int) -> bool:
     """Whether other workers have another value; all must call this, in the scope of `distribute`."""
+    if keras.backend.backend() == "jax":
+        from jax.experimental.multihost_utils import process_allgather
+
+        return bool((process_allgather(np.int32(value)) != value).any())
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -190,11 +195,19 @@ def _data_parallel() -> Any:
 
 
 def _model_parallel(strategy: str, shares: str) -> Any:
+    import jax
+
     devices = keras.distribution.list_devices()
     count = int(shares) if shares.isdecimal() else 0 if shares else len(devices)
     if not count or len(devices) % count:
         raise ValueError(
             f"`strategy` must ask for a number of devices that divides {len(devices)}. Received: strategy={strategy!r}"
+        )
+    processes = np.reshape([device.process_index for device in jax.devices()], (-1, count))
+    if (processes != processes[:, :1]).any():
+        raise ValueError(
+            "`strategy` must share the model among devices of one process, which can then read and save it. "
+            f"Received: strategy={strategy!r}, {jax.process_count()} processes of {jax.local_device_count()} devices"
         )
     mesh = keras.distribution.DeviceMesh((len(devices) // count, count), ("batch", "model"), devices)
     layout_map = keras.distribution.LayoutMap(mesh)
