@@ -12,7 +12,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.on_cpu import on_cpu
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
-from tests.helpers import SHALLOW, WORDS, numpy, randomise
+from tests.helpers import SHALLOW, WORDS, numpy, random_inputs, randomise
 
 BACKEND = keras.backend.backend()
 ONE = {"tensorflow": "mirrored", "jax": "data_parallel"}
@@ -142,6 +142,35 @@ def test_many_steps_an_execution_are_the_same_steps(data):
         weights.append(model.get_weights())
     for one, three in zip(*weights, strict=True):
         np.testing.assert_allclose(three, one, atol=1e-6)
+
+
+# --- Streams
+
+
+@pytest.mark.parametrize("kind", ["arrays", "another loss", "pre-training"])
+def test_streamed_batches_divide_among_replicas(kind, classifier, monkeypatch):
+    """A size that all have, or a task's first batch, is refused at once, another where it comes."""
+    tf = pytest.importorskip("tensorflow")
+    model, x, y, early = classifier, random_inputs(10), np.arange(10) % 3, ValueError
+    if kind == "another loss":
+        model.compile(loss=keras.losses.CategoricalCrossentropy(from_logits=True))
+        y = np.eye(3, dtype="float32")[y]
+    if kind == "pre-training":
+        model, early = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW)), tf.errors.InvalidArgumentError
+        x, y = {**x, "mask_positions": np.zeros((10, 2), "int32")}, {"mlm": np.full((10, 2), 7)}
+    monkeypatch.setattr("keras_bert_zoo.models.streaming.replicas", lambda task: 4)
+    data, words = tf.data.Dataset.from_tensor_slices((x, y)), "the number of replicas, 4, .* Received: a batch of "
+    with pytest.raises(ValueError, match=f"{words}6"):
+        model.evaluate(data.batch(6, drop_remainder=True), verbose=0)
+    with pytest.raises(early, match=f"{words}10"):
+        next(iter(model._streamed(data.batch(10), needs_targets=True)))
+    late = pytest.raises(tf.errors.InvalidArgumentError, match=f"{words}2")
+    for needs_targets, refused in ((True, late), (False, late if BACKEND == "jax" else nullcontext())):
+        stream = data.batch(8) if needs_targets else data.batch(8).map(lambda x, y: (x,))
+        batches = iter(model._streamed(stream, needs_targets=needs_targets))
+        assert len(next(batches)[0]["token_ids"]) == 8
+        with refused:
+            next(batches)
 
 
 # --- A batch in parts

@@ -126,7 +126,7 @@ class BertMaskedLM(Task):
             self.check_batches(x)
         if is_tf_dataset(x):
             check_ready(x, "PretrainingBatches")
-            x = check_pretraining(x, self.backbone.architecture, needs_targets)
+            x = check_pretraining(x, self, needs_targets)
         elif not isinstance(x, PartedBatches):  # Ours are checked already.
             x = checked_stream(x, self, needs_targets)
         return self._fed(x)

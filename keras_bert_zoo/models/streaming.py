@@ -12,6 +12,11 @@ from keras_bert_zoo.models.inputs import INPUT_NAMES, checked_stream_weights
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.training.distribution import replicas
 
+_UNEVEN = (
+    "`x` must have batches divisible by the number of replicas, {}, for example with drop_remainder=True. "
+    "Received: a batch of {}"
+)
+
 
 def is_tf_dataset(x: Any) -> bool:
     """Whether `x` is a `tf.data.Dataset`, without importing TensorFlow to find out."""
@@ -72,28 +77,59 @@ def checked_stream(x: Any, task: Any, needs_targets: bool) -> Any:
 def _ready(batch: Any, task: Any, devices: int, needs_targets: bool) -> tuple[Any, ...]:
     batch = task.ready_batch(batch)
     _check_targets(batch, needs_targets)
-    if len(batch) > 1 or keras.backend.backend() == "jax":  # TensorFlow predicts batches of any size.
+    if _must_divide(batch):
         _check_divides(len(next(iter(batch[0].values()))), devices)
     return batch
+
+
+def _must_divide(batch: Any) -> bool:
+    """Whether a batch, or the `element_spec` of batches, must divide equally; TensorFlow predicts any number."""
+    return keras.backend.backend() == "jax" or _has_targets(batch)
 
 
 def _check_divides(count: int, devices: int) -> None:
     """Check that a batch divides equally among devices: only in-memory data is filled up with copies of weight zero."""
     if count % devices:
-        raise ValueError(
-            f"`x` must have batches divisible by the number of replicas, {devices}, "
-            f"for example with drop_remainder=True. Received: a batch of {count}"
-        )
+        raise ValueError(_UNEVEN.format(devices, count))
+
+
+def _divided(dataset: Any, devices: int, first: Any = None) -> Any:
+    """Return a `tf.data.Dataset` that fails on a batch that does not divide equally among devices.
+
+    The size that all batches have, or that of `first`, if given, is checked here.
+    """
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    if devices == 1 or not _must_divide(spec):
+        return dataset
+    stated = keras.tree.flatten(spec)[0].shape[0]
+    size = len(keras.tree.flatten(first)[0]) if stated is None and first is not None else stated
+    if size is not None:
+        _check_divides(size, devices)
+    if stated is not None:
+        return dataset
+
+    def check(*batch: Any) -> tuple[Any, ...]:
+        count = tf.shape(keras.tree.flatten(batch)[0])[0]
+        tf.debugging.Assert(count % devices == 0, [tf.strings.format(_UNEVEN.format(devices, "{}"), count)])
+        return batch
+
+    return dataset.map(check)
 
 
 def _check_targets(batch: Any, needs_targets: bool) -> None:
     """Check that a batch, or the `element_spec` of batches, has targets if there is a loss."""
-    y = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
-    if needs_targets and _is_none(y):
+    if needs_targets and not _has_targets(batch):
         raise ValueError(
             "`y` must be part of the data set, unless you compile with loss=None. "
             "Received: batches of inputs without targets"
         )
+
+
+def _has_targets(batch: Any) -> bool:
+    """Whether a batch, or the `element_spec` of batches, has targets."""
+    return isinstance(batch, tuple) and len(batch) > 1 and not _is_none(batch[1])
 
 
 def _is_none(part: Any) -> bool:
@@ -201,7 +237,7 @@ def check_ready(dataset: Any, raw: str) -> None:
         raise ValueError(f"`x` must be a data set of ready arrays, or {raw} in memory. Received: element_spec={spec}")
 
 
-def check_pretraining(dataset: Any, architecture: dict[str, Any], needs_targets: bool) -> Any:
+def check_pretraining(dataset: Any, task: Any, needs_targets: bool) -> Any:
     """Return a `tf.data.Dataset` of ready batches that fails on an invalid id, position or label, or a long text.
 
     It uses TensorFlow operations only, as it may run on hosts that this program's Python does not reach.
@@ -209,6 +245,7 @@ def check_pretraining(dataset: Any, architecture: dict[str, Any], needs_targets:
     import tensorflow as tf
 
     _check_targets(dataset.element_spec, needs_targets)
+    architecture = task.backbone.architecture
     vocabulary_size, num_segments = architecture["vocabulary_size"], architecture["num_segments"]
     longest = architecture["max_sequence_length"]
 
@@ -231,7 +268,7 @@ def check_pretraining(dataset: Any, architecture: dict[str, Any], needs_targets:
             tf.debugging.Assert(inside, [f"`{name}` must be in [0, {words}. Received: other values"])
         return (inputs, *rest)
 
-    return dataset.map(check)
+    return _divided(dataset, replicas(task)).map(check)
 
 
 def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
@@ -246,8 +283,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     if isinstance(spec, tuple) and len(spec) == 3 and _is_none(spec[2]):
         return tokenise_tf_dataset(dataset.map(lambda x, y, _: (x, y)), task, needs_targets)
     parts = spec if isinstance(spec, tuple) else (spec,)
-    ready, devices = isinstance(parts[0], dict), replicas(task)
-    pairs = isinstance(parts[0], tuple)
+    ready, pairs = isinstance(parts[0], dict), isinstance(parts[0], tuple)
     columns = parts[0] if pairs else (parts[0],)
     if ready:
         task.check_inputs(parts[0])
@@ -264,7 +300,6 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     make_inputs = _check_arrays(task) if ready else _tokenise_in_graph(task)
 
     def make_targets(targets: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-        _check_divides(len(targets), devices)
         if not ready:
             return task.encode_targets(targets, len(targets))
         columns, weights = rest[: len(INPUT_NAMES)], rest[len(INPUT_NAMES) :]
@@ -273,6 +308,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     first = next(dataset.take(1).as_numpy_iterator(), None)
     if first is None:
         raise ValueError("`x` must hold at least one batch. Received: an empty data set")
+    dataset = _divided(dataset, replicas(task), first)
     first = first if isinstance(first, tuple) else (first,)
     if ready:
         task.check_inputs(first[0])
