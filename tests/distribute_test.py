@@ -11,8 +11,10 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.on_cpu import on_cpu
-from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
-from tests.helpers import SHALLOW, WORDS, numpy, random_inputs, randomise
+from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain, write_records
+from keras_bert_zoo.pretraining.record_batches import RecordBatches
+from keras_bert_zoo.training.distribution import calls_python
+from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, Batches, numpy, random_inputs, randomise
 
 BACKEND = keras.backend.backend()
 ONE = {"tensorflow": "mirrored", "jax": "data_parallel"}
@@ -171,6 +173,57 @@ def test_streamed_batches_divide_among_replicas(kind, classifier, monkeypatch):
         assert len(next(batches)[0]["token_ids"]) == 8
         with refused:
             next(batches)
+
+
+class Tpu:
+    """What is asked of a TPU's strategy."""
+
+    num_replicas_in_sync = 1
+
+    def __init__(self, master, hosts):
+        self.cluster_resolver = SimpleNamespace(master=lambda: master)
+        self.extended = SimpleNamespace(num_hosts=hosts, _in_multi_worker_mode=lambda: False)
+
+
+@tensorflow_only
+def test_which_strategies_call_python(monkeypatch):
+    import tensorflow as tf
+
+    assert calls_python(tf.distribute.get_strategy())
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", Tpu)
+    given = [("", 1), ("local", 1), ("grpc://10.0.0.2:8470", 1), ("", 4)]
+    assert [calls_python(Tpu(*each)) for each in given] == [True, True, False, False]
+
+
+@tensorflow_only
+def test_python_makes_no_batches_for_hosts_that_cannot_call_it(data, tmp_path, tokenizer, monkeypatch):
+    import tensorflow as tf
+
+    backbone, preprocessor = kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(tokenizer, 16)
+    classifier = kbz.BertTextClassifier(backbone, 3, preprocessor=preprocessor)
+    pretrainer = kbz.BertPretrainer(backbone)
+    made = data(fix_masks=True)
+    write_records(made, tmp_path / "records", verbose=False)
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", Tpu)
+    monkeypatch.setattr(keras.Model, "distribute_strategy", Tpu("grpc://10.0.0.2:8470", 1))
+    monkeypatch.setattr(kbz.pretraining.run, "distribute", lambda strategy: nullcontext())
+    for run, x in (
+        (lambda x: classifier.fit(x, LABELS), TEXTS),
+        (classifier.predict, random_inputs()),
+        (kbz.BertQuestionAnswerer(backbone).predict, random_inputs()),
+        (classifier.evaluate, Batches((random_inputs(), np.array([0, 1, 2])))),
+        (classifier.predict, tf.data.Dataset.from_tensors(TEXTS)),
+        (pretrainer.fit, PretrainingBatches(made, 8)),
+        (lambda x: pretrain(Run(str(x), steps=1, save_every=1, batch_size=8), tmp_path / "run"), made),
+    ):
+        with pytest.raises(
+            ValueError, match=r"on the only host of a TPU.* Received: a TPU at 'grpc://10\.0\.0\.2:8470', hosts=1$"
+        ):
+            run(x)
+    assert not (tmp_path / "run").exists()
+    records = RecordBatches(str(tmp_path / "records" / "*"), tokenizer, 8)
+    pretrainer.check_batches(records)
+    assert pretrainer._streamed(records.in_order(), needs_targets=True).element_spec[0]["token_ids"].shape == (8, 16)
 
 
 # --- A batch in parts

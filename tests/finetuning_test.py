@@ -568,6 +568,7 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ("mrpc", data | {"limit": 0}, "`limit` must be a positive integer. Received: limit=0"),
         ("mrpc", data | {"warmup": 1.5}, "`warmup` must be a number in [0, 1)"),
         ("mrpc", data | {"strategy": "multi_worker"}, "`strategy` must be one of a single machine"),
+        ("mrpc", data | {"strategy": "tpu:name"}, "`strategy` must be one of a single machine"),
         ("mrpc", data | {"strategy": "mirror"}, "must be None"),
         ("mrpc", {}, "`data` or `train` must be given"),
         ("qnli", data | {"data": "gone"}, "`data` must be a directory with train.tsv in it or in glue/QNLI"),

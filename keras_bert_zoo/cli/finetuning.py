@@ -131,7 +131,7 @@ def _add_finetune(commands: Any) -> None:
         ("batch-size", int, "examples per update (the recipe's)"),
         ("epochs", int, "passes over the training data (the recipe's)"),
         ("warmup", float, "share of the updates spent warming up (0.1)"),
-        ("strategy", str, "mirrored, tpu[:name]; JAX: data_parallel, model_parallel[:devices] (none)"),
+        ("strategy", str, "mirrored, tpu; JAX: data_parallel, model_parallel[:devices] (none)"),
     )
     parser.add_argument("--out", help="directory of the run (TASK)")
 

@@ -78,9 +78,10 @@ class Run:
         if self.text is not None and (len(self.text) not in (1, 2) or not all(isinstance(c, str) for c in self.text)):
             raise ValueError(f"`text` must be a list of one column or two. Received: text={self.text!r}")
         check_rate(warmup=self.warmup)
-        if self.strategy == "multi_worker":
+        if self.strategy is not None and (self.strategy == "multi_worker" or self.strategy.startswith("tpu:")):
             raise ValueError(
-                '`strategy` must be one of a single machine, such as "mirrored". Received: strategy="multi_worker"'
+                '`strategy` must be one of a single machine, such as "mirrored" or "tpu". '
+                f"Received: strategy={self.strategy!r}"
             )
         for name in ("language", "text", "label"):
             if getattr(self, name) is not None and name not in self.recipe.options:

@@ -8,13 +8,26 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.inputs import ChecksInputs, as_array, checked_stream_weights, checked_weights
-from keras_bert_zoo.models.streaming import check_ready, checked_stream, is_stream, is_tf_dataset, tokenise_tf_dataset
+from keras_bert_zoo.models.streaming import (
+    check_ready,
+    checked_stream,
+    is_mappable,
+    is_stream,
+    is_tf_dataset,
+    tokenise_tf_dataset,
+)
 from keras_bert_zoo.models.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
 from keras_bert_zoo.text.texts import is_texts
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy
-from keras_bert_zoo.training.distribution import is_multi_worker, is_tpu, replicas, sum_over_workers
+from keras_bert_zoo.training.distribution import (
+    check_calls_python,
+    is_multi_worker,
+    is_tpu,
+    replicas,
+    sum_over_workers,
+)
 
 _OF_LABELS = (keras.losses.SparseCategoricalCrossentropy, TokenCrossentropy)
 
@@ -190,6 +203,8 @@ class MakesBatches(ChecksInputs):
         return seed
 
     def _fed(self, batches: Any) -> Any:
+        if is_mappable(batches):
+            check_calls_python(self)
         if keras.backend.backend() != "tensorflow" or not isinstance(batches, OwnBatches):
             return batches
         if isinstance(batches, PartedBatches) and self._is_one_of_several:

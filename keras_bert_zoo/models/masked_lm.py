@@ -19,7 +19,7 @@ from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.text.texts import split_texts
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 from keras_bert_zoo.training import TokenCrossentropy
-from keras_bert_zoo.training.distribution import replicas
+from keras_bert_zoo.training.distribution import check_calls_python, replicas
 
 MASK_POSITIONS = "mask_positions"
 MASK = SPECIAL_TOKENS[-1]
@@ -144,6 +144,8 @@ class BertMaskedLM(Task):
 
     def check_batches(self, x: Any, name: str = "x") -> None:
         """Raise a `ValueError` if `PretrainingBatches`, the argument `name`, do not fit this model."""
+        if isinstance(x, PartedBatches):
+            check_calls_python(self)
         architecture, pairs = self.backbone.architecture, "nsp" in self.output
         self.check_pairs(x.pairs)
         if x.next_token is not architecture["causal"]:  # A bidirectional backbone would see its targets.

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bert_zoo.models.inputs import INPUT_NAMES, checked_stream_weights
 from keras_bert_zoo.text.batching import LengthSortedBatches
-from keras_bert_zoo.training.distribution import replicas
+from keras_bert_zoo.training.distribution import check_calls_python, replicas
 
 _UNEVEN = (
     "`x` must have batches divisible by the number of replicas, {}, for example with drop_remainder=True. "
@@ -279,6 +279,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     """
     import tensorflow as tf
 
+    check_calls_python(task)
     spec = dataset.element_spec
     if isinstance(spec, tuple) and len(spec) == 3 and _is_none(spec[2]):
         return tokenise_tf_dataset(dataset.map(lambda x, y, _: (x, y)), task, needs_targets)

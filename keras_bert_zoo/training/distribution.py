@@ -39,7 +39,8 @@ def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
     Args:
         strategy: On TensorFlow
 
-            - `"tpu"`, the TPU of this machine, or `"tpu:<name>"`, one by its name or `grpc://` address;
+            - `"tpu"`, the TPU of this machine, or `"tpu:<name>"`, one by its name or `grpc://` address, which trains
+              from TFRecords alone;
             - `"mirrored"`, every GPU of this machine, or every logical CPU if there is none;
             - `"multi_worker"`, the machines that the environment variable `TF_CONFIG` lists, each of which runs this
               program;
@@ -88,6 +89,28 @@ def is_tpu(strategy: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def calls_python(strategy: Any) -> bool:
+    """Whether the hosts of the strategy's devices can call this program's Python, to make batches (on TensorFlow).
+
+    Those of a TPU that is reached by its name or address run TensorFlow in processes of their own, as do the further
+    hosts of a pod.
+    """
+    if not is_tpu(strategy):
+        return True
+    return strategy.cluster_resolver.master() in ("", "local") and strategy.extended.num_hosts == 1
+
+
+def check_calls_python(model: keras.Model) -> None:
+    """Refuse batches that Python makes where it cannot be called."""
+    if keras.backend.backend() != "tensorflow" or calls_python(model.distribute_strategy):
+        return
+    strategy = model.distribute_strategy
+    raise ValueError(
+        '`strategy` must be "tpu", on the only host of a TPU, unless the data are TFRecords, as of `read_records`. '
+        f"Received: a TPU at {strategy.cluster_resolver.master()!r}, hosts={strategy.extended.num_hosts}"
+    )
 
 
 def sum_over_workers(value: int, strategy: Any) -> int:
