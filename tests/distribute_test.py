@@ -160,7 +160,7 @@ def test_streamed_batches_divide_among_replicas(kind, classifier, monkeypatch):
     if kind == "pre-training":
         model, early = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW)), tf.errors.InvalidArgumentError
         x, y = {**x, "mask_positions": np.zeros((10, 2), "int32")}, {"mlm": np.full((10, 2), 7)}
-    monkeypatch.setattr("keras_bert_zoo.models.streaming.replicas", lambda task: 4)
+    monkeypatch.setattr("keras_bert_zoo.models.trainer.streaming.replicas", lambda task: 4)
     data, words = tf.data.Dataset.from_tensor_slices((x, y)), "the number of replicas, 4, .* Received: a batch of "
     with pytest.raises(ValueError, match=f"{words}6"):
         model.evaluate(data.batch(6, drop_remainder=True), verbose=0)
@@ -282,7 +282,7 @@ def test_the_workers_rows_are_the_epoch(data):
     """Two workers with two devices each take every row of the epoch once, and in each step the rows of its batch."""
     import tensorflow as tf
 
-    from keras_bert_zoo.models.workers import part_for
+    from keras_bert_zoo.models.trainer.workers import part_for
 
     batches = PretrainingBatches(data(), 8)
     contexts = [tf.distribute.InputContext(2, worker, 4) for worker in range(2)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.models.streaming import MappedBatches
+from keras_bert_zoo.models.trainer.streaming import MappedBatches
 from tests.helpers import (
     LABELS,
     SHALLOW,

@@ -25,7 +25,7 @@ from torch._dynamo.backends.common import aot_autograd
 from keras_bert_zoo.layers import torch_compiled
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.torch_compiled import _programs
-from keras_bert_zoo.models.feeding import FedModel
+from keras_bert_zoo.models.trainer.feeding import FedModel
 
 
 def classifier(tokenizer, jit_compile, change=lambda model: None, pooling="first", **options):

@@ -18,7 +18,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_positive_int
 from keras_bert_zoo.files import replacing
 from keras_bert_zoo.models.task import Task
-from keras_bert_zoo.models.workers import TrainsOnWorkers
+from keras_bert_zoo.models.trainer.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import is_list, is_series, split_texts

@@ -15,11 +15,11 @@ from keras_bert_zoo.layers.choices import NOT_THERE
 from keras_bert_zoo.metrics.squad import answer_texts, squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
-from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.inputs import as_array, check_range, checked_weights
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.question_preprocessor import BertQuestionPreprocessor
 from keras_bert_zoo.models.task import Task
+from keras_bert_zoo.models.trainer.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.text.answers import AnswerSpan, FoundAnswers, search_answers, texts_and_odds
 from keras_bert_zoo.text.context_windows import ContextWindows

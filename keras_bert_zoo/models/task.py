@@ -14,10 +14,10 @@ from keras_bert_zoo.checks import refuse_unknown
 from keras_bert_zoo.layers.initializer import weights_are_loaded
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.exporting import Exports
-from keras_bert_zoo.models.feeding import FedModel
 from keras_bert_zoo.models.frozen import freeze_again, frozen_weights
 from keras_bert_zoo.models.loading import LoadReport, arrays_of, load_arrays
 from keras_bert_zoo.models.quantized import quantize_again, quantized_layers
+from keras_bert_zoo.models.trainer.feeding import FedModel
 from keras_bert_zoo.presets import load_preset, save_preset
 from keras_bert_zoo.text import BertTokenizer
 from keras_bert_zoo.training import AdamW, LossScaleOptimizer, WarmupPolynomialDecay

@@ -11,14 +11,14 @@ from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
-from keras_bert_zoo.models.batch_making import first_rows
-from keras_bert_zoo.models.by_length import outputs_by_length, predict_stream
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
 from keras_bert_zoo.models.inputs import as_array, checked_weights
 from keras_bert_zoo.models.linear_head import linear_head
-from keras_bert_zoo.models.streaming import is_mappable, is_tf_dataset
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.models.token_weights import LabelledAccuracy, weighed, weighed_in_graph
+from keras_bert_zoo.models.trainer.batch_making import first_rows
+from keras_bert_zoo.models.trainer.by_length import outputs_by_length, predict_stream
+from keras_bert_zoo.models.trainer.streaming import is_mappable, is_tf_dataset
 from keras_bert_zoo.models.word_preprocessor import BertWordPreprocessor
 from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.packing import Examples, PaddedArrays

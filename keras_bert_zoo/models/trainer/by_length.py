@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.models.feeding import FedModel
+from keras_bert_zoo.models.trainer.feeding import FedModel
 from keras_bert_zoo.text.batching import padded_length, static_lengths
 from keras_bert_zoo.text.packing import Examples
 

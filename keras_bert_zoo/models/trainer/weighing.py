@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_bert_zoo.models.streaming import is_mappable, is_tf_dataset, mapped
+from keras_bert_zoo.models.trainer.streaming import is_mappable, is_tf_dataset, mapped
 
 _NO_TARGETS = "`class_weight` needs targets. Received: batches of inputs alone"
 

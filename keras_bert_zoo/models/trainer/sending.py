@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_zoo.models.streaming import MappedBatches
+from keras_bert_zoo.models.trainer.streaming import MappedBatches
 from keras_bert_zoo.sending import numbers_sent, sends_to_card, sent
 
 

@@ -8,16 +8,16 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_count, check_positive_int, check_rate, check_trainable, python_number
 from keras_bert_zoo.layers.passes import weights_kept
-from keras_bert_zoo.models.batch_making import MakesBatches, first_rows
-from keras_bert_zoo.models.compiled_steps import CompilesSteps
-from keras_bert_zoo.models.jax_states import KeepsStates
-from keras_bert_zoo.models.scheduling import LaysSchedules
-from keras_bert_zoo.models.sending import SendsAhead
-from keras_bert_zoo.models.steps import RunsItsSteps
-from keras_bert_zoo.models.streaming import inputs_alone, refuse_bare_pairs
-from keras_bert_zoo.models.tracing import TracesOnce
-from keras_bert_zoo.models.weighing import WeighsClasses, check_one_weight
-from keras_bert_zoo.models.workers import TrainsOnWorkers
+from keras_bert_zoo.models.trainer.batch_making import MakesBatches, first_rows
+from keras_bert_zoo.models.trainer.compiled_steps import CompilesSteps
+from keras_bert_zoo.models.trainer.jax_states import KeepsStates
+from keras_bert_zoo.models.trainer.scheduling import LaysSchedules
+from keras_bert_zoo.models.trainer.sending import SendsAhead
+from keras_bert_zoo.models.trainer.steps import RunsItsSteps
+from keras_bert_zoo.models.trainer.streaming import inputs_alone, refuse_bare_pairs
+from keras_bert_zoo.models.trainer.tracing import TracesOnce
+from keras_bert_zoo.models.trainer.weighing import WeighsClasses, check_one_weight
+from keras_bert_zoo.models.trainer.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
 
 
