@@ -22,7 +22,7 @@ from keras_bert_zoo.pretraining import examples as ex
 from keras_bert_zoo.pretraining import workers as on_cores
 from keras_bert_zoo.pretraining.batches import _RowsOf
 from keras_bert_zoo.pretraining.corpus import Block, CorpusReport, Document, read_blocks, read_documents
-from keras_bert_zoo.pretraining.recipe import Recipe, make_examples, maskable
+from keras_bert_zoo.pretraining.making import ExampleRules, make_examples, maskable
 from keras_bert_zoo.pretraining.sentences import read_prose, split_sentences
 from keras_bert_zoo.pretraining.shards import make_shard, open_shard
 from keras_bert_zoo.text.masking import MaskedTokens, Masking, mask_tokens
@@ -853,8 +853,8 @@ def test_the_chance_of_a_block_is_its_own(tokenizer):
     documents = [Document(i, [WORDS[5 + (i + j) % 20].strip("#") for j in range(9)]) for i in range(20)]
     made = set()
     for number, seed in ((0, 1), (1, 1), (0, 2)):
-        recipe = Recipe(16, True, 0.1, 1, seed, Masking(), False)
-        made.add(make_examples(Block(number, documents, []), recipe, tokenizer).token_ids.tobytes())
+        rules = ExampleRules(16, True, 0.1, 1, seed, Masking(), False)
+        made.add(make_examples(Block(number, documents, []), rules, tokenizer).token_ids.tobytes())
     assert len(made) == 3
 
 
@@ -862,8 +862,8 @@ def test_half_a_pass_is_of_any_examples(tokenizer):
     """Each of twenty documents, of a word of its own, is in half of a hundred blocks."""
     words = [word for word in WORDS[5:] if not word.startswith("##")][:20]
     documents = [Document(i, [word]) for i, word in enumerate(words)]
-    recipe = Recipe(16, False, 0.0, 1, 0, Masking(), False)
-    shards = [make_examples(Block(number, documents, [], passes=0.5), recipe, tokenizer) for number in range(100)]
+    rules = ExampleRules(16, False, 0.0, 1, 0, Masking(), False)
+    shards = [make_examples(Block(number, documents, [], passes=0.5), rules, tokenizer) for number in range(100)]
     assert {len(shard) for shard in shards} == {10}
     counts = np.bincount(np.concatenate([shard.token_ids for shard in shards]))[tokenizer.encode_batch(words)[0]]
     assert (abs(counts - 50) < 25).all()  # Five standard deviations.

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, check_seed
 from keras_bert_zoo.pretraining.description import DESCRIPTION, read_description
-from keras_bert_zoo.pretraining.recipe import draw_masks, maskable
+from keras_bert_zoo.pretraining.making import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
 from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.text.masking import MaskedTokens, Masking, next_tokens

@@ -35,7 +35,7 @@ from keras_bert_zoo.pretraining.corpus import (
     read_documents,
 )
 from keras_bert_zoo.pretraining.languages import count_passes
-from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
+from keras_bert_zoo.pretraining.making import ExampleRules, make_examples
 from keras_bert_zoo.pretraining.shards import shard_name
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
@@ -90,7 +90,7 @@ def make_shards(
     languages: Mapping[str, Sequence[str]],
     layout: str,
     strict: bool,
-    recipe: Recipe,
+    rules: ExampleRules,
     tokenizer: BertTokenizer,
     folder: Path,
     reports: dict[str, CorpusReport],
@@ -102,7 +102,7 @@ def make_shards(
         languages: Files of each language.
         layout: See `prepare`.
         strict: See `prepare`.
-        recipe: How examples are made.
+        rules: How examples are made.
         tokenizer: The tokenizer.
         folder: Directory for the shards, on this machine.
         reports: Report of each language, filled in here.
@@ -111,11 +111,11 @@ def make_shards(
     Returns:
         The passes over each language, and each block's language and number of examples.
     """
-    passes = count_passes(languages, layout, strict, recipe, tokenizer, _open, _size)
+    passes = count_passes(languages, layout, strict, rules, tokenizer, _open, _size)
     pipeline_options = PipelineOptions([*options])
     shared = pipeline_options.view_as(GoogleCloudOptions).temp_location
     with _staging(shared) if shared else nullcontext(os.fspath(folder.resolve())) as staging:
-        result = _run(pipeline_options, languages, layout, strict, passes, recipe, tokenizer, staging)
+        result = _run(pipeline_options, languages, layout, strict, passes, rules, tokenizer, staging)
         if shared:
             _fetch(staging, folder, [number for number, _, examples in result["made"] if examples])
     for number, language in enumerate(languages):
@@ -146,7 +146,7 @@ def _run(
     layout: str,
     strict: bool,
     passes: dict[str, float],
-    recipe: Recipe,
+    rules: ExampleRules,
     tokenizer: BertTokenizer,
     staging: str,
 ) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _run(
             read.parts
             | "Place" >> beam.FlatMap(_place, beam.pvalue.AsSingleton(plan))
             | beam.GroupByKey()
-            | "Make" >> beam.Map(_make, [*passes.items()], recipe, tokenizer, staging)
+            | "Make" >> beam.Map(_make, [*passes.items()], rules, tokenizer, staging)
         )
         read_of_each = read.contents | "Reports" >> beam.Map(lambda contents: (contents.file, asdict(contents.report)))
         _ = (
@@ -237,7 +237,7 @@ def _place(part: tuple[_Place, Document], plan: _Plan) -> Iterator[Any]:
 def _make(
     block: tuple[int, Iterable[tuple[bool, _Place, Document]]],
     passes: list[tuple[str, float]],
-    recipe: Recipe,
+    rules: ExampleRules,
     tokenizer: BertTokenizer,
     staging: str,
 ) -> Any:
@@ -247,7 +247,7 @@ def _make(
     documents = [document for partner, _, document in members if not partner]
     partners = [document for partner, _, document in members if partner]
     language, times = passes[members[0][1][0]]
-    shard = make_examples(make_block(number, documents, partners, language, times), recipe, tokenizer)
+    shard = make_examples(make_block(number, documents, partners, language, times), rules, tokenizer)
     if shard is None:
         return number, language, 0
     for each in fields(shard):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from keras_bert_zoo.json_files import read_json, typed
 from keras_bert_zoo.pretraining.corpus import CorpusReport
-from keras_bert_zoo.pretraining.recipe import Recipe
+from keras_bert_zoo.pretraining.making import ExampleRules
 from keras_bert_zoo.text.masking import LONGEST, Masking
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
@@ -26,12 +26,12 @@ class Description(NamedTuple):
 
 
 def describe(
-    recipe: Recipe, tokenizer: BertTokenizer, examples: int, checksum: str, report: CorpusReport
+    rules: ExampleRules, tokenizer: BertTokenizer, examples: int, checksum: str, report: CorpusReport
 ) -> dict[str, Any]:
     """Return the contents of `dataset.json`."""
     return {
         "format": _FORMAT,
-        **asdict(recipe),
+        **asdict(rules),
         "tokenizer": tokenizer.options(),
         "examples": examples,
         "arrays": checksum,

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_bert_zoo.checks import listed
 from keras_bert_zoo.pretraining.corpus import CorpusReport, group_parts, make_block, read_documents
-from keras_bert_zoo.pretraining.recipe import Recipe, count_examples
+from keras_bert_zoo.pretraining.making import ExampleRules, count_examples
 from keras_bert_zoo.text.files import read_lines
 from keras_bert_zoo.text.languages import smoothed_passes
 from keras_bert_zoo.text.tokenizer import BertTokenizer
@@ -22,7 +22,7 @@ def count_passes(
     languages: Mapping[str, Sequence[str]],
     layout: str,
     strict: bool,
-    recipe: Recipe,
+    rules: ExampleRules,
     tokenizer: BertTokenizer,
     open_file: Callable[[Any, str], Any] = open,
     size_of: Callable[[str], int] = file_size,
@@ -45,7 +45,7 @@ def count_passes(
         blocks = group_parts(read_documents(paths, layout, strict, report, open_file))
         parts, _ = next(blocks, ([], []))
         read = sum(document.bytes for document in parts)
-        counted = count_examples(make_block(0, parts, []), recipe, tokenizer) if parts else 0
+        counted = count_examples(make_block(0, parts, []), rules, tokenizer) if parts else 0
         if not counted:
             what = listed([f"none in {language!r}", *report.skipped])
             raise ValueError(f"`paths` must give examples in each language. Received: {what}")

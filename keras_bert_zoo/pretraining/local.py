@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_bert_zoo.pretraining.corpus import Block, CorpusReport, read_blocks
 from keras_bert_zoo.pretraining.languages import count_passes, file_size
-from keras_bert_zoo.pretraining.recipe import Recipe, make_examples
+from keras_bert_zoo.pretraining.making import ExampleRules, make_examples
 from keras_bert_zoo.pretraining.shards import shard_name, write_shard
 from keras_bert_zoo.pretraining.workers import in_order
 from keras_bert_zoo.text.tokenizer import BertTokenizer
@@ -22,7 +22,7 @@ def make_shards(
     languages: Mapping[str, Sequence[str]],
     layout: str,
     strict: bool,
-    recipe: Recipe,
+    rules: ExampleRules,
     tokenizer: BertTokenizer,
     folder: Path,
     reports: dict[str, CorpusReport],
@@ -35,7 +35,7 @@ def make_shards(
         languages: Files of each language.
         layout: See `prepare`.
         strict: See `prepare`.
-        recipe: How examples are made.
+        rules: How examples are made.
         tokenizer: The tokenizer.
         folder: Directory for the shards.
         reports: Report of each language, filled in here.
@@ -45,15 +45,15 @@ def make_shards(
     Returns:
         The passes over each language, and each block's language and number of examples.
     """
-    passes = count_passes(languages, layout, strict, recipe, tokenizer)
+    passes = count_passes(languages, layout, strict, rules, tokenizer)
     size = sum(file_size(path) for files in languages.values() for path in files)
-    much = size * (7 + recipe.duplicates) / 8 >= _WORTH_PROCESSES
+    much = size * (7 + rules.duplicates) / 8 >= _WORTH_PROCESSES
     workers = workers or (os.cpu_count() or 1 if much else 1)
     blocks = read_blocks(languages, passes, layout, strict, reports)
     progress = _Progress(size if verbose else 0)
     light = type(tokenizer) is BertTokenizer  # Another class may need other modules.
     counts, made = [], 0
-    for language, examples in in_order(blocks, partial(_write_block, recipe, tokenizer, folder), workers, light):
+    for language, examples in in_order(blocks, partial(_write_block, rules, tokenizer, folder), workers, light):
         counts.append((language, examples))
         made += examples
         progress.show(sum(report.bytes for report in reports.values()), made)
@@ -61,9 +61,9 @@ def make_shards(
     return passes, counts
 
 
-def _write_block(recipe: Recipe, tokenizer: BertTokenizer, folder: Path, block: Block) -> tuple[str, int]:
+def _write_block(rules: ExampleRules, tokenizer: BertTokenizer, folder: Path, block: Block) -> tuple[str, int]:
     """Write a block's shard. Return its language and the number of its examples."""
-    shard = make_examples(block, recipe, tokenizer)
+    shard = make_examples(block, rules, tokenizer)
     if shard is not None:
         write_shard(folder / shard_name(block.number), shard)
     return block.language, 0 if shard is None else len(shard)

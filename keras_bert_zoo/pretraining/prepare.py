@@ -12,7 +12,7 @@ from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, CorpusReport
 from keras_bert_zoo.pretraining.description import DESCRIPTION, VOCABULARY, describe
 from keras_bert_zoo.pretraining.local import make_shards
-from keras_bert_zoo.pretraining.recipe import Recipe
+from keras_bert_zoo.pretraining.making import ExampleRules
 from keras_bert_zoo.pretraining.shards import join_shards, shard_name
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import LONGEST, Masking
@@ -102,17 +102,15 @@ def prepare(
     if next_sentence and layout == "prose":
         for language, files in languages.items():
             _check_documents(language, len(files))  # Fail before anything is read.
-    recipe = Recipe(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
+    rules = ExampleRules(sequence_length, next_sentence, short_rate, duplicates, seed, masking, fix_masks)
     with directory_beside(target) as beside:
         reports = {language: CorpusReport() for language in languages}
         if beam is not None:
             from keras_bert_zoo.pretraining import beam as cluster
 
-            passes, counts = cluster.make_shards(languages, layout, strict, recipe, tokenizer, beside, reports, beam)
+            passes, counts = cluster.make_shards(languages, layout, strict, rules, tokenizer, beside, reports, beam)
         else:
-            passes, counts = make_shards(
-                languages, layout, strict, recipe, tokenizer, beside, reports, workers, verbose
-            )
+            passes, counts = make_shards(languages, layout, strict, rules, tokenizer, beside, reports, workers, verbose)
         report = CorpusReport.total(reports.values())
         shards = [beside / shard_name(number) for number, (_, examples) in enumerate(counts) if examples]
         if not shards:
@@ -123,7 +121,7 @@ def prepare(
                 _check_documents(language, own.documents, own.skipped)
         checksum = join_shards(shards, beside)
         write_vocabulary(beside / VOCABULARY, tokenizer.vocabulary)
-        about = describe(recipe, tokenizer, sum(examples for _, examples in counts), checksum, report)
+        about = describe(rules, tokenizer, sum(examples for _, examples in counts), checksum, report)
         if isinstance(paths, Mapping):
             about["languages"] = {
                 language: {

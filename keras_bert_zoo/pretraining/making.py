@@ -14,7 +14,7 @@ from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ExampleRules:
     """How examples are made; see `prepare`."""
 
     sequence_length: int
@@ -26,39 +26,37 @@ class Recipe:
     fix_masks: bool
 
 
-def make_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> Shard | None:
+def make_examples(block: Block, rules: ExampleRules, tokenizer: BertTokenizer) -> Shard | None:
     """Return the examples of a block, the same wherever and whenever they are made, or None if there are none."""
-    rng = np.random.default_rng((recipe.seed, block.number))
-    documents = _tokenise(block, tokenizer, recipe.sequence_length)
-    spans = _draw(documents, recipe, recipe.duplicates * block.passes, rng)
+    rng = np.random.default_rng((rules.seed, block.number))
+    documents = _tokenise(block, tokenizer, rules.sequence_length)
+    spans = _draw(documents, rules, rules.duplicates * block.passes, rng)
     if not len(spans):
         return None
     spans = spans.take(rng.permutation(len(spans)))
     special = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
-    packed = list(pack(documents.token_ids, spans, recipe.sequence_length, special, rng))
+    packed = list(pack(documents.token_ids, spans, rules.sequence_length, special, rng))
     masks = None
-    if recipe.fix_masks:
+    if rules.fix_masks:
         masks = [
-            draw_masks(part.token_ids, part.lengths, part.first_lengths, recipe.masking, tokenizer, rng)
+            draw_masks(part.token_ids, part.lengths, part.first_lengths, rules.masking, tokenizer, rng)
             for part in packed
         ]
     return make_shard(packed, masks, tokenizer.vocabulary_size)
 
 
-def count_examples(block: Block, recipe: Recipe, tokenizer: BertTokenizer) -> int:
+def count_examples(block: Block, rules: ExampleRules, tokenizer: BertTokenizer) -> int:
     """Count the examples that one pass over a block gives."""
-    return len(
-        _draw(_tokenise(block, tokenizer, recipe.sequence_length), recipe, 1.0, np.random.default_rng(recipe.seed))
-    )
+    return len(_draw(_tokenise(block, tokenizer, rules.sequence_length), rules, 1.0, np.random.default_rng(rules.seed)))
 
 
-def _draw(documents: TokenisedDocuments, recipe: Recipe, passes: float, rng: np.random.Generator) -> Spans:
+def _draw(documents: TokenisedDocuments, rules: ExampleRules, passes: float, rng: np.random.Generator) -> Spans:
     """Return the examples of all passes; a fractional last pass contributes a random subset."""
-    draw = draw_pairs if recipe.next_sentence else draw_packed
+    draw = draw_pairs if rules.next_sentence else draw_packed
     whole, part = divmod(passes, 1)
-    spans = [draw(documents, recipe.sequence_length, recipe.short_rate, rng) for _ in range(int(whole))]
+    spans = [draw(documents, rules.sequence_length, rules.short_rate, rng) for _ in range(int(whole))]
     if part:
-        last = draw(documents, recipe.sequence_length, recipe.short_rate, rng)
+        last = draw(documents, rules.sequence_length, rules.short_rate, rng)
         kept = int(part * len(last) + rng.random())  # Round at random, to be exact on average even for few examples.
         spans.append(last.take(rng.permutation(len(last))[:kept]))
     return Spans(*(np.concatenate([getattr(part, name) for part in spans]) for name in Spans.__annotations__))
