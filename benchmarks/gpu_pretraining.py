@@ -139,7 +139,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _peers_of(name: str) -> list[str]:
-    """Return the names of transformers with the same dropout; the faster one is compared with."""
+    """Return the names of transformers with the same dropout; the fastest is compared with."""
     same = CONTENDERS[name].get("attention_dropout")
     return [
         peer

@@ -488,27 +488,39 @@ def test_the_first_process_writes(number, monkeypatch):
 PROCESS = """
 import json, sys
 import jax
-address, number = sys.argv[2:]
+address, number, data, begin, out = sys.argv[2:]
 jax.distributed.initialize(address, 2, int(number))
 import keras_bert_zoo as kbz
 from keras_bert_zoo.training.distribution import differs_among_workers
+from tests.tiny_pretraining import run
 found = [jax.process_count(), differs_among_workers(7), differs_among_workers(int(number))]
 for strategy in ("model_parallel", "model_parallel:2"):
     try:
         kbz.distribute(strategy)
     except ValueError as error:
         found.append(str(error))
+run(data, begin, out, "data_parallel", stop=True)
+run(data, begin, out, "data_parallel")
 print(json.dumps(found))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX's processes")
-def test_two_processes_compare_their_values_and_share_no_model():
+def test_two_processes_train_from_records_and_share_no_model(tmp_path):
+    """They compare where they begin, and a run that is broken off and taken up gets the weights of one device."""
+    data, begin = write_tfrecords(tmp_path), str(tmp_path / "start")
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), preprocessor).save_to_preset(begin)
+    train_on_one(data, begin, tmp_path / "one")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    for found in map(result, [start(PROCESS, 2, address, number) for number in range(2)]):
+    processes = [start(PROCESS, 2, address, number, data, begin, tmp_path / "two") for number in range(2)]
+    for found in map(result, processes):
         *same, refused = found
         assert same == [2, False, True]
         assert refused.endswith("strategy='model_parallel', 2 processes of 2 devices")
+    one, two = (kbz.BertPretrainer.from_preset(tmp_path / name / "preset") for name in ("one", "two"))
+    for x, y in zip(one.weights, two.weights, strict=True):
+        np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=x.path)

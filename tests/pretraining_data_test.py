@@ -53,6 +53,8 @@ if left_to_torch():
         ("Sie kam. „Dr. Müller?“ Ja.", ["Sie kam.", "„Dr. Müller?“", "Ja."]),
         ("He came. “Go.” He went. ‘No.’", ["He came.", "“Go.”", "He went.", "‘No.’"]),
         ("He met\tMr. Smith and\u00a0Dr. Who. J.\tK. sat.", ["He met\tMr. Smith and\u00a0Dr. Who.", "J.\tK. sat."]),
+        ("It took approx. 𝑛 steps. Then it stopped.", ["It took approx. 𝑛 steps.", "Then it stopped."]),
+        (f"He waited{'-' * 64}no. Then he went.", [f"He waited{'-' * 64}no.", "Then he went."]),
         ("აქ არის IBM. ის დიდია. კარგი.", ["აქ არის IBM.", "ის დიდია.", "კარგი."]),  # All its letters are lower-case.
         ("Er aß. ß kam. ŉ man.", ["Er aß. ß kam. ŉ man."]),
         ('It rained. "and so" he left.', ['It rained. "and so" he left.']),

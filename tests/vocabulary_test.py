@@ -139,6 +139,7 @@ def test_from_text_files(tmp_path):
         (["a "], "`vocabulary` must hold right-stripped strings of one line. Received: vocabulary[0]='a '"),
         (["a\r"], "`vocabulary` must hold right-stripped strings of one line. Received: vocabulary[0]='a\\r'"),
         (["a", 3], "`vocabulary` must hold strings. Received: vocabulary[1]=3 of type int"),
+        (["\ufeffa"], "`vocabulary` must not begin with U+FEFF. Received: vocabulary[0] with it"),
         (["\ud800"], "`vocabulary` must hold valid Unicode. Received: vocabulary[0] with half a surrogate pair"),
     ],
 )

@@ -97,8 +97,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     unknown: tuple[str, ...] = ()
     class_name = "BertBackbone"
     backbone["pooler"] = True
-    # The class and its head stand in the checkpoint's index alone.
-    if load_weights or _indices(directory):
+    if load_weights:
         arrays, unknown = _read_arrays(directory)
         backbone["pooler"] = "pooler/kernel" in arrays
         check_layers(path, "num_hidden_layers", backbone["num_layers"], arrays)
@@ -107,8 +106,6 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
             classes = {"num_labels": arrays.shapes()["classifier/kernel"][-1], **config}
             dropout = typed(path, config, "classifier_dropout", float, _HEAD_DROPOUT)
             head = {**read_classes(path, classes, are_named), "multi_label": False, "dropout": dropout}
-    if not load_weights:
-        arrays, unknown = {}, ()
     vocabulary, tokenizer, length = read_tokenizer(directory, lowercase=_is_uncased(directory))
     return Checkpoint(
         class_name=class_name,
@@ -194,13 +191,9 @@ def _renamed(template: Template) -> Template:
     return template._replace(theirs=tuple(map(rename, template.theirs)), transposed=False)
 
 
-def _indices(directory: Path) -> list[str]:
-    # Of a file named `.index` or `..index`, the prefix would be the directory itself.
-    return sorted(path.name for path in directory.glob("*[!.].index") if path.is_file())
-
-
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    found = _indices(directory)
+    # Of a file named `.index` or `..index`, the prefix would be the directory itself.
+    found = sorted(path.name for path in directory.glob("*[!.].index") if path.is_file())
     if len(found) != 1:
         raise ValueError(
             f"The preset must hold exactly one checkpoint (one *.index file). Received: {found} in {directory}"

@@ -10,6 +10,7 @@ from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.finetuning.recipes import RECIPES, Recipe
 from keras_bert_zoo.models.classes import HasClasses
+from keras_bert_zoo.presets.presets import names_directory
 from keras_bert_zoo.training import AdamW, WarmupPolynomialDecay
 from keras_bert_zoo.training.runs import check_types, spell_paths
 
@@ -158,7 +159,8 @@ class Run:
     def load(self) -> keras.Model:
         """Load the task's model from a preset that has its head."""
         task = self.recipe.kind.model_class
-        found = task.read_preset(self.preset, load_weights=False)
+        # In google-research/bert's layout the weights alone tell the class; a name's would be downloaded for nothing.
+        found = task.read_preset(self.preset, load_weights=names_directory(self.preset))
         if issubclass(task, HasClasses) and not (task.is_own(found) and found.head):  # A fresh head needs its classes.
             missing = task.head_layers[:1]
         else:

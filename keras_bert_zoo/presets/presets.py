@@ -46,7 +46,7 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     Args:
         preset: A name (`"bert_base"`), a directory (ours, Hugging Face's, keras-hub's, sentence-transformers'
             or google-research/bert's), or `"hf://org/name[@revision]"`.
-        load_weights: If False, read no weights; a name then needs no network.
+        load_weights: If False, read only the configuration, which for a name needs no network.
 
     Raises:
         ValueError: Nothing was found (the message says what was tried), or the preset is unreadable or inconsistent.

@@ -13,8 +13,10 @@ _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
 _SPACE = re.compile(r"\s")
 # A paragraph is split after this many characters, because it may be a whole file.
 _GATHERED = 2**16
+# Of an abbreviation, with what opens it.
+_LONGEST_WORD = 64
 _OPENING = "\"'“‘„‚([-–—"
-# A full stop after one of these does not end a sentence. None is longer than 16 characters with what opens it.
+# A full stop after one of these does not end a sentence.
 _ABBREVIATIONS = frozenset(
     """
     mr mrs ms messrs mm mme mlle dr st ste prof rev hon sr jr capt col gen lieut lt sergt sgt maj gov sen rep esq vs etc
@@ -27,8 +29,9 @@ def split_sentences(text: str) -> list[str]:
     """Split one paragraph into sentences.
 
     A sentence ends at `.`, `!`, `?`, `…` or their Devanagari and Arabic counterparts, with any closing quotes and
-    brackets, if white space and no lower-case letter follow; in an all-lower-case text any letter may follow. It does
-    not end after an abbreviation such as `Mr.` or a single initial. It always ends at `。`, `！` and `？`.
+    brackets, if white space and no lower-case letter follow, except Georgian's; in an all-lower-case text any letter
+    may follow. It does not end after an abbreviation such as `Mr.` or a single initial. It always ends at `。`, `！`
+    and `？`.
     """
     sentences, start = [], 0
     lowercase = text.islower()
@@ -36,7 +39,8 @@ def split_sentences(text: str) -> list[str]:
         end = match.end()
         if end == len(text) or (not lowercase and _is_small(text[end : end + 8].lstrip(_OPENING)[:1])):
             continue
-        word = _SPACE.split(text[max(start, match.start() - 16) : match.start()])[-1].lstrip(_OPENING)
+        word = _SPACE.split(text[max(start, match.start() - _LONGEST_WORD) : match.start()])[-1]
+        word = word.lstrip(_OPENING) if len(word) < _LONGEST_WORD else ""
         if match[0].startswith(".") and (word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper())):
             continue
         sentences += _split_wide(text[start : match.end()])
@@ -46,7 +50,7 @@ def split_sentences(text: str) -> list[str]:
 
 def _is_small(letter: str) -> bool:
     """Whether a letter stands where no sentence begins: Georgian's are lower-case, but begin sentences as well."""
-    return letter.islower() and letter.title() != letter
+    return letter.islower() and not "\u10d0" <= letter <= "\u10ff"
 
 
 def _split_wide(text: str) -> list[str]:

@@ -61,7 +61,7 @@ class ContextWindows(PackedTexts):
         If its position cuts a token or begins within a word, the first position of the same text, ignoring case, that
         does neither is used, or that only begins within a word, if there is one. Some of SQuAD's answers have the
         position that a search for the text found, such as that of "7" in "1817" or "10" in "DB10". An answer may end
-        within a word, as that of run_squad.py may, but not begin there.
+        within a word, as that of run_squad.py may, but not begin there: after an ASCII letter or digit.
         """
         offsets, context = self.context_offsets(question), self.contexts[question]
         continues = self.continues[self.context_starts[question] :]

@@ -96,5 +96,7 @@ def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) ->
             f"Received: vocabulary of type {type(vocabulary).__name__}"
         )
     check_tokens(vocabulary)
+    if next(iter(vocabulary), "").startswith("\ufeff"):  # It would be read as a mark of the file's encoding.
+        raise ValueError("`vocabulary` must not begin with U+FEFF. Received: vocabulary[0] with it")
     with replacing(Path(path)) as beside:
         beside.write_bytes("".join(f"{token}\n" for token in vocabulary).encode("utf-8"))

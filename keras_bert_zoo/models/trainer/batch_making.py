@@ -255,7 +255,8 @@ class MakesBatches(ChecksInputs):
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:
     """Return the rows of the first `steps` batches, before sorting."""
-    steps, batch_size = python_number(steps), python_number(batch_size)
-    if steps is not None:
-        check_positive_int(steps=steps)
-    return slice(None if steps is None else steps * (batch_size or 32))
+    if steps is None:
+        return slice(None)
+    steps, batch_size = python_number(steps), 32 if batch_size is None else python_number(batch_size)
+    check_positive_int(steps=steps, batch_size=batch_size)
+    return slice(steps * batch_size)

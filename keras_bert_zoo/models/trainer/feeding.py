@@ -119,14 +119,16 @@ class FedModel(
                 examples = self._examples(x)
                 targets, weight = self._targets(examples, y, sample_weight, learn=True)
                 rows, held_out = _split(len(examples.lengths), share)
-                held_out = held_out[first_rows(validation_steps, held_out_size)]
-                validation = self._batches(examples, targets, weight, held_out_size, held_out) if share else None
+                validation = None
+                if share:
+                    held_out = held_out[first_rows(validation_steps, held_out_size)]
+                    validation = self._fed(self._batches(examples, targets, weight, held_out_size, held_out))
                 if class_weight is not None:
                     check_one_weight(weight)
                     weight, class_weight = self.weigh_classes(targets, class_weight), None
                 seed = self._draw_seed() if shuffle else None
                 batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
-                data, validation = self._fed(batches), self._fed(validation)
+                data = self._fed(batches)
             else:
                 data, batches, validation = self._streamed(x, y, sample_weight, self.needs_targets), x, None
                 _check_batch_size(batch_size)
