@@ -495,7 +495,7 @@ def test_bad_data_leaves_the_model_usable(classifier):
         ({"class_weight": {1: "x"}}, "`class_weight` must hold finite numbers. Received: class_weight[1]='x'"),
         ({"class_weight": {1: 2.0}, "sample_weight": [1.0] * 6}, "`class_weight` and `sample_weight` exclude each"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
-        ({"batch_size": 1.5, "validation_split": 0.5, "validation_steps": 1}, "`batch_size` must be a positive integer"),
+        ({"batch_size": 1.5, "validation_split": 0.5, "validation_steps": 1}, "`batch_size` must be a positive int"),
         ({"validation_split": 1.5}, "`validation_split` must be a number in [0, 1)"),
         ({"epochs": None}, "`epochs` must be a positive integer. Received: epochs=None"),
         ({"initial_epoch": -1}, "`initial_epoch` must be an integer of at least 0. Received: initial_epoch=-1"),
