@@ -10,11 +10,7 @@ from keras_bert_zoo.files import SETTINGS_BYTES, check_size, replacing
 
 def read_json(path: Path, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
     """Read a JSON object; anything else in the file raises a `ValueError` that names it."""
-    check_size(path, limit)
-    value = parse_json(path, path.read_bytes(), "a JSON object")
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {type(value).__name__}")
-    return value
+    return _read(path, dict, "a JSON object", limit)
 
 
 def read_json_if_there(path: Path) -> dict[str, Any]:
@@ -24,9 +20,13 @@ def read_json_if_there(path: Path) -> dict[str, Any]:
 
 def read_json_list(path: Path, expected: str, limit: int = SETTINGS_BYTES) -> list[Any]:
     """Read a JSON list, which errors call `expected`."""
+    return _read(path, list, expected, limit)
+
+
+def _read(path: Path, kind: type, expected: str, limit: int) -> Any:
     check_size(path, limit)
     value = parse_json(path, path.read_bytes(), expected)
-    if not isinstance(value, list):
+    if not isinstance(value, kind):
         raise ValueError(f"{path} must hold {expected}. Received: {type(value).__name__}")
     return value
 

@@ -160,7 +160,7 @@ def test_streamed_batches_divide_among_replicas(kind, classifier, monkeypatch):
     if kind == "pre-training":
         model, early = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW)), tf.errors.InvalidArgumentError
         x, y = {**x, "mask_positions": np.zeros((10, 2), "int32")}, {"mlm": np.full((10, 2), 7)}
-    monkeypatch.setattr("keras_bert_zoo.models.trainer.streaming.replicas", lambda task: 4)
+    monkeypatch.setattr("keras_bert_zoo.models.trainer.tf_streams.replicas", lambda task: 4)
     data, words = tf.data.Dataset.from_tensor_slices((x, y)), "the number of replicas, 4, .* Received: a batch of "
     with pytest.raises(ValueError, match=f"{words}6"):
         model.evaluate(data.batch(6, drop_remainder=True), verbose=0)

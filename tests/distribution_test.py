@@ -367,6 +367,21 @@ def test_several_devices_pretrain_like_one(devices, tmp_path):
         assert_same(one, other)
 
 
+def save_start(path):
+    """Save the preset that runs in several processes begin with."""
+    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
+    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), preprocessor).save_to_preset(path)
+
+
+def assert_same_presets(folder, one, *others):
+    """Check that the presets of other runs have the weights of the first."""
+    expected = kbz.BertPretrainer.from_preset(folder / one / "preset").weights
+    for name in others:
+        found = kbz.BertPretrainer.from_preset(folder / name / "preset").weights
+        for x, y in zip(expected, found, strict=True):
+            np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=f"{name} {x.path}")
+
+
 def two_workers(script, *arguments):
     """Return what each of two processes that train together prints; a script's last argument is its process' number."""
     with socket.socket() as first, socket.socket() as second:
@@ -403,16 +418,12 @@ def test_two_workers_pretrain_like_one_device(tmp_path):
     """fit and evaluate, with clipping and accumulation; then a run is broken off, taken up, and written once."""
     data, begin = write_data(tmp_path), str(tmp_path / "start")
     expected = [train(data, **options) for options in ({}, CLIPPED)]
-    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)).save_to_preset(
-        begin
-    )
+    save_start(begin)
     train_on_one(data, begin, tmp_path / "one")
     for results in two_workers(WORKER, data, begin, tmp_path / "two"):
         for one, both in zip(expected, results, strict=True):
             assert_same(one, both)
-    one, two = (kbz.BertPretrainer.from_preset(tmp_path / name / "preset") for name in ("one", "two"))
-    for x, y in zip(one.weights, two.weights, strict=True):
-        np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=x.path)
+    assert_same_presets(tmp_path, "one", "two")
     assert json.loads((tmp_path / "two" / "run.json").read_text())["strategy"] == "multi_worker"
 
 
@@ -430,17 +441,12 @@ print("{}")
 def test_runs_from_tfrecords_on_devices_and_workers(tmp_path):
     """With accumulation, two devices, and two workers that are broken off and taken up, get the weights of one."""
     data, begin = write_tfrecords(tmp_path), str(tmp_path / "start")
-    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
-    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), preprocessor).save_to_preset(begin)
+    save_start(begin)
     for devices, name, strategy in ((1, "one", "null"), (2, "devices", '"mirrored"')):
         run(RECORDS, devices, data, begin, tmp_path / name, strategy)
     script = RECORDS.replace("run(data", "run(data, start, out, json.loads(strategy), stop=True)\nrun(data")
     assert two_workers(script, data, begin, tmp_path / "workers", '"multi_worker"') == [{}, {}]
-    expected = kbz.BertPretrainer.from_preset(tmp_path / "one" / "preset").weights
-    for name in ("devices", "workers"):
-        found = kbz.BertPretrainer.from_preset(tmp_path / name / "preset").weights
-        for x, y in zip(expected, found, strict=True):
-            np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=f"{name} {x.path}")
+    assert_same_presets(tmp_path, "one", "devices", "workers")
 
 
 def test_several_devices_take_the_step_of_the_oracle(on_two):
@@ -510,8 +516,7 @@ print(json.dumps(found))
 def test_two_processes_train_from_records_and_share_no_model(tmp_path):
     """They compare where they begin, and a run that is broken off and taken up gets the weights of one device."""
     data, begin = write_tfrecords(tmp_path), str(tmp_path / "start")
-    preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(WORDS), 16)
-    kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), preprocessor).save_to_preset(begin)
+    save_start(begin)
     train_on_one(data, begin, tmp_path / "one")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -521,6 +526,4 @@ def test_two_processes_train_from_records_and_share_no_model(tmp_path):
         *same, refused = found
         assert same == [2, False, True]
         assert refused.endswith("strategy='model_parallel', 2 processes of 2 devices")
-    one, two = (kbz.BertPretrainer.from_preset(tmp_path / name / "preset") for name in ("one", "two"))
-    for x, y in zip(one.weights, two.weights, strict=True):
-        np.testing.assert_allclose(numpy(y), numpy(x), atol=1e-5, err_msg=x.path)
+    assert_same_presets(tmp_path, "one", "two")

@@ -13,13 +13,8 @@ from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.inputs import check_position_array, check_range
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
-from keras_bert_zoo.models.trainer.streaming import (
-    check_pretraining,
-    check_ready,
-    checked_stream,
-    is_stream,
-    is_tf_dataset,
-)
+from keras_bert_zoo.models.trainer.streaming import checked_stream, is_stream, is_tf_dataset
+from keras_bert_zoo.models.trainer.tf_streams import check_pretraining, check_ready
 from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.text.texts import split_texts

@@ -8,14 +8,8 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.inputs import ChecksInputs, as_array, checked_stream_weights, checked_weights
-from keras_bert_zoo.models.trainer.streaming import (
-    check_ready,
-    checked_stream,
-    is_mappable,
-    is_stream,
-    is_tf_dataset,
-    tokenise_tf_dataset,
-)
+from keras_bert_zoo.models.trainer.streaming import checked_stream, is_mappable, is_stream, is_tf_dataset
+from keras_bert_zoo.models.trainer.tf_streams import check_ready, tokenise_tf_dataset
 from keras_bert_zoo.models.trainer.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
 from keras_bert_zoo.text.packing import Examples, PaddedArrays
