@@ -189,14 +189,26 @@ torch.onnx.export(model, kwargs=example, f=path, input_names=list(example), dyna
 """
 
 
-def _exported(program: str, preset: str, task: Task) -> Any:
+def _exported(program: str, preset: str, task: Task, int8: bool) -> Any:
     """Return a session of ONNX Runtime; another process exports, so that what the export takes does not count."""
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", program, preset, str(task.sequence_length), f"{folder}/model.onnx"]
+        path = f"{folder}/model.onnx"
+        command = [sys.executable, "-c", program, preset, str(task.sequence_length), path]
         subprocess.run(command, stdout=sys.stderr, check=True)
-        return onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+        if int8:
+            path = quantized(path)
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def quantized(path: str) -> str:
+    """Return the path of the model in int8, beside it: a scale for each column of a kernel and for each activation."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    int8 = path.removesuffix(".onnx") + ".int8.onnx"
+    quantize_dynamic(path, int8, per_channel=True)
+    return int8
 
 
 def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_size: int | None = None) -> Any:
@@ -210,12 +222,12 @@ def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_siz
     return batches.restore_order(np.concatenate([session.run(None, inputs)[0] for (inputs,) in batches]))
 
 
-def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
+def keras_bert_zoo_onnx(preset: str, task: Task, int8: bool = False) -> Contender:
     """Predict with our ONNX export in ONNX Runtime, fed with our batches of similar length."""
     from keras_bert_zoo import BertPreprocessor, BertTokenizer
     from keras_bert_zoo.presets import load_preset
 
-    session = _exported(_EXPORT_OURS, preset, task)
+    session = _exported(_EXPORT_OURS, preset, task, int8)
     checkpoint = load_preset(preset, load_weights=False)
     tokenizer = BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)
     preprocessor = BertPreprocessor(tokenizer, task.sequence_length)
@@ -228,13 +240,13 @@ def keras_bert_zoo_onnx(preset: str, task: Task) -> Contender:
     )
 
 
-def transformers_onnx(preset: str, task: Task) -> Contender:
+def transformers_onnx(preset: str, task: Task, int8: bool = False) -> Contender:
     """Predict with transformers' model in ONNX Runtime: tokenise all texts first, sort by length, batch as ours."""
     import numpy as np
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(preset, local_files_only=True)
-    session = _exported(_EXPORT_TRANSFORMERS, preset, task)
+    session = _exported(_EXPORT_TRANSFORMERS, preset, task, int8)
     names = {each.name for each in session.get_inputs()}
 
     def predict(x: Texts) -> Any:
@@ -444,7 +456,8 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
 
     def answer(order: str) -> dict[str, Any]:
         if order == "peak":
-            return {"peak": peak(framework, dtype, device)}
+            int8 = job["options"].get("int8")  # Its products are compared with no two large matrices.
+            return {"peak": None if int8 else peak(framework, dtype, device)}
         return {**timed(orders[order], x, y), "examples": len(y), "memory": memory(framework, device)}
 
     return about, answer

@@ -66,8 +66,12 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
         entries.append(Entry("keras_bert_zoo, torch, compiled", "keras_bert_zoo", sys.executable, "torch", compiled))
     if args.runtimes and dtype == "float32":
         entries.append(Entry("keras_bert_zoo, ONNX Runtime", "keras_bert_zoo_onnx", sys.executable, "torch"))
+    int8 = {"int8": True}  # Beside bfloat16, as the other precision below float32.
     if args.runtimes and dtype == "bfloat16":  # OpenVINO computes in it if the processor can.
         entries.append(Entry("keras_bert_zoo, openvino", "keras_bert_zoo", sys.executable, "openvino"))
+        entries.append(
+            Entry("keras_bert_zoo, ONNX Runtime, int8", "keras_bert_zoo_onnx", sys.executable, "torch", int8)
+        )
     if args.peers_python:
         python = args.peers_python
         if not TASKS[task].fixed:  # If all texts have one length, there is nothing to group.
@@ -82,6 +86,8 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
             entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
         if args.runtimes and dtype == "float32":
             entries.append(Entry("transformers, ONNX Runtime", "transformers_onnx", python, "torch"))
+        if args.runtimes and dtype == "bfloat16":
+            entries.append(Entry("transformers, ONNX Runtime, int8", "transformers_onnx", python, "torch", int8))
         hub = {"bfloat16": dtype == "bfloat16"}
         entries += [Entry(f"keras-hub, {name}", "keras_hub", python, name, hub) for name in args.keras_hub]
         if args.as_it_comes:
@@ -178,7 +184,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--examples", type=_count, help="of each task, in place of its own number")
     parser.add_argument("--rounds", type=_count, default=3)
     parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=[], help="also keras-hub, on these backends")
-    parser.add_argument("--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO")
+    parser.add_argument(
+        "--runtimes", action="store_true", help="also prediction by ONNX Runtime, in float32 and int8, and OpenVINO"
+    )
     parser.add_argument("--apart", action="store_true", help="start a process for each turn: memory holds one model")
     parser.add_argument("--as-it-comes", action="store_true", help="also --keras-hub at its own length of 512")
     parser.add_argument("--name", default="finetune_speed", help="of the report's files (%(default)s)")

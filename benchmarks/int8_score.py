@@ -20,7 +20,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from contenders import predict_in_onnx_runtime
+from contenders import predict_in_onnx_runtime, quantized
 from reports import about, data_folder, describe, table, write
 
 import keras_bert_zoo as kbz
@@ -55,12 +55,9 @@ def in_onnx_runtime(preprocessor: Any, file: Path, texts: list[str]) -> Callable
 
 def line_up(model: Any, folder: Path, texts: list[str]) -> dict[str, tuple[Callable[[], np.ndarray], Path]]:
     """Return, for each contender, what predicts and its file."""
-    from onnxruntime.quantization import quantize_dynamic
-
-    files = {FLOAT: "float32.keras", INT8: "int8.keras", FLOAT_ONNX: "float32.onnx", INT8_ONNX: "int8.onnx"}
-    paths = {name: folder / file for name, file in files.items()}
+    paths = {FLOAT: folder / "float32.keras", INT8: folder / "int8.keras", FLOAT_ONNX: folder / "float32.onnx"}
     model.export(paths[FLOAT_ONNX], format="onnx")
-    quantize_dynamic(paths[FLOAT_ONNX], paths[INT8_ONNX])
+    paths[INT8_ONNX] = Path(quantized(str(paths[FLOAT_ONNX])))
     predict = {name: in_onnx_runtime(model.preprocessor, paths[name], texts) for name in (FLOAT_ONNX, INT8_ONNX)}
     predict[FLOAT] = in_keras(model, paths[FLOAT], texts)
     with warnings.catch_warnings():

@@ -62,8 +62,11 @@ def _parts(x: Any) -> tuple[Any, Any, Any]:
 
 
 def gelu_of_products(x: Any) -> Any:
-    """Return the exact GELU, in operations that ONNX and LiteRT have; the backends' own GELUs use erfc."""
-    return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
+    """Return the exact GELU, in operations that ONNX and LiteRT have; the backends' own GELUs use erfc.
+
+    ONNX Runtime makes one operation of it, with the bias before it, where x is divided as here, but not multiplied.
+    """
+    return 0.5 * x * (1.0 + keras.ops.erf(x / math.sqrt(2.0)))
 
 
 def gelu_of_erfc(x: Any) -> Any:
