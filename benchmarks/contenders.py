@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnx_int8 import quantized
 from process import device_name, half_precision_attention, memory, peak, tensor_float32, threads, timed
 from worker import serve
 
@@ -194,21 +195,12 @@ def _exported(program: str, preset: str, task: Task, int8: bool) -> Any:
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/model.onnx"
-        command = [sys.executable, "-c", program, preset, str(task.sequence_length), path]
+        path = Path(folder, "model.onnx")
+        command = [sys.executable, "-c", program, preset, str(task.sequence_length), str(path)]
         subprocess.run(command, stdout=sys.stderr, check=True)
         if int8:
             path = quantized(path)
         return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-
-def quantized(path: str) -> str:
-    """Return the path of the model in int8, beside it: a scale for each column of a kernel and for each activation."""
-    from onnxruntime.quantization import quantize_dynamic
-
-    int8 = path.removesuffix(".onnx") + ".int8.onnx"
-    quantize_dynamic(path, int8, per_channel=True)
-    return int8
 
 
 def predict_in_onnx_runtime(session: Any, preprocessor: Any, x: Texts, batch_size: int | None = None) -> Any:
@@ -431,7 +423,8 @@ CONTENDERS: dict[str, Callable[..., Contender]] = {
 def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
     """Load and warm up. Each order is then timed, except `"peak"`, which asks for the FLOP/s of a large product."""
     task, framework, device = TASKS[job["task"]], job["framework"], job["device"]
-    card, dtype = device_name(framework, device), "bfloat16" if job["options"].get("bfloat16") else "float32"
+    card = device_name(framework, device)
+    dtype = next((name for name in ("bfloat16", "int8") if job["options"].get(name)), "float32")
     tensor_float32(framework, device)
     x, y = task.read(job["examples"] or task.examples)
     contender = CONTENDERS[job["contender"]](job["preset"], task, **job["options"])
@@ -456,8 +449,7 @@ def prepare(job: dict[str, Any]) -> tuple[dict[str, Any], Callable[[str], dict[s
 
     def answer(order: str) -> dict[str, Any]:
         if order == "peak":
-            int8 = job["options"].get("int8")  # Its products are compared with no two large matrices.
-            return {"peak": None if int8 else peak(framework, dtype, device)}
+            return {"peak": peak(framework, dtype, device)}
         return {**timed(orders[order], x, y), "examples": len(y), "memory": memory(framework, device)}
 
     return about, answer

@@ -20,7 +20,8 @@ from typing import Any
 
 import keras
 import numpy as np
-from contenders import predict_in_onnx_runtime, quantized
+from contenders import predict_in_onnx_runtime
+from onnx_int8 import quantized
 from reports import about, data_folder, describe, table, write
 
 import keras_bert_zoo as kbz
@@ -57,7 +58,7 @@ def line_up(model: Any, folder: Path, texts: list[str]) -> dict[str, tuple[Calla
     """Return, for each contender, what predicts and its file."""
     paths = {FLOAT: folder / "float32.keras", INT8: folder / "int8.keras", FLOAT_ONNX: folder / "float32.onnx"}
     model.export(paths[FLOAT_ONNX], format="onnx")
-    paths[INT8_ONNX] = Path(quantized(str(paths[FLOAT_ONNX])))
+    paths[INT8_ONNX] = quantized(paths[FLOAT_ONNX])
     predict = {name: in_onnx_runtime(model.preprocessor, paths[name], texts) for name in (FLOAT_ONNX, INT8_ONNX)}
     predict[FLOAT] = in_keras(model, paths[FLOAT], texts)
     with warnings.catch_warnings():

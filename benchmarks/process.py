@@ -2,10 +2,13 @@
 
 import os
 import resource
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from onnx_int8 import quantized
 
 
 def timed(work: Callable[..., object], *data: Any) -> dict[str, float]:
@@ -109,13 +112,19 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
         graph = openvino.Model([opset13.matmul(given, given, False, False)], [given])
         compiled = openvino.compile_model(graph, "CPU")  # In bfloat16 where the processor can.
         return [lambda count: _repeat(lambda: compiled(values), count)]
+    import onnx
     import onnxruntime
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper, numpy_helper
 
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (size, size)) for name in "xy")
-    one = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "product", [x], [y])
-    model = helper.make_model(one, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    product = helper.make_node("MatMul", ["x", "kernel"], ["y"])  # A constant: only such a one is made int8.
+    one = helper.make_graph([product], "product", [x], [y], [numpy_helper.from_array(values, "kernel")])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "product.onnx")
+        onnx.save(helper.make_model(one, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+        if dtype == "int8":
+            path = quantized(path)
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return [lambda count: _repeat(lambda: session.run(None, {"x": values}), count)]
 
 
