@@ -123,6 +123,28 @@ class Dense(keras.layers.Dense):
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras' check excludes subclasses.
 
+    def quantized_call(self, inputs: Any, training: bool | None = None) -> Any:
+        if self.quantization_mode == "int8" and (outputs := self._in_int8(inputs)) is not None:
+            return self.activation(outputs)
+        return super().quantized_call(inputs, training=training)
+
+    def _in_int8(self, inputs: Any) -> Any:
+        """Return the product by oneDNN where Keras' own is slow; else None."""
+        if keras.backend.backend() == "torch":
+            from keras_bert_zoo.layers.torch_int8 import int8_product, takes
+        elif keras.backend.backend() == "tensorflow":
+            from keras_bert_zoo.layers.tensorflow_int8 import int8_product, takes
+        else:
+            return None
+        inputs, quantizer = ops.convert_to_tensor(inputs), self.inputs_quantizer
+        # Keras' default, also once it was read from a file.
+        is_default = type(quantizer) is keras.quantizers.AbsMaxQuantizer and tuple(quantizer.value_range) == (-127, 127)
+        if not is_default or self.lora_enabled or not takes(inputs):
+            return None
+        kernel, scale = ops.convert_to_tensor(self._kernel), ops.convert_to_tensor(self.kernel_scale)
+        bias = None if self.bias is None else ops.convert_to_tensor(self.bias)
+        return int8_product(inputs, kernel, scale, bias, quantizer.epsilon)
+
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class TokenEmbedding(keras.layers.ReversibleEmbedding):

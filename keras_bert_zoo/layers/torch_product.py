@@ -27,7 +27,7 @@ def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
     """
     if kernel.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(inputs, kernel, bias, "none", [], "")
-    if _ONEDNN_IN_FLOAT32 and inputs.dtype == torch.float32 and _is_for_onednn(inputs):
+    if _ONEDNN_IN_FLOAT32 and inputs.dtype == torch.float32 and is_for_onednn(inputs):
         return _Product.apply(inputs, kernel, bias) if torch.is_grad_enabled() else _onednn(inputs, kernel, bias)
     return torch.nn.functional.linear(inputs, kernel.T, bias)
 
@@ -37,7 +37,7 @@ def packs(inputs: Any, dtype: str) -> bool:
 
     They take a tenth less time in bfloat16, and hardly less in float32.
     """
-    return _PACKS and dtype == "bfloat16" and inputs.dtype == torch.bfloat16 and _is_for_onednn(inputs)
+    return _PACKS and dtype == "bfloat16" and inputs.dtype == torch.bfloat16 and is_for_onednn(inputs)
 
 
 def pack(kernel: Any) -> Any:
@@ -50,7 +50,7 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
-def _is_for_onednn(inputs: Any) -> bool:
+def is_for_onednn(inputs: Any) -> bool:
     return (
         _ONEDNN
         and inputs.device.type == "cpu"

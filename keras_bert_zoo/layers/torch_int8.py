@@ -1,0 +1,46 @@
+"""PyTorch's product with an int8 kernel by oneDNN; imported on that backend only.
+
+Keras 3.15 takes PyTorch's product of int8 on CUDA alone. On a CPU it multiplies int32 without a library, which takes
+ten times as long.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from keras_bert_zoo.layers.torch_product import is_for_onednn
+
+
+def int8_product(inputs: Any, kernel: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    """Return what Keras' Dense computes in int8, in the same operations, without a gradient.
+
+    Args:
+        inputs: `[..., m]`, of which each row is rounded to int8 by its largest value.
+        kernel: int8 `[m, n]`.
+        scale: `[n]`, by which each column of the kernel was multiplied.
+        bias: `[n]` or None.
+        epsilon: Added to the largest value.
+    """
+    rows = inputs.flatten(0, -2).to(torch.float32)
+    scales = torch.div(127.0, rows.abs().amax(-1, keepdim=True) + epsilon)
+    sums = torch._int_mm((rows * scales).round_().to(torch.int8), kernel)
+    divisor = scales * scale
+    outputs = torch.div(sums, divisor, out=divisor)  # In place: memory for as much again would take a third longer.
+    if bias is not None:
+        outputs += bias
+    return outputs.view(*inputs.shape[:-1], -1).to(inputs.dtype)
+
+
+def takes(inputs: Any) -> bool:
+    """Whether `int8_product` can be taken: on a CPU, outside training, where it is exact."""
+    return not torch.is_grad_enabled() and is_for_onednn(inputs) and _is_exact()
+
+
+@cache
+def _is_exact() -> bool:
+    """Whether sums of extremes are right: processors without int8 products add pairs of them in int16."""
+    if not hasattr(torch, "_int_mm"):
+        return False
+    left, right = (torch.full(shape, 127, dtype=torch.int8) for shape in ((64, 64), (64, 64)))
+    return bool((torch._int_mm(left, right) == 64 * 127**2).all())
