@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.dense import Dense, TokenEmbedding
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.passes import step_of_this_process
 from tests.helpers import TINY, numpy, random_inputs, randomise
@@ -86,6 +86,20 @@ def test_largest_sums_are_exact(taken):
     layer.quantize("int8")
     np.testing.assert_allclose(predicted(layer, np.full((3, 16), 2, "float32")), np.full((3, 8), 32), rtol=1e-6)
     np.testing.assert_allclose(predicted(layer, np.full((3, 16), -2, "float32")), np.full((3, 8), -32), rtol=1e-6)
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="XLA's product of int8 is Keras' there")
+@pytest.mark.filterwarnings("ignore:(?s).*The use of `x.T`")  # Of Keras' own.
+def test_the_table_of_words_read_backwards(taken, monkeypatch):
+    model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**TINY)))
+    inputs = random_inputs(5, 9) | {"mask_positions": np.tile(np.array([[1, 0, 1]], "int32"), (5, 1))}
+    model.quantize("int8")
+    found = model.predict(inputs, verbose=0)["mlm"]
+    assert TINY["vocabulary_size"] in taken
+    for kind, theirs in ((Dense, keras.layers.Dense), (TokenEmbedding, keras.layers.ReversibleEmbedding)):
+        monkeypatch.setattr(kind, "quantized_call", theirs.quantized_call)
+    model.compile()  # Traces anew.
+    np.testing.assert_array_equal(found, model.predict(inputs, verbose=0)["mlm"])
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="XLA's product of int8 is Keras' there")

@@ -46,6 +46,24 @@ def activated(owner: Any, dense: Any, inputs: Any, activation: str, training: bo
     return get_activation(activation, training)(call_part(owner, dense, inputs))
 
 
+def _in_int8(layer: Any, inputs: Any, kernel: Any, scale: Any, bias: Any) -> Any:
+    """Return a quantized layer's product with its int8 kernel by oneDNN, or None where the backend's own is taken."""
+    if keras.backend.backend() == "torch":
+        from keras_bert_zoo.layers.torch_int8 import int8_product, takes
+    elif keras.backend.backend() == "tensorflow":
+        from keras_bert_zoo.layers.tensorflow_int8 import int8_product, takes
+    else:
+        return None
+    inputs, quantizer = ops.convert_to_tensor(inputs), layer.inputs_quantizer
+    # Keras' default, also once it was read from a file.
+    is_default = type(quantizer) is keras.quantizers.AbsMaxQuantizer and tuple(quantizer.value_range) == (-127, 127)
+    if not is_default or not takes(inputs):
+        return None
+    kernel, scale = ops.convert_to_tensor(kernel), ops.convert_to_tensor(scale)
+    bias = None if bias is None else ops.convert_to_tensor(bias)
+    return from_rows(int8_product(to_rows(inputs), kernel, scale, bias, quantizer.epsilon), inputs)
+
+
 def add_bias(product: Any, bias: Any) -> Any:
     """Return `product + bias`, with the bias gradient summed in float32.
 
@@ -124,26 +142,11 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)  # Keras' check excludes subclasses.
 
     def quantized_call(self, inputs: Any, training: bool | None = None) -> Any:
-        if self.quantization_mode == "int8" and (outputs := self._in_int8(inputs)) is not None:
-            return self.activation(outputs)
+        if self.quantization_mode == "int8" and not self.lora_enabled:
+            outputs = _in_int8(self, inputs, self._kernel, self.kernel_scale, self.bias)
+            if outputs is not None:
+                return self.activation(outputs)
         return super().quantized_call(inputs, training=training)
-
-    def _in_int8(self, inputs: Any) -> Any:
-        """Return the product by oneDNN where Keras' own is slow; else None."""
-        if keras.backend.backend() == "torch":
-            from keras_bert_zoo.layers.torch_int8 import int8_product, takes
-        elif keras.backend.backend() == "tensorflow":
-            from keras_bert_zoo.layers.tensorflow_int8 import int8_product, takes
-        else:
-            return None
-        inputs, quantizer = ops.convert_to_tensor(inputs), self.inputs_quantizer
-        # Keras' default, also once it was read from a file.
-        is_default = type(quantizer) is keras.quantizers.AbsMaxQuantizer and tuple(quantizer.value_range) == (-127, 127)
-        if not is_default or self.lora_enabled or not takes(inputs):
-            return None
-        kernel, scale = ops.convert_to_tensor(self._kernel), ops.convert_to_tensor(self.kernel_scale)
-        bias = None if self.bias is None else ops.convert_to_tensor(self.bias)
-        return int8_product(inputs, kernel, scale, bias, quantizer.epsilon)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -165,6 +168,13 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
                 # With a transposed table TensorFlow would transpose the gradient, which is as large as the table.
                 return from_rows(tf.matmul(to_rows(inputs), table, transpose_b=True), inputs)
         return super().call(inputs, reverse=reverse)
+
+    def quantized_call(self, inputs: Any, reverse: bool = False) -> Any:
+        if reverse and self.quantization_mode == "int8" and self.tie_weights and self.logit_soft_cap is None:
+            logits = _in_int8(self, inputs, ops.transpose(self._embeddings), self.embeddings_scale, None)
+            if logits is not None:
+                return logits
+        return super().quantized_call(inputs, reverse=reverse)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         super().quantize(mode, type_check=False, config=config)  # As in Dense.

@@ -35,8 +35,8 @@ def int8_product(inputs: Any, kernel: Any, scale: Any, bias: Any, epsilon: float
 
 
 def takes(inputs: Any) -> bool:
-    """Whether `int8_product` can be taken: for rows on a CPU, in a step that makes outputs alone, where it is exact."""
-    return makes_outputs_alone() and tf.inside_function() and inputs.shape.rank == 2 and on_cpu(inputs) and _is_exact()
+    """Whether `int8_product` can be taken: on a CPU, in a step that makes outputs alone, where it is exact."""
+    return makes_outputs_alone() and tf.inside_function() and on_cpu(inputs) and _is_exact()
 
 
 def _sums(left: Any, kernel: Any) -> Any:
