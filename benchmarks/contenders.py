@@ -144,7 +144,9 @@ class Contender:
     batches: int | None = None
 
 
-def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False, compiled: bool = False) -> Contender:
+def keras_bert_zoo(
+    preset: str, task: Task, bfloat16: bool = False, compiled: bool = False, int8: bool = False
+) -> Contender:
     import keras
 
     from keras_bert_zoo import BertTextClassifier
@@ -156,13 +158,15 @@ def keras_bert_zoo(preset: str, task: Task, bfloat16: bool = False, compiled: bo
         dtype="mixed_bfloat16" if bfloat16 else "float32",
     )
     classifier.compile(jit_compile=True if compiled else "auto")
+    if int8:
+        classifier.quantize("int8")
 
     def train(x: Texts, y: list[int]) -> None:
         random.seed(SEED)  # For the order of batches. Keras' own seeding makes TensorFlow prepare its kernels anew.
         classifier.fit(x, y, batch_size=task.batch_size, epochs=1, verbose=0)
 
     return Contender(
-        train=None if keras.backend.backend() == "openvino" else train,
+        train=None if int8 or keras.backend.backend() == "openvino" else train,
         predict=lambda x: classifier.predict(x, batch_size=predicted_size(task), verbose=0),
         count_tokens=lambda x: int(classifier.preprocessor.pack(x).lengths.sum()),
         compiles=compiled or keras.backend.backend() != "torch",

@@ -69,6 +69,10 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
     int8 = {"int8": True}  # Beside bfloat16, as the other precision below float32.
     if args.runtimes and dtype == "bfloat16":  # OpenVINO computes in it if the processor can.
         entries.append(Entry("keras_bert_zoo, openvino", "keras_bert_zoo", sys.executable, "openvino"))
+        entries += [
+            Entry(f"keras_bert_zoo, {name}, int8", "keras_bert_zoo", sys.executable, name, int8)
+            for name in args.backends
+        ]
         entries.append(
             Entry("keras_bert_zoo, ONNX Runtime, int8", "keras_bert_zoo_onnx", sys.executable, "torch", int8)
         )
@@ -185,7 +189,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=_count, default=3)
     parser.add_argument("--keras-hub", type=_names(_BACKENDS), default=[], help="also keras-hub, on these backends")
     parser.add_argument(
-        "--runtimes", action="store_true", help="also prediction by ONNX Runtime, in float32 and int8, and OpenVINO"
+        "--runtimes", action="store_true", help="also prediction by ONNX Runtime and OpenVINO, and in int8"
     )
     parser.add_argument("--apart", action="store_true", help="start a process for each turn: memory holds one model")
     parser.add_argument("--as-it-comes", action="store_true", help="also --keras-hub at its own length of 512")

@@ -5,6 +5,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,14 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
     import numpy as np
 
     values = np.random.default_rng(0).standard_normal((size, size), "float32")  # Ones take less power, so run faster.
+    if dtype == "int8" and framework != "onnxruntime":  # Which rounds them itself.
+        values = np.clip(values * 40, -127, 127)
     if framework == "torch":
         import torch
 
         matrix = torch.tensor(values, dtype=getattr(torch, dtype), device="cuda" if device == "gpu" else "cpu")
         wait = torch.cuda.synchronize if device == "gpu" else lambda: None
-        products = [lambda: matrix @ matrix]
+        products = [lambda: torch._int_mm(matrix, matrix) if dtype == "int8" else matrix @ matrix]
         if device == "cpu" and dtype == "float32" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             # oneDNN's, which keras_bert_zoo takes on AMD's processors, as torch.compile does; the other is BLAS'.
             products.append(lambda: torch.ops.mkldnn._linear_pointwise(matrix, matrix.T, None, "none", [], ""))
@@ -96,14 +99,15 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
         import jax
 
         array = jax.numpy.asarray(values, dtype)
-        jitted = jax.jit(jax.numpy.matmul)
+        jitted = jax.jit(partial(jax.numpy.matmul, preferred_element_type="int32" if dtype == "int8" else None))
         return [lambda count: _repeat(lambda: jitted(array, array), count).block_until_ready()]
     if framework == "tensorflow":
         import tensorflow as tf
 
         tensor = tf.cast(values, dtype)
+        work = _int8_in_tensorflow(tensor) if dtype == "int8" else lambda: tf.matmul(tensor, tensor)
         # Waits for it, and brings one number.
-        return [lambda count: _repeat(lambda: tf.matmul(tensor, tensor), count)[0, 0].numpy()]
+        return [lambda count: _repeat(work, count)[0, 0].numpy()]
     if framework == "openvino":
         import openvino
         from openvino import opset13
@@ -126,6 +130,24 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
             path = quantized(path)
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return [lambda count: _repeat(lambda: session.run(None, {"x": values}), count)]
+
+
+def _int8_in_tensorflow(tensor: Any) -> Callable[[], Any]:
+    """Return oneDNN's product, whose left side has no sign; `tf.matmul` has none of its own for int8."""
+    import tensorflow as tf
+
+    left, right = tf.bitcast(tf.bitcast(tensor, tf.uint8), tf.quint8), tf.bitcast(tensor, tf.qint8)
+    bias = tf.zeros([tensor.shape[1]])
+
+    @tf.function
+    def product() -> Any:
+        ends = {"min_a": 0.0, "max_a": 1.0, "min_b": -1.0, "max_b": 1.0}
+        out, _, _ = tf.raw_ops.QuantizedMatMulWithBias(
+            a=left, b=right, bias=bias, Toutput=tf.qint32, input_quant_mode="SCALED", **ends
+        )
+        return tf.bitcast(out, tf.int32)
+
+    return product
 
 
 def _repeat(product: Callable[[], Any], count: int) -> Any:
