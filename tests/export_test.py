@@ -367,6 +367,17 @@ def test_a_fixed_length_is_the_preprocessor_s(tmp_path, monkeypatch, capsys):
     assert lengths == [{12}, {16}, {8}]
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="TensorFlow's graph optimizer multiplies where GELU divides")
+def test_onnx_runtime_joins_gelu_and_its_bias(tmp_path):
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    tiny(kbz.BertTextClassifier, num_classes=3).export(tmp_path / "model.onnx", "onnx")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"])
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert (kinds.count("BiasGelu"), kinds.count("Erf")) == (SHALLOW["num_layers"], 0)
+
+
 @pytest.mark.parametrize("spelling", [gelu_of_products, gelu_of_erfc])
 def test_spelled_gelu(spelling):
     x = np.linspace(-6, 6, 101, dtype="float32")
