@@ -10,17 +10,17 @@ from functools import partial
 import numpy as np
 
 from keras_bert_zoo.checkpoints.checkpoint import LazyArrays, Tensor
-from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, linear, split_arrays
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer, split_arrays
 
 BACKBONE_PREFIX = "bert."
-_linear = partial(linear, kernel=".weight", bias=".bias")
+_linear = partial(layer, ends={"kernel": ".weight", "bias": ".bias"}, transposed=True)
+_norm = partial(layer, ends={"gamma": ".weight", "beta": ".bias"})
 
 BACKBONE = [
     Template("embeddings/token_embedding/embeddings", ("embeddings.word_embeddings.weight",)),
     Template("embeddings/segment_embedding/embeddings", ("embeddings.token_type_embeddings.weight",)),
     Template("embeddings/position_embedding/embeddings", ("embeddings.position_embeddings.weight",)),
-    Template("embeddings/layer_norm/gamma", ("embeddings.LayerNorm.weight",)),
-    Template("embeddings/layer_norm/beta", ("embeddings.LayerNorm.bias",)),
+    *_norm("embeddings/layer_norm", "embeddings.LayerNorm"),
     *(
         Template(
             f"encoder_layer_{{i}}/attention/qkv/{ours}",
@@ -32,20 +32,13 @@ BACKBONE = [
     *_linear("encoder_layer_{i}/attention/output", "encoder.layer.{i}.attention.output.dense"),
     *_linear("encoder_layer_{i}/intermediate", "encoder.layer.{i}.intermediate.dense"),
     *_linear("encoder_layer_{i}/output", "encoder.layer.{i}.output.dense"),
-    *(
-        Template(f"encoder_layer_{{i}}/{ours}/{our_kind}", (f"encoder.layer.{{i}}.{theirs}.{their_kind}",))
-        for ours, theirs in (
-            ("attention_norm", "attention.output.LayerNorm"),
-            ("output_norm", "output.LayerNorm"),
-        )
-        for our_kind, their_kind in (("gamma", "weight"), ("beta", "bias"))
-    ),
+    *_norm("encoder_layer_{i}/attention_norm", "encoder.layer.{i}.attention.output.LayerNorm"),
+    *_norm("encoder_layer_{i}/output_norm", "encoder.layer.{i}.output.LayerNorm"),
     *_linear("pooler", "pooler.dense"),
 ]
 _MASKED_LM = [
     *_linear("mlm_head/dense", "cls.predictions.transform.dense"),
-    Template("mlm_head/layer_norm/gamma", ("cls.predictions.transform.LayerNorm.weight",)),
-    Template("mlm_head/layer_norm/beta", ("cls.predictions.transform.LayerNorm.bias",)),
+    *_norm("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
     Template("mlm_bias/bias", ("cls.predictions.bias",)),
 ]
 _NEXT_SENTENCE = _linear("nsp", "cls.seq_relationship")

@@ -5,6 +5,7 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Tensor
 from keras_bert_zoo.checkpoints.hdf5 import read_hdf5
 from keras_bert_zoo.checkpoints.shapes import check_layers
-from keras_bert_zoo.checkpoints.tensors import Template, join_tensors
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer
 from keras_bert_zoo.json_files import read_json, read_json_if_there, typed
 from keras_bert_zoo.text.tokenizer import read_vocabulary
 
@@ -33,45 +34,33 @@ _FIXED = {"activation": "gelu_new", "layer_norm_epsilon": 1e-12, "initializer_ra
 # Options of their tokenizer, with the only values that BERT's has.
 _TOKENIZER: dict[str, Any] = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]", "special_tokens": None}
 
-_ATTENTION = "encoder/layer_{i}/_self_attention_layer"
-_DENSE = (("kernel", "vars/0"), ("bias", "vars/1"))
-_NORM = (("gamma", "vars/0"), ("beta", "vars/1"))
+_dense = partial(layer, ends={"kernel": "/vars/0", "bias": "/vars/1"})
+_norm = partial(layer, ends={"gamma": "/vars/0", "beta": "/vars/1"})
+_BLOCK = "encoder/layer_{i}"
 _BACKBONE = [
     Template("embeddings/token_embedding/embeddings", ("reversible_embedding/vars/0",)),
     Template("embeddings/segment_embedding/embeddings", ("embedding/vars/0",)),
     Template("embeddings/position_embedding/embeddings", ("position_embedding/vars/0",)),
-    *(Template(f"embeddings/layer_norm/{ours}", (f"layer_normalization/{theirs}",)) for ours, theirs in _NORM),
+    *_norm("embeddings/layer_norm", "layer_normalization"),
     *(
         Template(
             f"encoder_layer_{{i}}/attention/qkv/{ours}",
-            tuple(f"{_ATTENTION}/{part}_dense/{theirs}" for part in ("query", "key", "value")),
+            tuple(f"{_BLOCK}/_self_attention_layer/{part}_dense/vars/{number}" for part in ("query", "key", "value")),
         )
-        for ours, theirs in _DENSE
+        for number, ours in enumerate(("kernel", "bias"))
     ),
-    *(
-        Template(f"encoder_layer_{{i}}/{ours}/{our_kind}", (f"encoder/layer_{{i}}/{theirs}/{their_kind}",))
-        for ours, theirs, kinds in (
-            ("attention/output", "_self_attention_layer/output_dense", _DENSE),
-            ("attention_norm", "_self_attention_layer_norm", _NORM),
-            ("intermediate", "_feedforward_intermediate_dense", _DENSE),
-            ("output", "_feedforward_output_dense", _DENSE),
-            ("output_norm", "_feedforward_layer_norm", _NORM),
-        )
-        for our_kind, their_kind in kinds
-    ),
-    *(Template(f"pooler/{ours}", (f"dense/{theirs}",)) for ours, theirs in _DENSE),
-]  # fmt: skip
+    *_dense("encoder_layer_{i}/attention/output", f"{_BLOCK}/_self_attention_layer/output_dense"),
+    *_norm("encoder_layer_{i}/attention_norm", f"{_BLOCK}/_self_attention_layer_norm"),
+    *_dense("encoder_layer_{i}/intermediate", f"{_BLOCK}/_feedforward_intermediate_dense"),
+    *_dense("encoder_layer_{i}/output", f"{_BLOCK}/_feedforward_output_dense"),
+    *_norm("encoder_layer_{i}/output_norm", f"{_BLOCK}/_feedforward_layer_norm"),
+    *_dense("pooler", "dense"),
+]
 _HEADS = {
-    "BertTextClassifier": [Template(f"classifier/{ours}", (f"head/dense/{theirs}",)) for ours, theirs in _DENSE],
+    "BertTextClassifier": _dense("classifier", "head/dense"),
     "BertMaskedLM": [
-        *(
-            Template(f"mlm_head/dense/{ours}", (f"head/masked_lm_head/_intermediate_dense/{name}",))
-            for ours, name in _DENSE
-        ),
-        *(
-            Template(f"mlm_head/layer_norm/{ours}", (f"head/masked_lm_head/_intermediate_layer_norm/{theirs}",))
-            for ours, theirs in _NORM
-        ),
+        *_dense("mlm_head/dense", "head/masked_lm_head/_intermediate_dense"),
+        *_norm("mlm_head/layer_norm", "head/masked_lm_head/_intermediate_layer_norm"),
         Template("mlm_bias/bias", ("head/masked_lm_head/vars/0",)),
     ],
     "BertTextEmbedder": [],

@@ -25,11 +25,11 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
     write_tokenizer,
 )
 from keras_bert_zoo.checkpoints.shapes import check_layers
-from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, linear, split_arrays
+from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer, split_arrays
 from keras_bert_zoo.json_files import read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
-_linear = partial(linear, kernel="output_weights", bias="output_bias")
+_linear = partial(layer, ends={"kernel": "output_weights", "bias": "output_bias"}, transposed=True)
 
 # The head of run_classifier.py, which sets its dropout in code, not in the config.
 _CLASSIFIER = _linear("classifier", "")
@@ -37,15 +37,8 @@ _HEAD_DROPOUT = 0.1
 _SPANS = _linear("spans", "cls/squad/")  # The head of run_squad.py.
 # The heads of run_pretraining.py, which every released checkpoint has.
 _MASKED_LM = [
-    *(
-        Template(f"mlm_head/{ours}", (f"cls/predictions/transform/{theirs}",))
-        for ours, theirs in (
-            ("dense/kernel", "dense/kernel"),
-            ("dense/bias", "dense/bias"),
-            ("layer_norm/gamma", "LayerNorm/gamma"),
-            ("layer_norm/beta", "LayerNorm/beta"),
-        )
-    ),
+    *layer("mlm_head/dense", "cls/predictions/transform/dense/", {"kernel": "kernel", "bias": "bias"}),
+    *layer("mlm_head/layer_norm", "cls/predictions/transform/LayerNorm/", {"gamma": "gamma", "beta": "beta"}),
     Template("mlm_bias/bias", ("cls/predictions/output_bias",)),
 ]
 _NEXT_SENTENCE = _linear("nsp", "cls/seq_relationship/")

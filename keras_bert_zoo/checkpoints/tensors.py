@@ -28,19 +28,16 @@ class Template(NamedTuple):
     transposed: bool = False
 
 
-def linear(ours: str, theirs: str, kernel: str, bias: str) -> list[Template]:
-    """Return the templates of a Dense, whose kernel is transposed in the other format.
+def layer(ours: str, theirs: str, ends: dict[str, str], transposed: bool = False) -> list[Template]:
+    """Return the templates of a layer's weights.
 
     Args:
         ours: The path of our layer.
-        theirs: What their two names begin with.
-        kernel: How the kernel's name ends.
-        bias: How the bias' name ends.
+        theirs: What their names begin with.
+        ends: How the name of each of our weights, such as `kernel`, ends in theirs.
+        transposed: Whether their kernel is `[out, in]`.
     """
-    return [
-        Template(f"{ours}/kernel", (f"{theirs}{kernel}",), transposed=True),
-        Template(f"{ours}/bias", (f"{theirs}{bias}",)),
-    ]
+    return [Template(f"{ours}/{name}", (theirs + end,), transposed and name == "kernel") for name, end in ends.items()]
 
 
 def join_tensors(tensors: Mapping[str, Tensor], templates: Iterable[Template]) -> tuple[LazyArrays, tuple[str, ...]]:
