@@ -58,6 +58,15 @@ def typed(path: Path, values: dict[str, Any], name: str, kind: type, default: An
     return value
 
 
+def check_allowed(where: object, fields: dict[str, Any], allowed: dict[str, tuple[Any, ...]]) -> None:
+    """Check that each field named in `allowed`, None if it is missing, has one of the values there."""
+    for name, choices in allowed.items():
+        value = fields.get(name)
+        if value not in choices:
+            expected = repr(choices[0]) if len(choices) == 1 else f"one of {choices}"
+            raise ValueError(f"{where}: `{name}` must be {expected}. Received: {reprlib.repr(value)}")
+
+
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
     """Write an indented JSON object or list with a final newline, completely or not at all."""
     with replacing(path) as beside:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checks import listed
-from keras_bert_zoo.json_files import typed
+from keras_bert_zoo.json_files import check_allowed, typed
 
 # config.json -> BertBackbone, with the default of transformers' BertConfig.
 _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
@@ -25,14 +25,14 @@ _BACKBONE_FIELDS: dict[str, tuple[str, Any]] = {
     "is_decoder": ("causal", False),
 }
 
-# Fields that would change what the model computes, with the only value we support.
-_REFUSED_FIELDS: dict[str, Any] = {
-    "model_type": "bert",
-    "add_cross_attention": False,
-    "is_encoder_decoder": False,
-    "position_embedding_type": "absolute",
-    "pruned_heads": {},
-    "quantization_config": {},
+# Fields that would change what the model computes, with the only values we support.
+_REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
+    "model_type": ("bert", None),
+    "add_cross_attention": (False, None),
+    "is_encoder_decoder": (False, None),
+    "position_embedding_type": ("absolute", None),
+    "pruned_heads": ({}, None),
+    "quantization_config": ({}, None),
 }
 
 # Fields that do not change what the model computes.
@@ -50,12 +50,7 @@ _logger = logging.getLogger("keras_bert_zoo")
 
 def read_backbone(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Return `BertBackbone`'s arguments except the pooler; an unsupported field raises a `ValueError` that names it."""
-    for name, only in _REFUSED_FIELDS.items():
-        value = config.get(name, only)
-        if value != only and value is not None:
-            raise ValueError(
-                f"{path}: `{name}` must be {only!r}; nothing else is supported. Received: {reprlib.repr(value)}"
-            )
+    check_allowed(path, config, _REFUSED_FIELDS)
     known = {*_BACKBONE_FIELDS, *_REFUSED_FIELDS, *_NEUTRAL_FIELDS, *_HEAD_FIELDS}
     unknown = sorted(set(config) - known)
     if unknown:

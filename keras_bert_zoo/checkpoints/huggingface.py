@@ -18,7 +18,7 @@ from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFET
 from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.files import names_tensors
-from keras_bert_zoo.json_files import read_json, typed, write_json
+from keras_bert_zoo.json_files import check_allowed, read_json, typed, write_json
 
 CONFIG, PRESET = "config.json", "preset.json"
 OPTIONAL = (*TOKENIZER_FILES, *sentence_transformers.OPTIONAL)
@@ -62,13 +62,8 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     path = directory / CONFIG
     config = read_json(path)
     preset = read_json(directory / PRESET) if (directory / PRESET).is_file() else {"format": _FORMAT}
-    if preset.get("format") != _FORMAT:
-        raise ValueError(
-            f"{directory / PRESET}: `format` must be {_FORMAT}. Received: {reprlib.repr(preset.get('format'))}"
-        )
-    if config.get("problem_type") not in _PROBLEMS:
-        received = reprlib.repr(config["problem_type"])
-        raise ValueError(f"{path}: `problem_type` must be one of {_PROBLEMS}. Received: {received}")
+    check_allowed(directory / PRESET, preset, {"format": (_FORMAT,)})
+    check_allowed(path, config, {"problem_type": _PROBLEMS})
     backbone = read_backbone(path, config)
     tensors = read_weights(directory) if load_weights else {}
     class_name = _read_class_name(path, config, preset, tensors)

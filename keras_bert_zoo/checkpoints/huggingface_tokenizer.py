@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.files import TOKENIZER_BYTES
-from keras_bert_zoo.json_files import read_json, read_json_if_there, typed
+from keras_bert_zoo.json_files import check_allowed, read_json, read_json_if_there, typed
 from keras_bert_zoo.text.characters import LONGEST_WORD
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
@@ -78,7 +78,7 @@ def read_tokenizer(
             raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: a different list")
         vocabulary = words if vocabulary is None else vocabulary
         _check_added(whole, typed(whole, document, "added_tokens", list, []), vocabulary)
-    _check(path, config, _REFUSED_FIELDS)
+    check_allowed(path, config, _REFUSED_FIELDS)
     _check_inputs(path, config)
     _check_special(path, config)
     if (directory / _SPECIAL_MAP).is_file():
@@ -116,19 +116,11 @@ def _options_of_json(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     model, normalizer, pre_tokenizer, template = (
         typed(path, document, name, dict, {}) for name in ("model", "normalizer", "pre_tokenizer", "post_processor")
     )
-    _check(path, model, _MODEL)
-    _check(path, normalizer, {"type": ("BertNormalizer",), "clean_text": (True,)})
-    _check(path, pre_tokenizer, {"type": ("BertPreTokenizer",)})
+    check_allowed(path, model, _MODEL)
+    check_allowed(path, normalizer, {"type": ("BertNormalizer",), "clean_text": (True,)})
+    check_allowed(path, pre_tokenizer, {"type": ("BertPreTokenizer",)})
     _check_template(path, template)
     return {ours: typed(path, normalizer, theirs, bool, default) for _, theirs, ours, default in _OPTIONS}
-
-
-def _check(path: Path, values: dict[str, Any], allowed: dict[str, tuple[Any, ...]]) -> None:
-    for name, choices in allowed.items():
-        value = values.get(name)
-        if value not in choices:
-            expected = repr(choices[0]) if len(choices) == 1 else f"one of {choices}"
-            raise ValueError(f"{path}: `{name}` must be {expected}. Received: {reprlib.repr(value)}")
 
 
 def _in_order(path: Path, ids: dict[str, Any]) -> list[str]:
@@ -149,7 +141,7 @@ def _check_added(path: Path, added: list[Any], vocabulary: list[str]) -> None:
         name, number = token.get("content"), token.get("id")
         if name not in SPECIAL_TOKENS:
             raise ValueError(f"{path}: `added_tokens` must be among {SPECIAL_TOKENS}. Received: {reprlib.repr(name)}")
-        _check(path, token, _SPECIAL)
+        check_allowed(path, token, _SPECIAL)
         if not isinstance(number, int) or not 0 <= number < len(vocabulary) or vocabulary[number] != name:
             received = reprlib.repr(number)
             raise ValueError(f"{path}: `added_tokens` must be in the vocabulary. Received: {name!r} as {received}")
@@ -164,7 +156,7 @@ def _check_inputs(path: Path, config: dict[str, Any]) -> None:
 
 def _check_special(path: Path, config: dict[str, Any]) -> None:
     for field, expected in _NAMED.items():
-        _check(path, {field: _content(config.get(field))}, {field: (expected, None)})
+        check_allowed(path, {field: _content(config.get(field))}, {field: (expected, None)})
     for field in _MORE_SPECIAL:
         value = config.get(field) or []
         for token in value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
@@ -191,7 +183,7 @@ def _check_template(path: Path, template: dict[str, Any]) -> None:
     """Require `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, with segment 1 for the second text."""
     if template.get("type") == "BertProcessing":  # Means the same.
         return
-    _check(path, template, {"type": ("TemplateProcessing",)})
+    check_allowed(path, template, {"type": ("TemplateProcessing",)})
 
     def special(token: str, segment: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": token, "type_id": segment}}

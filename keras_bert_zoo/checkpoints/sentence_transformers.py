@@ -13,7 +13,7 @@ from typing import Any
 
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Module
 from keras_bert_zoo.checks import listed
-from keras_bert_zoo.json_files import read_json_if_there, read_json_list, typed, write_json
+from keras_bert_zoo.json_files import check_allowed, read_json_if_there, read_json_list, typed, write_json
 
 MODULES, PROMPTS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
@@ -31,6 +31,7 @@ _POOLING = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+_NORMALIZE = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding", None))
 _SUPPORTED = ("mean", "cls", "max")
 # Each module is a file to read; the longest known lists have four.
 _MOST_MODULES = 16
@@ -119,18 +120,13 @@ def _check_transformer(place: Path, config: dict[str, Any]) -> None:
     task = config.get("transformer_task", "feature-extraction")
     modality = typed(place, config, "modality_config", dict, {}).get("text", {})
     outputs = modality.get("method_output_name", "last_hidden_state") if isinstance(modality, dict) else modality
-    for name, value, only in (("transformer_task", task, "feature-extraction"),
-                              ("method_output_name", outputs, "last_hidden_state")):  # fmt: skip
-        if value != only:
-            raise ValueError(f"{TRANSFORMER}: `{name}` must be {only!r}. Received: {reprlib.repr(value)}")
+    check_allowed(place, {"transformer_task": task}, {"transformer_task": ("feature-extraction",)})
+    check_allowed(place, {"method_output_name": outputs}, {"method_output_name": ("last_hidden_state",)})
 
 
 def _check_normalize(modules: tuple[Module, ...]) -> None:
     for module in modules:
-        for name in ("module_input_name", "module_output_name"):
-            value = module.config.get(name) or "sentence_embedding"
-            if value != "sentence_embedding":
-                raise ValueError(f"{NORMALIZE}: `{name}` must be 'sentence_embedding'. Received: {reprlib.repr(value)}")
+        check_allowed(NORMALIZE, module.config, _NORMALIZE)
 
 
 def _read_pooling(config: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
 )
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer, split_arrays
-from keras_bert_zoo.json_files import read_json, typed, write_json
+from keras_bert_zoo.json_files import check_allowed, read_json, typed, write_json
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 _linear = partial(layer, ends={"kernel": "output_weights", "bias": "output_bias"}, transposed=True)
@@ -54,8 +54,7 @@ _HEADS = {
 _TEMPLATES = [*_CLASSIFIER, *_SPANS, *_MASKED_LM, *_NEXT_SENTENCE]
 
 # What its code fixes, and the activations that it knows (modeling.py).
-_FIXED = {"layer_norm_epsilon": 1e-12, "causal": False}
-_ACTIVATIONS = ("gelu", "relu", "tanh")
+_FIXED = {"activation": ("gelu", "relu", "tanh"), "layer_norm_epsilon": (1e-12,), "causal": (False,)}
 _WITHOUT = ("layer_norm_eps", "is_decoder")
 
 # The optimizer's variables are not weights of the model.
@@ -138,20 +137,11 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
 
 def _check_fits(checkpoint: Checkpoint) -> None:
     backbone, options = checkpoint.backbone, checkpoint.tokenizer
-    held: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "class": (checkpoint.class_name, tuple(_HEADS)),
-        "activation": (backbone["activation"], _ACTIVATIONS),
-        **{name: (backbone[name], (only,)) for name, only in _FIXED.items()},
-        "multi_label": (checkpoint.head.get("multi_label", False), (False,)),
-    }
-    if checkpoint.vocabulary is not None:
-        lowercase = options["lowercase"]  # Its tokenizer strips accents if it lower-cases.
-        held["strip_accents"] = (options["strip_accents"], (None, lowercase))
-        held["split_chinese"] = (options["split_chinese"], (True,))
-    for name, (value, allowed) in held.items():
-        if value not in allowed:
-            expected = repr(allowed[0]) if len(allowed) == 1 else f"one of {allowed}"
-            raise ValueError(f"`{name}` must be {expected} in google-research/bert's layout. Received: {value!r}")
+    held = {"class": checkpoint.class_name, "multi_label": False, **backbone, **checkpoint.head, **options}
+    allowed: dict[str, tuple[Any, ...]] = {"class": tuple(_HEADS), **_FIXED, "multi_label": (False,)}
+    if checkpoint.vocabulary is not None:  # Its tokenizer strips accents if it lower-cases.
+        allowed |= {"strip_accents": (None, options["lowercase"]), "split_chinese": (True,)}
+    check_allowed("google-research/bert's layout", held, allowed)
 
 
 def _class_name(arrays: Mapping[str, np.ndarray]) -> str:

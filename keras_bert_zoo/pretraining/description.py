@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_bert_zoo.json_files import read_json, typed
+from keras_bert_zoo.json_files import check_allowed, read_json, typed
 from keras_bert_zoo.pretraining.corpus import CorpusReport
 from keras_bert_zoo.pretraining.making import ExampleRules
 from keras_bert_zoo.text.masking import LONGEST, Masking
@@ -45,8 +45,7 @@ def read_description(folder: Path) -> Description:
     if not path.is_file():
         raise ValueError(f"`path` must be a data set with a {DESCRIPTION}. Received: path={str(folder)!r}")
     about = read_json(path)
-    if about.get("format") != _FORMAT:
-        raise ValueError(f"{path}: `format` must be {_FORMAT}. Received: {reprlib.repr(about.get('format'))}")
+    check_allowed(path, about, {"format": (_FORMAT,)})
     own, options = (typed(path, about, name, dict, {}) for name in ("masking", "tokenizer"))
     try:
         masking = Masking(**own)
