@@ -1,7 +1,7 @@
 """Batches of similar length: little padding, few shapes, a known number of steps, and a restorable order."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -139,19 +139,11 @@ class LengthSortedBatches(OwnBatches):
             return self.rows if self.training else self.rows[np.argsort(-self.lengths[self.rows], kind="stable")]
         rng = np.random.default_rng((self.shuffle_seed, epoch))
         drawn = rng.permutation(self.rows)
-        together = size * _BATCHES_SORTED_TOGETHER
-        full: list[np.ndarray] = []
-        last = np.empty(0, dtype=drawn.dtype)
-        for start in range(0, count, together):
-            chunk = drawn[start : start + together]
-            chunk = chunk[np.argsort(-self.lengths[chunk], kind="stable")]
-            for i in range(0, len(chunk), size):
-                batch = chunk[i : i + size]
-                if len(batch) == size:
-                    full.append(batch)
-                else:
-                    last = batch
-        return np.concatenate([*(full[i] for i in rng.permutation(len(full))), last])
+        # Within each chunk, the longest come first.
+        chunks = np.arange(count) // (size * _BATCHES_SORTED_TOGETHER)
+        drawn = drawn[np.lexsort((-self.lengths[drawn], chunks))]
+        full = drawn[: count - count % size].reshape(-1, size)
+        return np.concatenate([full[rng.permutation(len(full))].ravel(), drawn[full.size :]])
 
     def _padded_length(self, indices: np.ndarray) -> int:
         # A short last batch needs its own program: padded to the longest, it is the same in each epoch.
@@ -181,9 +173,6 @@ class LengthSortedBatches(OwnBatches):
             weight = np.where(np.arange(len(indices)) < real, weight, 0) * scale
             batch += (weight.astype("float32"),)
         return batch
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return (self[i] for i in range(len(self)))
 
     def on_epoch_begin(self) -> None:
         self._order = self._ordered(self.epoch)  # Keras' own `fit` may not take the first batch first.
