@@ -928,6 +928,32 @@ def test_a_subclass_has_defaults_of_its_own(backbone):
     mine = Mine(backbone, num_classes=3)
     assert mine.optimizer is None
     assert mine.get_compile_config()["loss"] == "mse"
+    assert mine.get_compile_config()["weighted_metrics"] == ["accuracy"]
+
+
+def test_a_subclass_hands_on_a_loss_and_metrics(backbone):
+    class Mine(kbz.BertTextClassifier):
+        def compile(self, optimizer="auto", loss="auto", metrics=None):
+            super().compile(optimizer, loss, metrics)
+
+    mine = Mine(backbone, num_classes=3)
+    assert isinstance(mine.loss, keras.losses.SparseCategoricalCrossentropy)
+    assert mine._compile_metrics is None
+    mine.compile(None, "mse", ["mae"])
+    config = mine.get_compile_config()
+    assert (config["loss"], config["metrics"], config["weighted_metrics"]) == ("mse", ["mae"], None)
+
+
+def test_a_subclass_has_a_loss_and_metrics_of_its_own(backbone):
+    class Mine(kbz.BertTextClassifier):
+        def default_loss(self):
+            return "mse"
+
+        def default_metrics(self):
+            return ["mae"]
+
+    config = Mine(backbone, num_classes=3).get_compile_config()
+    assert (config["loss"], config["metrics"], config["weighted_metrics"]) == ("mse", None, ["mae"])
 
 
 def test_a_subclass_compiles_as_it_likes(backbone, tmp_path):

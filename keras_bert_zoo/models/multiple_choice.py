@@ -23,7 +23,8 @@ from keras_bert_zoo.text.packing import Examples
 class BertMultipleChoice(Task):
     """BERT with one vector that scores each choice's pooled output, for a softmax over a question's choices.
 
-    Questions may have different numbers of choices.
+    Questions may have different numbers of choices. By default `compile` has the paper's settings for SWAG (Devlin et
+    al. 2019, 4.4): a peak learning rate of 2e-5, cross-entropy, and accuracy.
 
     Args:
         backbone: The encoder; it must have a pooler and two segment types, and not be causal.
@@ -75,19 +76,11 @@ class BertMultipleChoice(Task):
         self.dropout = dropout
         super().__init__(backbone, preprocessor, inputs, logits, name, **kwargs)
 
-    def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, 4.4) and its code's warm-up.
+    def default_loss(self) -> keras.losses.Loss:
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-        These are AdamW with a peak learning rate of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
-        cross-entropy, and accuracy.
-        """
-        if loss == "auto":
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        if metrics == "auto":
-            metrics = None
-            # Weighted, so that the copies that fill up a batch under a distribution do not count.
-            kwargs.setdefault("weighted_metrics", [keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_metrics(self) -> list[Any]:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def fit(
         self, x: Any = None, y: Any = None, batch_size: int | None = None, epochs: int = 3, *args: Any, **kwargs: Any

@@ -55,6 +55,10 @@ class BertQuestionAnswerer(Task):
     Padding is never an answer, nor part of the loss. google-research/bert, which pads all windows to one length, and
     transformers include it, so their loss for a window depends on its padding.
 
+    By default `compile` has the SQuAD settings of google-research/bert's README: a peak learning rate of 3e-5 (5e-5 in
+    its script's default and the console's recipe), the mean of the cross-entropies of start and end, and accuracy, the
+    share of correct starts and ends.
+
     Ready arrays have int targets `[examples, 2]`, the positions of the answer's first and last token, and may be
     streamed.
 
@@ -106,19 +110,11 @@ class BertQuestionAnswerer(Task):
         logits = ops.where(tokens, logits, NOT_THERE)
         super().__init__(backbone, preprocessor, backbone.input, logits, name, **kwargs)
 
-    def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with the SQuAD settings of google-research/bert's README as defaults.
+    def default_loss(self) -> keras.losses.Loss:
+        return SpanCrossentropy()
 
-        These are AdamW with a peak learning rate of 3e-5 (5e-5 in its script's default and the console's recipe), 10 %
-        warm-up and linear decay to zero over the run of `fit`, the mean of the cross-entropies of start and end, and
-        accuracy, the share of correct starts and ends.
-        """
-        if loss == "auto":
-            loss = SpanCrossentropy()
-        if metrics == "auto":
-            metrics = None
-            kwargs.setdefault("weighted_metrics", [keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_metrics(self) -> list[Any]:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     # --- Raw text and targets
 

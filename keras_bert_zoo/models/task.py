@@ -30,7 +30,7 @@ class Task(Exports, FedModel):
     """A backbone, a head and a preprocessor.
 
     A subclass builds its head, calls `super().__init__` with the functional inputs and outputs, and defines how
-    targets are encoded, the defaults of `compile` and the names of its head layers.
+    targets are encoded, its default loss and metrics and the names of its head layers.
     """
 
     preprocessor_class: ClassVar[Any]
@@ -70,10 +70,29 @@ class Task(Exports, FedModel):
         return True
 
     def compile(
-        self, optimizer: Any = "auto", loss: Any = None, *, auto_scale_loss: bool = True, **kwargs: Any
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = "auto",
+        *,
+        auto_scale_loss: bool = True,
+        **kwargs: Any,
     ) -> None:
+        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3) and its code's warm-up.
+
+        These are AdamW with the task's `peak` learning rate, which is 3e-5 unless it states another, 10 % warm-up and
+        linear decay to zero over the run of `fit`, and the task's `default_loss` and `default_metrics`. Outputs of
+        classes are logits: losses and metrics given by name are computed from logits.
+        """
         if optimizer == "auto":
             optimizer = AdamW(WarmupPolynomialDecay(self.peak, self.warmup))
+        if loss == "auto":
+            loss = self.default_loss()
+        if metrics == "auto":
+            metrics = None
+            # Weighted, so that the copies that fill up a batch under a distribution do not count.
+            kwargs.setdefault("weighted_metrics", self.default_metrics())
+        kwargs["metrics"] = metrics
         # Keras scales the loss if the model's own policy is mixed_float16; here the backbone's layers have that policy.
         layers = self.backbone._flatten_layers()  # Each may have a policy of its own.
         half_precision = any(layer.compute_dtype == "float16" != layer.variable_dtype for layer in layers)
@@ -101,6 +120,14 @@ class Task(Exports, FedModel):
         self._given_jit_compile = kwargs.get("jit_compile", "auto")
 
     # --- Defined by subclasses
+
+    def default_loss(self) -> Any:
+        """Return the loss of `compile` if none is given."""
+        return None
+
+    def default_metrics(self) -> Any:
+        """Return the metrics of `compile` if none are given; they are weighted."""
+        return None
 
     def head_config(self) -> dict[str, Any]:
         """Return the head's config, as a preset stores it."""

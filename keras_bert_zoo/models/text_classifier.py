@@ -26,6 +26,10 @@ _OF_SHARES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFoca
 class BertTextClassifier(HasClasses, Task):
     """BERT with a linear layer on the pooled output, one vector per text.
 
+    By default `compile` has cross-entropy, of each class with `multi_label`, and accuracy. With
+    `keras.losses.CategoricalCrossentropy(from_logits=True)` targets may be class probabilities, `[examples,
+    num_classes]`.
+
     Args:
         backbone: The encoder; it must have a pooler.
         num_classes: Number of classes; not needed with `class_names`.
@@ -85,30 +89,12 @@ class BertTextClassifier(HasClasses, Task):
     def activation(self) -> str:
         return "sigmoid" if self.multi_label else "softmax"
 
-    def compile(
-        self,
-        optimizer: Any = "auto",
-        loss: Any = "auto",
-        metrics: Any = "auto",
-        **kwargs: Any,
-    ) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3) and its code's warm-up.
+    def default_loss(self) -> keras.losses.Loss:
+        kind = keras.losses.BinaryCrossentropy if self.multi_label else keras.losses.SparseCategoricalCrossentropy
+        return kind(from_logits=True)
 
-        These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
-        cross-entropy, and accuracy. Outputs are logits: losses and metrics given by name are computed from logits. With
-        `keras.losses.CategoricalCrossentropy(from_logits=True)` targets may be class probabilities, `[examples,
-        num_classes]`.
-        """
-        if loss == "auto":
-            losses = keras.losses
-            loss = (losses.BinaryCrossentropy if self.multi_label else losses.SparseCategoricalCrossentropy)(
-                from_logits=True
-            )
-        if metrics == "auto":
-            metrics = None
-            # Weighted, so that the copies that fill up a batch under a distribution do not count.
-            kwargs.setdefault("weighted_metrics", ["accuracy"])  # By name, as targets may be labels or probabilities.
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_metrics(self) -> list[Any]:
+        return ["accuracy"]  # By name, as targets may be labels or probabilities.
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[list[tuple[str, float]]]:
         """Return the classes of each text with their probabilities.

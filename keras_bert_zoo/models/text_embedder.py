@@ -25,6 +25,9 @@ class BertTextEmbedder(Task):
     sentence-transformers can load what `save_to_preset` writes. Other presets do not store these settings: the
     arguments apply. An encoder that was not trained for embedding gives poor vectors.
 
+    By default `compile` has Reimers & Gurevych's settings for distillation (2020, section 3): a peak learning rate of
+    2e-5, and the mean squared error.
+
     Args:
         backbone: The encoder; with `"cls"` it must not be causal.
         pooling: `"mean"`, `"cls"` (the first token's vector, not the pooler's output) or `"max"`.
@@ -71,15 +74,8 @@ class BertTextEmbedder(Task):
         self.normalize = normalize
         super().__init__(backbone, preprocessor, backbone.input, pooled, name, **kwargs)
 
-    def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with Reimers & Gurevych's defaults for distillation (2020, section 3).
-
-        These are AdamW with a peak learning rate of 2e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
-        and the mean squared error.
-        """
-        if loss == "auto":
-            loss = keras.losses.MeanSquaredError()
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+    def default_loss(self) -> keras.losses.Loss:
+        return keras.losses.MeanSquaredError()
 
     def embed(self, x: Any, batch_size: int | None = None) -> np.ndarray:
         """Return the vectors of texts.

@@ -19,6 +19,8 @@ from keras_bert_zoo.models.task import Task
 class BertTextRegressor(Task):
     """BERT with one linear output on the pooled output.
 
+    By default `compile` has the mean squared error.
+
     Args:
         backbone: The encoder; it must have a pooler, and not be causal.
         dropout: Dropout rate of the pooled output.
@@ -58,15 +60,8 @@ class BertTextRegressor(Task):
         self.dropout = dropout
         super().__init__(backbone, preprocessor, backbone.input, head(dropped), name, **kwargs)
 
-    def compile(self, optimizer: Any = "auto", loss: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3) and its code's warm-up.
-
-        These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
-        and the mean squared error.
-        """
-        if loss == "auto":
-            loss = keras.losses.MeanSquaredError()
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+    def default_loss(self) -> keras.losses.Loss:
+        return keras.losses.MeanSquaredError()
 
     def predict(self, *args: Any, **kwargs: Any) -> np.ndarray:
         """Like `keras.Model.predict`, but also for raw text; returns float32 `[examples]`, in the order of `x`."""

@@ -64,6 +64,10 @@ class BertTokenClassifier(HasClasses, Task):
     each word has the same weight. For a streamed or unshuffled batch it divides by the batch's own number.
     `evaluate` returns the mean over all labelled words, except for streamed data.
 
+    By default `compile` has cross-entropy and accuracy. The batches' weights turn Keras' losses and mean metrics into
+    means over words: tokens without a tag have class 0 and weight 0, and `metrics` become `weighted_metrics`. Metrics
+    that sum weights, such as `MeanIoU`, see the batches' weights.
+
     Args:
         backbone: The encoder; it needs no pooler.
         num_classes: Number of classes; not needed with `class_names`.
@@ -120,20 +124,11 @@ class BertTokenClassifier(HasClasses, Task):
         """Return the linear layer's input, `[batch, length, width]`."""
         return backbone(backbone.input)["sequence_output"]
 
-    def compile(self, optimizer: Any = "auto", loss: Any = "auto", metrics: Any = "auto", **kwargs: Any) -> None:
-        """Like `keras.Model.compile`, with the paper's defaults (Devlin et al. 2019, A.3) and its code's warm-up.
+    def default_loss(self) -> keras.losses.Loss:
+        return TokenCrossentropy()
 
-        These are AdamW with a peak learning rate of 3e-5, 10 % warm-up and linear decay to zero over the run of `fit`,
-        cross-entropy, and accuracy. The batches' weights turn Keras' losses and mean metrics into means over words:
-        tokens without a tag have class 0 and weight 0, and `metrics` become `weighted_metrics`. Metrics that sum
-        weights, such as `MeanIoU`, see the batches' weights.
-        """
-        if loss == "auto":
-            loss = TokenCrossentropy()
-        if metrics == "auto":
-            metrics = None
-            kwargs.setdefault("weighted_metrics", [LabelledAccuracy()])
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_metrics(self) -> list[Any]:
+        return [LabelledAccuracy()]
 
     def predict(
         self,
