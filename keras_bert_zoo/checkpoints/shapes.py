@@ -67,7 +67,9 @@ def check_shapes(checkpoint: Checkpoint) -> None:
         raise ValueError(f"The preset must have at most {_MOST_CLASSES} classes. Received: {classes:.0e}")
     shapes = backbone_shapes(backbone)
     if isinstance(checkpoint.arrays, LazyArrays):
-        _compare(shapes, backbone["hidden_dim"], classes, checkpoint.arrays)
+        held, width = checkpoint.arrays.shapes(), backbone["hidden_dim"]
+        head = {"classifier/kernel": (width, classes), "classifier/bias": (classes,)} if classes else {}
+        check_held(shapes | {name: shape for name, shape in head.items() if name in held}, held)
     parameters = sum(map(math.prod, shapes.values()))
     if parameters > _MOST_PARAMETERS:
         raise ValueError(
@@ -75,15 +77,13 @@ def check_shapes(checkpoint: Checkpoint) -> None:
         )
 
 
-def _compare(shapes: dict[str, tuple[int, ...]], width: int, classes: int, arrays: LazyArrays) -> None:
-    held = arrays.shapes()
+def check_held(shapes: Mapping[str, tuple[int, ...]], held: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a preset's weights, of the shapes `held`, include a model's, of these shapes."""
     missing = [name for name in shapes if name not in held]
     if missing:
         raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {listed(missing)}")
-    if classes and "classifier/kernel" in held:
-        shapes = {**shapes, "classifier/kernel": (width, classes), "classifier/bias": (classes,)}
     for name, shape in shapes.items():
-        if held.get(name, shape) != shape:
+        if held[name] != shape:
             raise ValueError(
                 f"The preset's weight {name} must have the shape {shape} that its configuration gives. "
                 f"Received: {held[name]}"

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
+from keras_bert_zoo.checkpoints.checkpoint import LazyArrays
+from keras_bert_zoo.checkpoints.shapes import check_held
 from keras_bert_zoo.checks import listed
 
 _logger = logging.getLogger("keras_bert_zoo")
@@ -45,23 +47,13 @@ def load_arrays(
         ValueError: A required weight is missing or has another shape.
     """
     weights = {weight.path: weight for weight in model.weights}
-    needed = [path for path in weights if path not in checkpoint.arrays and path.split("/")[0] not in head]
-    if needed:
-        raise ValueError(f"The preset must hold every weight of the backbone. Received: one without {listed(needed)}")
-    loaded = []
-    for path, weight in weights.items():
-        layer = path.split("/")[0]
-        if path not in checkpoint.arrays or layer in new_head:
-            continue
-        array = checkpoint.arrays[path]
-        if array.shape == tuple(weight.shape):
-            weight.assign(array)
-            loaded.append(path)
-        elif layer not in head:
-            raise ValueError(
-                f"The preset's weight {path} must have the shape {tuple(weight.shape)} that its configuration gives. "
-                f"Received: {array.shape}"
-            )
+    shapes = {path: tuple(weight.shape) for path, weight in weights.items()}
+    assert isinstance(checkpoint.arrays, LazyArrays)
+    held = checkpoint.arrays.shapes()
+    check_held({path: shape for path, shape in shapes.items() if path.split("/")[0] not in head}, held)
+    loaded = [path for path in weights if held.get(path) == shapes[path] and path.split("/")[0] not in new_head]
+    for path in loaded:
+        weights[path].assign(checkpoint.arrays[path])
     fresh = tuple(path for path in weights if path not in loaded)
     unused = (*(path for path in checkpoint.arrays if path not in loaded), *checkpoint.unknown)
     report = LoadReport(tuple(loaded), fresh, unused)
