@@ -161,12 +161,9 @@ class MakesBatches(ChecksInputs):
         weight: np.ndarray | None,
         batch_size: int | None,
         rows: np.ndarray | slice = slice(None),
-        shuffle_seed: int | None = None,
-        training: bool = False,
-        most_tokens: int | None = None,
-        few_sizes: bool = False,
-        static_lengths: tuple[int, ...] | None = None,
+        **options: Any,
     ) -> LengthSortedBatches:
+        """Return batches of some rows; `options` are further arguments of `LengthSortedBatches`."""
         batch_size = python_number(batch_size)
         if batch_size is not None:
             check_positive_int(batch_size=batch_size)
@@ -176,12 +173,8 @@ class MakesBatches(ChecksInputs):
             weight,
             batch_size=batch_size or 32,
             rows=np.arange(len(examples.lengths))[rows],
-            static_lengths=self.static_lengths if static_lengths is None else static_lengths,
-            shuffle_seed=shuffle_seed,
-            training=training,
             multiple_of=replicas(self),
-            most_tokens=most_tokens,
-            few_sizes=few_sizes,
+            **{"static_lengths": self.static_lengths, **options},
         )
 
     @property

@@ -127,7 +127,7 @@ class FedModel(
                     check_one_weight(weight)
                     weight, class_weight = self.weigh_classes(targets, class_weight), None
                 seed = self._draw_seed() if shuffle else None
-                batches = self._batches(examples, targets, weight, batch_size, rows, seed, training=True)
+                batches = self._batches(examples, targets, weight, batch_size, rows, shuffle_seed=seed, training=True)
                 data = self._fed(batches)
             else:
                 data, batches, validation = self._streamed(x, y, sample_weight, self.needs_targets), x, None
