@@ -85,14 +85,6 @@ def check_trainable(dtype: str) -> None:
         )
 
 
-def check_heads(hidden_dim: int, num_heads: int) -> None:
-    """Check that `num_heads` divides `hidden_dim`."""
-    if hidden_dim % num_heads:
-        raise ValueError(
-            f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
-        )
-
-
 def refuse_unknown(class_name: str, arguments: dict[str, Any], known: tuple[str, ...] = ()) -> None:
     """Raise a `ValueError` for unknown keywords, which `keras.Model` ignores."""
     unknown = sorted(set(arguments) - set(known))

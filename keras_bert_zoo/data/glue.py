@@ -109,7 +109,9 @@ def read_glue(task: str, source: Source, labels: bool = True) -> Columns:
     classifier.fit(train.x, train.y, validation_data=(dev.x, dev.y))
     ```
     """
-    known = _task(task)
+    if task not in GLUE:
+        raise ValueError(f"`task` must be one of {list(GLUE)}. Received: task={task!r}")
+    known = GLUE[task]
     if isinstance(source, (str, os.PathLike)):
         table = tsv_table(Path(source), known.header, known.label if known.broken_lines else None)
         texts, label = known.texts, known.label
@@ -170,12 +172,6 @@ def write_submission(directory: str | os.PathLike[str], name: str, predictions: 
     with replacing(path) as beside:
         beside.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return path
-
-
-def _task(name: str) -> GlueTask:
-    if name not in GLUE:
-        raise ValueError(f"`task` must be one of {list(GLUE)}. Received: task={name!r}")
-    return GLUE[name]
 
 
 def _read_score(place: str, value: Any) -> float | None:

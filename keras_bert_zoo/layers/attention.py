@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.checks import check_flag, check_heads, check_positive, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_flag, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import Dense, add_bias
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import adds_bias, fused_attention, fused_attention_pays
@@ -61,7 +61,10 @@ class SelfAttention(keras.layers.Layer):
         check_rate(dropout=dropout)
         check_positive(initializer_range=initializer_range)
         check_flag(causal=causal)
-        check_heads(hidden_dim, num_heads)
+        if hidden_dim % num_heads:
+            raise ValueError(
+                f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
+            )
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.dropout = dropout

@@ -5,7 +5,6 @@ import os
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from keras_bert_zoo.checkpoints import Checkpoint, huggingface, keras_hub, tensorflow1
 from keras_bert_zoo.checkpoints.model_card import CARD, check_license, is_written_by_hand
@@ -93,7 +92,8 @@ def _load(address: str, load_weights: bool) -> Checkpoint:
         # Use the options of pre-training: some directories on the hub do not state the case. That of bert_base_chinese
         # says that it is cased, but its vocabulary has no capital letters.
         return dataclasses.replace(checkpoint, tokenizer=description["tokenizer"])
-    return _described(description)
+    # The weights and the vocabulary of a released model come from its source.
+    return Checkpoint("BertBackbone", description["backbone"], tokenizer=description["tokenizer"])
 
 
 def names_directory(address: str) -> bool:
@@ -124,11 +124,6 @@ def _read_directory(directory: Path, load_weights: bool) -> Checkpoint:
         f"`preset` must be a directory with a {huggingface.CONFIG} or a {tensorflow1.CONFIG}. "
         f"Received: preset={str(directory)!r}"
     )
-
-
-def _described(description: dict[str, Any]) -> Checkpoint:
-    """Return a released model's architecture, without weights and vocabulary, which come from its source."""
-    return Checkpoint(class_name="BertBackbone", backbone=description["backbone"], tokenizer=description["tokenizer"])
 
 
 def save_preset(path: str | os.PathLike[str], checkpoint: Checkpoint, license: str | None = None) -> None:
