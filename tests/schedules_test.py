@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import SHALLOW, numpy, slow_on
+from tests.helpers import SHALLOW, numpy, short_error, slow_on
 
 
 def test_schedule_at_hand_worked_steps():
     schedule = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20)
     rates = [float(schedule(step)) for step in (0, 1, 2, 10, 19, 20, 30)]
     np.testing.assert_allclose(rates, [0, 0.5, 0.9, 0.5, 0.05, 0, 0], atol=1e-6)
-    assert float(kbz.WarmupPolynomialDecay(2.0, 0.0, np.int64(10))(0)) == 2.0
+    numpys = kbz.WarmupPolynomialDecay(np.float32(2.0), np.float32(0.0), np.int64(10), power=np.int64(1))
+    assert float(numpys(0)) == 2.0
     cut = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=19)  # A tenth of 19 is one step, as in the original.
     np.testing.assert_allclose([float(cut(step)) for step in (0, 1)], [0, 18 / 19], atol=1e-6)
     squared = kbz.WarmupPolynomialDecay(1.0, warmup=0.1, total_steps=20, power=2.0)
@@ -94,15 +95,12 @@ def test_models_share_a_schedule(tokenizer):
     "run, words",
     [
         (lambda: kbz.WarmupPolynomialDecay(1.0, warmup=1.0), "`warmup` must be a number in [0, 1)"),
-        (lambda: kbz.WarmupPolynomialDecay(1.0, "0.1"), "`warmup` must be a number. Received: warmup='0.1'"),
-        (lambda: kbz.WarmupPolynomialDecay("1e-3"), "`learning_rate` must be a number. Received: learning_rate='1e-3'"),
-        (
-            lambda: kbz.WarmupPolynomialDecay(-1e-3),
-            "`learning_rate` must be positive and finite. Received: learn",
-        ),
-        (lambda: kbz.WarmupPolynomialDecay(float("inf")), "`learning_rate` must be positive and finite"),
-        (lambda: kbz.WarmupPolynomialDecay(1.0, power=None), "`power` must be a number"),
-        (lambda: kbz.WarmupPolynomialDecay(1.0, power=0.0), "`power` must be positive"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, "0.1"), "a number in [0, 1). Received: warmup='0.1'"),
+        (lambda: kbz.WarmupPolynomialDecay("1e-3"), "a positive number. Received: learning_rate='1e-3'"),
+        (lambda: kbz.WarmupPolynomialDecay(-1e-3), "`learning_rate` must be a positive number. Received: learn"),
+        (lambda: kbz.WarmupPolynomialDecay(float("inf")), "`learning_rate` must be a positive number"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, power=None), "`power` must be a positive number"),
+        (lambda: kbz.WarmupPolynomialDecay(1.0, power=0.0), "`power` must be a positive number"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps="10"), "`total_steps` must be a positive integer"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=0), "`total_steps` must be a positive integer"),
         (lambda: kbz.WarmupPolynomialDecay(1.0, total_steps=""), "a positive integer. Received: total_steps=''"),
@@ -114,6 +112,5 @@ def test_models_share_a_schedule(tokenizer):
     ],
 )
 def test_bad_arguments(run, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         run()
-    assert words in str(error.value)

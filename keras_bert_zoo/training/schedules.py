@@ -1,11 +1,11 @@
 """Learning-rate schedules."""
 
-import math
-from numbers import Integral, Real
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_bert_zoo.checks import check_positive, check_positive_int, check_rate, python_number
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -37,18 +37,12 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = 1.0,
     ) -> None:
         super().__init__()
-        for name, value in {"learning_rate": learning_rate, "warmup": warmup, "power": power}.items():
-            if not isinstance(value, Real):  # NumPy's numbers are also `Real`.
-                raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
-        if not (learning_rate > 0 and math.isfinite(learning_rate)):
-            raise ValueError(f"`learning_rate` must be positive and finite. Received: learning_rate={learning_rate!r}")
-        if not 0 <= warmup < 1:
-            raise ValueError(f"`warmup` must be a number in [0, 1). Received: warmup={warmup!r}")
-        is_count = isinstance(total_steps, Integral) and not isinstance(total_steps, bool)
-        if total_steps is not None and not (is_count and total_steps >= 1):
-            raise ValueError(f"`total_steps` must be a positive integer. Received: total_steps={total_steps!r}")
-        if not power > 0:
-            raise ValueError(f"`power` must be positive. Received: power={power!r}")
+        learning_rate, warmup, power = map(python_number, (learning_rate, warmup, power))
+        total_steps = python_number(total_steps)
+        check_positive(learning_rate=learning_rate, power=power)
+        check_rate(warmup=warmup)
+        if total_steps is not None:
+            check_positive_int(total_steps=total_steps)
         self.learning_rate = learning_rate
         self.warmup = warmup
         self.total_steps = total_steps
