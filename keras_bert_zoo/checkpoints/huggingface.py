@@ -13,7 +13,7 @@ from keras_bert_zoo.checkpoints.bert_config import NAMED, read_backbone, read_cl
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, class_by_head, read_tensors, split_tensors
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import FILES as TOKENIZER_FILES
-from keras_bert_zoo.checkpoints.huggingface_tokenizer import TOKENIZER_CONFIG, read_tokenizer, write_tokenizer
+from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, write_tokenizer
 from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
 from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
@@ -174,10 +174,7 @@ def write(directory: Path, checkpoint: Checkpoint, card: bool = True, license: s
     with names_tensors(directory / SAFETENSORS):
         save_file(tensors, directory / SAFETENSORS, metadata={"format": "pt"})
     shutil.copymode(directory / CONFIG, directory / SAFETENSORS)  # safetensors' files are readable by their owner only.
-    if checkpoint.vocabulary is not None:
-        length = checkpoint.sequence_length or backbone["max_sequence_length"]
-        fields = write_tokenizer(directory, checkpoint.vocabulary, checkpoint.tokenizer, length)
-        write_json(directory / TOKENIZER_CONFIG, fields)
+    write_tokenizer(directory, checkpoint)
     write_json(
         directory / PRESET,
         {

@@ -4,8 +4,9 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
+from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
 from keras_bert_zoo.files import TOKENIZER_BYTES
-from keras_bert_zoo.json_files import check_allowed, read_json, read_json_if_there, typed
+from keras_bert_zoo.json_files import check_allowed, read_json, read_json_if_there, typed, write_json
 from keras_bert_zoo.text.characters import LONGEST_WORD
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
@@ -104,11 +105,15 @@ def read_tokens(directory: Path) -> list[str] | None:
     return read_vocabulary(path) if path.is_file() else None
 
 
-def write_tokenizer(directory: Path, vocabulary: list[str], options: dict[str, Any], length: int) -> dict[str, Any]:
-    """Write `vocab.txt` and return the fields of `tokenizer_config.json`."""
-    write_vocabulary(directory / VOCABULARY, vocabulary)
-    fields = {theirs: options[ours] for theirs, _, ours, _ in _OPTIONS}
-    return {"tokenizer_class": "BertTokenizer", **fields, "model_max_length": length}
+def write_tokenizer(directory: Path, checkpoint: Checkpoint) -> None:
+    """Write `vocab.txt` and `tokenizer_config.json` if the checkpoint has a vocabulary."""
+    if checkpoint.vocabulary is None:
+        return
+    write_vocabulary(directory / VOCABULARY, checkpoint.vocabulary)
+    fields = {theirs: checkpoint.tokenizer[ours] for theirs, _, ours, _ in _OPTIONS}
+    length = checkpoint.sequence_length or checkpoint.backbone["max_sequence_length"]
+    fields = {"tokenizer_class": "BertTokenizer", **fields, "model_max_length": length}
+    write_json(directory / TOKENIZER_CONFIG, fields)
 
 
 def _options_of_json(path: Path, document: dict[str, Any]) -> dict[str, Any]:

@@ -18,12 +18,7 @@ from keras_bert_zoo.checkpoints import bundle, bundle_writer
 from keras_bert_zoo.checkpoints.bert_config import NAMED, read_backbone, read_classes, write_backbone, write_classes
 from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, LazyArrays, Tensor
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE
-from keras_bert_zoo.checkpoints.huggingface_tokenizer import (
-    TOKENIZER_CONFIG,
-    read_tokenizer,
-    read_tokens,
-    write_tokenizer,
-)
+from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, read_tokens, write_tokenizer
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer, split_arrays
 from keras_bert_zoo.json_files import check_allowed, read_json, typed, write_json
@@ -129,10 +124,7 @@ def write(directory: Path, checkpoint: Checkpoint) -> None:
     tensors = split_arrays(checkpoint.arrays, [*map(_renamed, BACKBONE), *_TEMPLATES], "google-research/bert")
     bundle_writer.write(directory / PREFIX, tensors)
     write_json(directory / CONFIG, config)
-    if checkpoint.vocabulary is not None:
-        length = checkpoint.sequence_length or backbone["max_sequence_length"]
-        fields = write_tokenizer(directory, checkpoint.vocabulary, checkpoint.tokenizer, length)
-        write_json(directory / TOKENIZER_CONFIG, fields)
+    write_tokenizer(directory, checkpoint)
 
 
 def _check_fits(checkpoint: Checkpoint) -> None:
