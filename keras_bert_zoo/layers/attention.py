@@ -9,7 +9,7 @@ from keras import ops
 from keras_bert_zoo.checks import check_flag, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.layers.dense import Dense, add_bias
 from keras_bert_zoo.layers.dropout import Dropout
-from keras_bert_zoo.layers.fused_attention import adds_bias, fused_attention, fused_attention_pays
+from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attention_pays, own_kernels
 from keras_bert_zoo.layers.initializer import Normal
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.parts import call_part, is_plain, plain_part
@@ -137,7 +137,8 @@ class SelfAttention(keras.layers.Layer):
     def _leaves_bias(self, hidden: Any, shape: tuple[int, ...], dropout: float) -> bool:
         if not dropout or keras.backend.backend() != "jax" or not is_plain(self, self.qkv, hidden):
             return False
-        return adds_bias(keras.KerasTensor(shape, self.compute_dtype), self.causal)
+        # The kernel adds the bias itself: XLA would read and write the whole array.
+        return own_kernels(keras.KerasTensor(shape, self.compute_dtype), self.causal) is not None
 
     def _at_one(self, hidden: Any, mask: Any, position: int, training: bool | None) -> tuple[Any, Any]:
         """Attend at one position of each text, without computing the tokens' keys and values.

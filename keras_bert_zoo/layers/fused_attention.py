@@ -22,13 +22,13 @@ def fused_attention(
         causal: If True, each position attends only to itself and earlier ones.
         dropout: Dropout rate of the probabilities; only where `drops_out(qkv, causal)`.
         seeds: Keras' seed generator, used for dropout on JAX.
-        bias: `[3, heads, head_dim]`, added to `qkv` first; only with dropout and where `adds_bias(qkv, causal)`.
+        bias: `[3, heads, head_dim]`, added to `qkv` first; only with dropout, and by `own_kernels` on JAX.
 
     Returns:
         `[batch, length, heads, head_dim]`.
     """
     backend = keras.backend.backend()
-    if dropout and (kernels := _own_kernels(qkv, causal)):
+    if dropout and (kernels := own_kernels(qkv, causal)):
         drawn_with = [seeds.next(), bias] if backend == "jax" else []  # PyTorch has its own state.
         return kernels.attention(qkv, None if mask is None else mask[:, 0, 0], dropout, *drawn_with)
     if backend == "torch":
@@ -49,18 +49,10 @@ def fused_attention_pays(qkv: Any, causal: bool, dropout: float, training: bool 
 
 def drops_out(qkv: Any, causal: bool) -> bool:
     """Whether the kernel has fast dropout of the probabilities: PyTorch's on an accelerator, or our own."""
-    return not on_cpu(qkv) and (keras.backend.backend() == "torch" or _own_kernels(qkv, causal) is not None)
+    return not on_cpu(qkv) and (keras.backend.backend() == "torch" or own_kernels(qkv, causal) is not None)
 
 
-def adds_bias(qkv: Any, causal: bool) -> bool:
-    """Whether the kernel adds the bias itself to a product with the shape and dtype of `qkv`.
-
-    XLA would read and write the whole array to add it.
-    """
-    return keras.backend.backend() == "jax" and _own_kernels(qkv, causal) is not None
-
-
-def _own_kernels(qkv: Any, causal: bool) -> Any:
+def own_kernels(qkv: Any, causal: bool) -> Any:
     """Return the module of our own kernels if they support this call, else None."""
     backend = keras.backend.backend()
     if causal or on_cpu(qkv):
