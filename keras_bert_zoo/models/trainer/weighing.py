@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_bert_zoo.models.trainer.streaming import is_mappable, is_tf_dataset, mapped
+from keras_bert_zoo.models.trainer.streaming import has_targets, is_mappable, is_none, is_tf_dataset, mapped
 
 _NO_TARGETS = "`class_weight` needs targets. Received: batches of inputs alone"
 
@@ -45,11 +45,10 @@ class WeighsClasses:
         of_classes = dict(enumerate(weights.tolist()))
         if not is_tf_dataset(data):
             return data, of_classes
-        spec = data.element_spec if isinstance(data.element_spec, tuple) else (data.element_spec,)
-        _, has_targets, has_weights = [*(type(part).__name__ != "NoneTensorSpec" for part in spec), False, False][:3]
-        if not has_targets:
+        spec = data.element_spec
+        if not has_targets(spec):
             raise ValueError(_NO_TARGETS)
-        if has_weights and spec[1].shape.rank == self.label_dimensions:
+        if len(spec) > 2 and not is_none(spec[2]) and spec[1].shape.rank == self.label_dimensions:
             return data.map(partial(_weigh_in_graph, weights)), None
         return data, of_classes
 
