@@ -132,9 +132,7 @@ class BertQuestionAnswerer(Task):
     def _targets(
         self, examples: Examples, y: Any, sample_weight: Any = None, learn: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        if y is None:
-            raise ValueError("`y` must be given. Received: y=None")
-        if isinstance(examples, ContextWindows):
+        if isinstance(examples, ContextWindows) and y is not None:
             y = examples.targets(y)
             weights = checked_weights(sample_weight, len(examples.contexts), ", one per question")
             sample_weight = None if weights is None else weights[examples.questions]

@@ -34,7 +34,7 @@ def read_lines(
         ValueError: A file is missing or not UTF-8; the message has its name and the line.
     """
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
-        number, broken = 1, False  # The line, and whether the rest of it is skipped, too.
+        broken = False  # Whether the rest of the line is skipped, too.
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             with open_file(path, "rb") as file:
@@ -52,7 +52,7 @@ def read_lines(
                         line = raw.decode() if begins and ends else decoder.decode(raw, final=ends or is_last)
                     except UnicodeDecodeError as error:
                         if skip is None:
-                            raise
+                            raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None
                         decoder.reset()
                         skip(number, error.reason)
                         broken = True
@@ -61,8 +61,6 @@ def read_lines(
                     line = line.rstrip("\r\n")
                     if line.strip() or (empty and begins):
                         yield line
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} must be UTF-8 text ({error.reason} in line {number})") from None
         except OSError as error:
             raise ValueError(f"{path} must be a text file ({error.strerror or error})") from None
 

@@ -11,9 +11,7 @@ _EXPECTED = "`{name}` must be a list of strings, or for pairs a tuple of two suc
 
 def is_texts(x: Any) -> bool:
     """Whether `x` is meant as raw text: strings in a list or array, or a tuple of two of those."""
-    if isinstance(x, tuple):
-        return True
-    return isinstance(x, str) or _is_column(x)
+    return isinstance(x, (tuple, str)) or _is_column(x)
 
 
 def split_texts(x: Any, name: str = "x") -> tuple[list[str], list[str] | None]:
