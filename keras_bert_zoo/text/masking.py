@@ -102,7 +102,7 @@ def mask_tokens(
     mask_token_id: int,
     vocabulary_size: int,
     rng: np.random.Generator,
-    continues_word: np.ndarray | None = None,
+    continues_word: np.ndarray,
 ) -> MaskedTokens:
     """Choose the tokens to predict, and replace them.
 
@@ -116,11 +116,10 @@ def mask_tokens(
         mask_token_id: The id of `[MASK]`.
         vocabulary_size: Random tokens are drawn from `[0, vocabulary_size)`.
         rng: Source of randomness.
-        continues_word: bool `[n, length]`, True at pieces (`##…`) that continue a word; needed with `whole_words`.
+        continues_word: bool `[n, length]`, True at pieces (`##…`) that continue a word.
     """
     wanted = masking.wanted(lengths)
     if masking.whole_words:
-        assert continues_word is not None
         chosen = _choose_words(maskable, continues_word, wanted, rng)
     else:
         chosen = _choose_tokens(maskable, wanted, masking.max_predictions, rng)
