@@ -60,7 +60,7 @@ def check_out(out: str | os.PathLike[str], folder: Path) -> None:
     raise ValueError(f"`out` must be where files can be written. Received: out={str(out)!r}, but {place} {reason}")
 
 
-def is_leftover(path: Path) -> bool:
+def _is_leftover(path: Path) -> bool:
     """Whether a killed process left this file or directory, from `replacing` or `directory_beside`."""
     return path.name.startswith(".") and ".part" in path.name
 
@@ -128,7 +128,7 @@ def _remove(beside: Path, target: Path) -> None:
 
 def is_empty(folder: Path) -> bool:
     """Whether a directory holds nothing but leftovers."""
-    return all(map(is_leftover, folder.iterdir()))
+    return all(map(_is_leftover, folder.iterdir()))
 
 
 def write_directory(

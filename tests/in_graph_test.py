@@ -23,6 +23,18 @@ pytest.importorskip("tensorflow_text")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("a TensorFlow graph is the same on every backend", allow_module_level=True)
 
+NEWER = """
+    1C89 2C2F A7C0 A7CB-A7CC A7CE A7D0 A7D2 A7D4 A7D6 A7D8 A7DA A7DC 10570-1057A 1057C-1058A 1058C-10592 10594-10595
+    105C9 105E4 10D50-10D65 11383 11385 1138E 11391 113C5 113C7-113C8 11938 16121-16128 16D68-16D6A 16EA0-16EB8
+"""
+"""Characters that got case or a decomposition after Unicode 12, which only one of `tokenizers` and TensorFlow knows.
+Alone, these are the only characters on which the two engines differ, if text is lower-cased or stripped of accents. No
+released vocabulary contains one.
+
+Several marks in a row may also differ if accents are stripped: the library's decomposition is that of Unicode 9, so it
+leaves 120 newer marks, which are not in `characters.MARKS`, where they are, and TensorFlow sorts them among the
+others."""
+
 ADVERSARIAL = [
     "", " ", " \t\n\r ", "\0", "a\0b", "\ufffd", "a\x01b\x7f", "a\u0085b", "a\x0bb\x0cc",
     "café CAFÉ cafe\u0301 Ångström", "ΣΊΣΥΦΟΣ ΟΔΥΣΣΕΎΣ. Σ", "Straße STRASSE ẞ", "ﬁne ﬂow ½ ² ㎏ ，。Ａ", "İstanbul ıI",
@@ -112,7 +124,7 @@ for strip_accents in (True, False):
 def test_differences_from_the_original_are_the_same():
     for name, (text, lowercase, ours, _) in DIFFERENCES.items():
         graph = engines(DIFFERENCE_WORDS, lowercase=lowercase)[1]
-        if name != "new capital letters are lower-cased":  # One of `characters.NEWER`.
+        if name != "new capital letters are lower-cased":  # One of `NEWER`.
             assert [DIFFERENCE_WORDS[i] for i in graph.encode_batch([text])[0]] == ours, name
 
 
@@ -123,7 +135,7 @@ def test_all_of_unicode(lowercase, step):
     """The few characters that one of the engines does not know are the only ones to differ."""
     texts = [f"e{character}\u0301a Ab" for character in UNICODE[::step]]
     different = {ord(text[1]) for text in split_differently(texts, lowercase=lowercase)}
-    assert different <= (characters.code_points(characters.NEWER) if lowercase else set())
+    assert different <= (characters.code_points(NEWER) if lowercase else set())
 
 
 def test_marks_in_a_row():
@@ -157,7 +169,7 @@ def test_marks_by_the_thousand_that_stay_are_a_long_word_in_linear_time():
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_no_vocabulary_holds_a_newer_character(name, data):
-    newer = characters.code_points(characters.NEWER)
+    newer = characters.code_points(NEWER)
     assert not newer & {
         ord(character) for token in engines(vocabulary(data, name))[0].vocabulary for character in token
     }

@@ -22,7 +22,7 @@ _PLAIN_NAME = re.compile(r"\w[\w.-]{0,200}")
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
     """Return the tensors by name; safetensors takes precedence, and within a format one file over shards."""
-    for name, read in ((SAFETENSORS, read_safetensors), (PYTORCH, pytorch.read)):
+    for name, read in ((SAFETENSORS, _read_safetensors), (PYTORCH, pytorch.read)):
         if (directory / name).is_file():
             return read(directory / name)
         if (directory / (name + INDEX)).is_file():
@@ -33,7 +33,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     )
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name."""
     import safetensors
 

@@ -54,12 +54,12 @@ def json_object(text: str) -> dict[str, Any]:
 def configured(kind: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a dataclass from the file `--config`, if any, overridden by the options."""
     names = {field.name for field in fields(kind)}
-    config = read_config(Path(options.config), names) if getattr(options, "config", None) else {}
+    config = _read_config(Path(options.config), names) if getattr(options, "config", None) else {}
     given = {name: getattr(options, name, None) for name in names}
     return config | {name: value for name, value in given.items() if value is not None}
 
 
-def read_config(path: Path, names: set[str]) -> dict[str, Any]:
+def _read_config(path: Path, names: set[str]) -> dict[str, Any]:
     """Read the configuration that a run has written."""
     if not path.is_file():
         raise ValueError(f"--config must be a file. Received: {path}")

@@ -65,7 +65,7 @@ def open_table(source: Source) -> Table:
     if not isinstance(source, (str, os.PathLike)):
         return _columns_table(source)
     path = Path(source)
-    kinds = {".tsv": tsv_table, ".csv": csv_table, ".jsonl": jsonl_table}
+    kinds = {".tsv": tsv_table, ".csv": _csv_table, ".jsonl": _jsonl_table}
     if path.suffix.lower() not in kinds:
         raise ValueError(f"The file must be one of {', '.join(kinds)}. Received: {path}")
     return kinds[path.suffix.lower()](path)
@@ -83,12 +83,12 @@ def tsv_table(path: Path, header: Sequence[str] = (), skip_short_with: str | Non
     return _delimited(path, lines, header, skip_short_with)
 
 
-def csv_table(path: Path) -> Table:
+def _csv_table(path: Path) -> Table:
     """Read CSV as in RFC 4180: a quoted field may contain commas, line ends and doubled quotation marks."""
     return _delimited(path, _csv_records(path))
 
 
-def jsonl_table(path: Path) -> Table:
+def _jsonl_table(path: Path) -> Table:
     """Read one JSON object per line; the first one's keys are the columns, and every object needs the selected ones."""
     records = _json_records(path)
     first = _first(path, records)

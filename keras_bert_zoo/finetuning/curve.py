@@ -13,7 +13,7 @@ from keras_bert_zoo.training.runs import whole_rows
 _logger = logging.getLogger("keras_bert_zoo")
 
 
-def read_log(path: Path) -> list[dict[str, float]]:
+def _read_log(path: Path) -> list[dict[str, float]]:
     """Return the rows of a log, one per epoch, without values that were not logged."""
     rows = csv.DictReader(whole_rows(path))
     return [{name: float(value) for name, value in row.items() if value != "NA"} for row in rows]
@@ -21,7 +21,7 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 def train_seconds(path: Path) -> float:
     """Return the training time of all epochs, without scoring on the dev set."""
-    return round(sum(row["seconds"] for row in read_log(path)), 1)
+    return round(sum(row["seconds"] for row in _read_log(path)), 1)
 
 
 def draw_curve(log: Path, path: Path, score: str) -> None:
@@ -31,7 +31,7 @@ def draw_curve(log: Path, path: Path, score: str) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    rows = read_log(log)
+    rows = _read_log(log)
     epochs = [int(row["epoch"]) + 1 for row in rows]
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     for axes, (name, title) in zip(

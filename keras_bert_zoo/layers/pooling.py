@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-MODES = ("mean", "cls", "max")
+_MODES = ("mean", "cls", "max")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
@@ -26,8 +26,8 @@ class TokenPooling(keras.layers.Layer):
 
     def __init__(self, mode: str = "mean", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if mode not in MODES:
-            raise ValueError(f"`pooling` must be one of {MODES}. Received: pooling={mode!r}")
+        if mode not in _MODES:
+            raise ValueError(f"`pooling` must be one of {_MODES}. Received: pooling={mode!r}")
         self.mode = mode
 
     def build(self, *shapes: Any) -> None:

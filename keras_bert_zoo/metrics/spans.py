@@ -9,12 +9,12 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-PREFIXES = "BIES"
+_PREFIXES = "BIES"
 
 
 def is_tag(tag: str) -> bool:
     """Whether a string is `O` or a prefix, a hyphen and a label."""
-    return tag == "O" or (isinstance(tag, str) and len(tag) > 2 and tag[0] in PREFIXES and tag[1] == "-")
+    return tag == "O" or (isinstance(tag, str) and len(tag) > 2 and tag[0] in _PREFIXES and tag[1] == "-")
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -8,7 +8,7 @@ from keras_bert_zoo.layers import BiLSTM
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_pooler
 
-POOLINGS = ("first", "last", "bilstm")
+_POOLINGS = ("first", "last", "bilstm")
 
 
 def pool(backbone: BertBackbone, pooling: str) -> Any:
@@ -20,8 +20,8 @@ def pool(backbone: BertBackbone, pooling: str) -> Any:
             the final states of a fresh BiLSTM over all tokens, each direction half as wide as the backbone.
     """
     check_pooler(backbone)
-    if pooling not in POOLINGS:
-        raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+    if pooling not in _POOLINGS:
+        raise ValueError(f"`pooling` must be one of {_POOLINGS}. Received: pooling={pooling!r}")
     if pooling == "first":
         if backbone.architecture["causal"]:
             raise ValueError(

@@ -11,7 +11,7 @@ from keras_bert_zoo.text.packing import Examples
 from keras_bert_zoo.text.tf_dataset import tf_dataset
 
 # If each shape compiles a program (XLA), batches are padded to the next of these lengths.
-STATIC_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_STATIC_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 # Enough tokens to make a step worthwhile, and few enough to stay in a CPU's caches.
 TOKENS_OF_A_BATCH = 2048
@@ -22,7 +22,7 @@ _BATCHES_SORTED_TOGETHER = 50
 
 def static_lengths(longest: int) -> tuple[int, ...]:
     """Return the few lengths to pad to, for inputs of at most `longest` tokens."""
-    return (*(length for length in STATIC_LENGTHS if length < longest), longest)
+    return (*(length for length in _STATIC_LENGTHS if length < longest), longest)
 
 
 def padded_length(length: int, static_lengths: tuple[int, ...]) -> int:

@@ -70,17 +70,6 @@ PUNCTUATION = """
 """
 """Characters that become words of their own."""
 
-NEWER = """
-    1C89 2C2F A7C0 A7CB-A7CC A7CE A7D0 A7D2 A7D4 A7D6 A7D8 A7DA A7DC 10570-1057A 1057C-1058A 1058C-10592 10594-10595
-    105C9 105E4 10D50-10D65 11383 11385 1138E 11391 113C5 113C7-113C8 11938 16121-16128 16D68-16D6A 16EA0-16EB8
-"""
-"""Characters that got case or a decomposition after Unicode 12, which only one of `tokenizers` and TensorFlow knows.
-Alone, these are the only characters on which the two engines differ, if text is lower-cased or stripped of accents. No
-released vocabulary contains one.
-
-Several marks in a row may also differ if accents are stripped: the library's decomposition is that of Unicode 9, so it
-leaves 120 newer marks, which are not in `MARKS`, where they are, and TensorFlow sorts them among the others."""
-
 
 def members(ranges: str) -> str:
     """Return the class as the content of brackets in a Python regular expression."""

@@ -53,14 +53,14 @@ def pack_choices(tokenizer: BertTokenizer, x: Any, sequence_length: int) -> Pack
     Raises:
         ValueError: `x` is not `(contexts, choices)`, or contains something that is not a string.
     """
-    contexts, choices = split_choices(x)
+    contexts, choices = _split_choices(x)
     counts = np.fromiter(map(len, choices), "int64", len(choices))
     first = list(chain.from_iterable([context] * len(row) for context, row in zip(contexts, choices, strict=True)))
     pairs = pack_texts(tokenizer, first, list(chain.from_iterable(choices)), sequence_length)
     return PackedChoices(pairs, counts)
 
 
-def split_choices(x: Any) -> tuple[list[str], list[list[str]]]:
+def _split_choices(x: Any) -> tuple[list[str], list[list[str]]]:
     """Return the contexts, and a list of choices for each."""
     if not isinstance(x, tuple) or len(x) != 2 or not is_list(x[1]):
         parts = f" of {', '.join(type(part).__name__ for part in x)}" if isinstance(x, tuple) else ""

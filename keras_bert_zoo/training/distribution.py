@@ -14,7 +14,7 @@ import numpy as np
 # the token embedding and the MLM bias it is the vocabulary. Other weights are replicated. The columns of `qkv` are
 # divided as stored, across query, key and value. This divides the memory and the matmul of `qkv`, and the heads are
 # distributed after the matmul. Where a classifier's last block splits `qkv`, XLA moves what belongs together.
-LAYOUT: dict[str, tuple[str | None, ...]] = {
+_LAYOUT: dict[str, tuple[str | None, ...]] = {
     r".*token_embedding/embeddings": ("model", None),
     r".*mlm_bias/bias": ("model",),
     r".*encoder_layer_\d+/attention/qkv/kernel": (None, "model"),
@@ -234,7 +234,7 @@ def _model_parallel(strategy: str, shares: str) -> Any:
         )
     mesh = keras.distribution.DeviceMesh((len(devices) // count, count), ("batch", "model"), devices)
     layout_map = keras.distribution.LayoutMap(mesh)
-    for path, axes in LAYOUT.items():
+    for path, axes in _LAYOUT.items():
         layout_map[path] = axes
     return _WhereItDivides(layout_map=layout_map, batch_dim_name="batch")
 
