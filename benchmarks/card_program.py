@@ -50,7 +50,7 @@ def compile_step(work: Work, target: Path) -> str:
     # When our code asks where it runs, it gets the card's answers.
     answers = {"default_backend": mock.Mock(return_value="gpu"), "devices": mock.Mock(return_value=[_Hopper])}
     with mock.patch.multiple(jax, **answers):
-        assert jax_kernels.is_for_card("bfloat16", 1)
+        assert jax_kernels.is_for_gpu("bfloat16", 1)
         lowered = jax.jit(model.train_step, donate_argnums=0).trace(*shapes).lower(lowering_platforms=("cuda",))
     return lowered.compile().as_text()
 

@@ -10,18 +10,18 @@ from typing import Any
 import keras
 
 
-def sends_to_card(tensor: Any) -> bool:
+def sends_to_gpu(tensor: Any) -> bool:
     """Whether the other operands of this tensor are to be copied to a GPU."""
     if keras.backend.backend() != "torch" or not hasattr(tensor, "device"):
         return False
-    from keras_bert_zoo.torch_sending import is_card, is_shown
+    from keras_bert_zoo.torch_sending import is_fake, is_gpu
 
-    return is_card(tensor.device) and not is_shown(tensor)
+    return is_gpu(tensor.device) and not is_fake(tensor)
 
 
 def sent(data: Any, beside: Any) -> Any:
     """Copy a structure's host arrays and tensors to the GPU that holds the tensor `beside`."""
-    if not sends_to_card(beside):
+    if not sends_to_gpu(beside):
         return data
     from keras_bert_zoo.torch_sending import sent_to
 
@@ -34,7 +34,7 @@ def numbers_sent(beside: Any) -> AbstractContextManager[Any]:
     These are the ones that Keras converts to tensors, such as a mean's count. PyTorch then calls Python at each
     operation, so use it around few operations.
     """
-    if not sends_to_card(beside):
+    if not sends_to_gpu(beside):
         return nullcontext()
     from keras_bert_zoo.torch_sending import NumbersSent
 

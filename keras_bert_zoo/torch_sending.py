@@ -10,14 +10,14 @@ import torch
 from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
-CARD = "cuda"
+GPU = "cuda"
 
 
-def is_card(device: Any) -> bool:
-    return torch.device(device).type == CARD
+def is_gpu(device: Any) -> bool:
+    return torch.device(device).type == GPU
 
 
-def is_shown(tensor: Any) -> bool:
+def is_fake(tensor: Any) -> bool:
     """Whether PyTorch is tracing with this tensor. It then has no memory, and numbers belong to the graph."""
     return isinstance(tensor, FakeTensor)
 
@@ -27,7 +27,7 @@ def sent_to(device: Any, value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OSUT":
         with keras.device("cpu"):
             value = keras.ops.convert_to_tensor(value)
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or not is_card(device):
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or not is_gpu(device):
         return value
     return _pinned(value).to(device, non_blocking=True)
 
@@ -46,7 +46,7 @@ class NumbersSent(TorchFunctionMode):
         kwargs = kwargs or {}
         device = kwargs.get("device") or "cpu"
         is_made = function in (torch.as_tensor, torch.tensor) and args and not isinstance(args[0], torch.Tensor)
-        if is_made and is_card(device) and not kwargs.get("requires_grad"):
+        if is_made and is_gpu(device) and not kwargs.get("requires_grad"):
             return sent_to(device, function(*args, **{**kwargs, "device": "cpu"}))
         return function(*args, **kwargs)
 

@@ -54,7 +54,7 @@ def start(tmp_path):
 
 
 @pytest.fixture
-def drawn_only(monkeypatch):
+def traced_only(monkeypatch):
     """Make PyTorch run traced programs without compiling them, which takes half a minute each."""
     if keras.backend.backend() == "torch":
         import torch

@@ -319,7 +319,7 @@ def test_a_program_reads_copies_that_each_pass_makes_anew():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Elsewhere no program outlives a pass and reads its copies.")
-def test_a_program_drawn_outside_a_pass_reads_the_weights_themselves():
+def test_a_program_traced_outside_a_pass_reads_the_weights_themselves():
     import tensorflow as tf
 
     model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))

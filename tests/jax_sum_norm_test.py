@@ -162,7 +162,7 @@ def test_a_block_in_half_precision_by_itself(position, monkeypatch, request):
     takes = jax_sum_norm.takes
     calls = request.getfixturevalue("interpreted")
     monkeypatch.setattr(jax_sum_norm, "takes", takes)
-    monkeypatch.setattr(jax_sum_norm, "is_for_card", lambda dtype, batch: dtype == "bfloat16")
+    monkeypatch.setattr(jax_sum_norm, "is_for_gpu", lambda dtype, batch: dtype == "bfloat16")
     found = outputs()
     assert len(calls) == 2
     np.testing.assert_allclose(found, expected, atol=0.05)

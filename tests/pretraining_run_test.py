@@ -305,7 +305,7 @@ def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp
 
 
 @slow_on("tensorflow", "jax")
-def test_a_compiled_run_is_the_same_run(run, tmp_path, drawn_only):
+def test_a_compiled_run_is_the_same_run(run, tmp_path, traced_only):
     run = replace(run, steps=4, dropout=0.0)
     model = pretrain(replace(run, jit_compile=True), tmp_path / "compiled", verbose=0)
     assert model.jit_compile

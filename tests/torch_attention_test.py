@@ -122,7 +122,7 @@ def test_the_kernels_are_for_half_precision_on_hopper(monkeypatch):
     assert not kernels.takes(Tensor)
 
 
-def test_a_compiled_program_has_them(taken, drawn_only):
+def test_a_compiled_program_has_them(taken, traced_only):
     losses, inputs = [], random_inputs()
     for jit_compile in (True, False):
         keras.utils.set_random_seed(3)

@@ -87,7 +87,7 @@ def test_compiled_it_is_the_same(tokenizer, options):
 
 
 @of_each_kind
-def test_the_program_is_the_same(tokenizer, drawn_only, options):
+def test_the_program_is_the_same(tokenizer, traced_only, options):
     assert_compiled_it_is_the_same(tokenizer, options)
 
 
@@ -103,7 +103,7 @@ def inputs_of(batch, length):
     ids=["one text", "one token", "all positions", "the width", "a batch of the width", "of the segments", "a square"],
 )
 @pytest.mark.filterwarnings("ignore:You are using a softmax")  # For one token.
-def test_whatever_comes_first_the_program_is_for_all_shapes(first, drawn_only):
+def test_whatever_comes_first_the_program_is_for_all_shapes(first, traced_only):
     """PyTorch would take the first sizes for constants, or for sizes of a weight."""
     model, expected = classifier(None, True), classifier(None, False)
     for batch, length in [first, (5, 7), (1, 9), (4, 1), (4, 16), (3, 8)]:
@@ -128,7 +128,7 @@ def compiled(monkeypatch):
 
 
 def test_pytorch_compiles_it_for_the_first_shapes_and_once_for_others(compiled, monkeypatch):
-    # As in a fresh process, which imports it while it draws.
+    # As in a fresh process, which imports it while it traces.
     monkeypatch.delitem(sys.modules, "keras_bert_zoo.layers.torch_product", raising=False)
     monkeypatch.delattr(kbz.layers, "torch_product", raising=False)
     model, expected = classifier(None, True), classifier(None, False)
@@ -146,7 +146,7 @@ def test_pytorch_compiles_what_trains(compiled):
     assert compiled
 
 
-def test_threads_draw_one_after_the_other(drawn_only):
+def test_threads_trace_one_after_the_other(traced_only):
     models, x = [classifier(None, True) for _ in range(2)], inputs_of(4, 9)
     expected = classifier(None, False).predict_on_batch(x)
     with ThreadPoolExecutor(4) as threads:
@@ -154,19 +154,19 @@ def test_threads_draw_one_after_the_other(drawn_only):
             np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
-def test_a_thread_predicts_while_another_draws(compiled):
+def test_a_thread_predicts_while_another_traces(compiled):
     model, other, x = classifier(None, True), classifier(None, True), inputs_of(4, 9)
     expected = model.predict_on_batch(x)
     with ThreadPoolExecutor(1) as threads:
-        drawing, during = threads.submit(other.predict_on_batch, x), 0
-        while not drawing.done():
+        tracing, during = threads.submit(other.predict_on_batch, x), 0
+        while not tracing.done():
             np.testing.assert_allclose(model.predict_on_batch(x), expected, atol=1e-5)
             during += 1
-    np.testing.assert_allclose(drawing.result(), expected, atol=1e-5)
+    np.testing.assert_allclose(tracing.result(), expected, atol=1e-5)
     assert during > 1
 
 
-def test_masked_positions_are_given_to_the_program(drawn_only):
+def test_masked_positions_are_given_to_the_program(traced_only):
     inputs = {**random_inputs(), "mask_positions": np.array([[0, 8], [1, 0], [0, 1]], "int32")}
     targets = {"mlm": np.array([[7, 8], [9, 10], [11, 12]], "int32"), "nsp": np.array([0, 1, 1], "int32")}
     losses = []
@@ -194,7 +194,7 @@ def test_each_step_drops_other_values(compiled):
     assert len(losses()) == 1
 
 
-def test_a_run_walks_through_the_layers_once(drawn_only, monkeypatch):
+def test_a_run_walks_through_the_layers_once(traced_only, monkeypatch):
     looks, look = [], torch_compiled._does_more
     monkeypatch.setattr(torch_compiled, "_does_more", lambda layer: looks.append(layer) or look(layer))
     model = classifier(None, True)
@@ -205,7 +205,7 @@ def test_a_run_walks_through_the_layers_once(drawn_only, monkeypatch):
         assert len(looks) == layers
 
 
-def test_a_model_may_go_after_its_run(drawn_only):
+def test_a_model_may_go_after_its_run(traced_only):
     model = classifier(None, True)
     model.fit(inputs_of(4, 9), np.arange(4) % 3, verbose=0)
     gone = weakref.ref(model)
@@ -231,7 +231,7 @@ def freeze(model):
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each Dropout.
 @pytest.mark.parametrize("change, trains", [(add_factors, False), (quantize, False), (freeze, True)])
-def test_what_changes_between_runs_counts(drawn_only, change, trains):
+def test_what_changes_between_runs_counts(traced_only, change, trains):
     found, x, y = [], inputs_of(4, 9), np.arange(4) % 3
     for jit_compile in (True, False):
         model = classifier(None, jit_compile)
@@ -301,7 +301,7 @@ def test_blocks_that_are_computed_again_are_not_compiled(tokenizer):
 # --- The step: losses, metrics and what else it changes
 
 
-def assert_steps_are_the_same(make, batches, drawn=True):
+def assert_steps_are_the_same(make, batches, traced=True):
     """Logs of training and evaluation, weights and states, batch after batch."""
     models = [make(jit_compile) for jit_compile in (True, False)]
     for batch in batches:
@@ -310,7 +310,7 @@ def assert_steps_are_the_same(make, batches, drawn=True):
             np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
     for one, two in zip(*(each.variables for each in models), strict=True):
         np.testing.assert_allclose(numpy(one), numpy(two), rtol=1e-3, atol=1e-5, err_msg=one.path)
-    assert bool(programs_of(models[0])) == drawn
+    assert bool(programs_of(models[0])) == traced
     return models[0]
 
 
@@ -326,7 +326,7 @@ def compiled_as(model, jit_compile, optimizer=None, **options):
 SHAPES = [(4, 9), (3, 7), (1, 9), (5, 3)]
 
 
-def test_metrics_and_weights_of_examples(drawn_only):
+def test_metrics_and_weights_of_examples(traced_only):
     def make(jit_compile):
         metrics = ["accuracy", keras.metrics.SparseCategoricalCrossentropy(from_logits=True)]
         model = kbz.BertTextClassifier(backbone_of(), num_classes=3, dropout=0.0)
@@ -336,7 +336,7 @@ def test_metrics_and_weights_of_examples(drawn_only):
     assert programs_of(assert_steps_are_the_same(make, batches)) == 2
 
 
-def test_classes_as_vectors(drawn_only, caplog):
+def test_classes_as_vectors(traced_only, caplog):
     """There are three, as many as tokens in the last batch."""
 
     def make(jit_compile):
@@ -349,12 +349,12 @@ def test_classes_as_vectors(drawn_only, caplog):
     assert "keras_bert_zoo" not in {record.name for record in caplog.records}
 
 
-def test_what_pytorch_draws_for_one_size_alone_is_not_compiled(drawn_only, caplog):
+def test_what_pytorch_traces_for_one_size_alone_is_not_compiled(traced_only, caplog):
     def make(jit_compile):
         model = kbz.BertTextClassifier(backbone_of(), num_classes=3, dropout=0.0)
         return compiled_as(model, jit_compile, metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2)])
 
-    assert_steps_are_the_same(make, [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES], drawn=False)
+    assert_steps_are_the_same(make, [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES], traced=False)
     records = [record for record in caplog.records if record.name == "keras_bert_zoo"]
     assert sorted(record.getMessage().partition(",")[0] for record in records) == [
         "Not compiled as a whole: the step of evaluation",
@@ -362,7 +362,7 @@ def test_what_pytorch_draws_for_one_size_alone_is_not_compiled(drawn_only, caplo
     ]
 
 
-def test_a_method_of_anybody_s_is_not_compiled(drawn_only):
+def test_a_method_of_anybody_s_is_not_compiled(traced_only):
     """A graph would keep the value that it had at first."""
 
     class Growing:
@@ -382,7 +382,7 @@ def test_a_method_of_anybody_s_is_not_compiled(drawn_only):
         assert values == pytest.approx([values[0], values[0], 10 * values[0]], rel=1e-4)
 
 
-def test_an_epoch_has_the_mean_of_its_batches(drawn_only):
+def test_an_epoch_has_the_mean_of_its_batches(traced_only):
     x, y = inputs_of(10, 9), np.arange(10) % 3
     histories = []
     for jit_compile in (True, False):
@@ -394,7 +394,7 @@ def test_an_epoch_has_the_mean_of_its_batches(drawn_only):
         np.testing.assert_allclose(one, two, rtol=1e-4)
 
 
-def test_targets_of_tokens_spans_and_choices(drawn_only):
+def test_targets_of_tokens_spans_and_choices(traced_only):
     """As many tokens as choices make another graph; as many tokens as classes or examples do not."""
     tokens = [(inputs_of(n, length), np.arange(n * length).reshape(n, length) % 3) for n, length in [*SHAPES, (3, 3)]]
     model = assert_steps_are_the_same(
@@ -421,7 +421,7 @@ def test_targets_of_tokens_spans_and_choices(drawn_only):
     assert programs_of(model) == 4  # Two of them for three choices of three tokens.
 
 
-def test_numbers_to_predict(drawn_only):
+def test_numbers_to_predict(traced_only):
     for column in (False, True):
         numbers = [(inputs_of(n, length), np.linspace(0, 1, n)) for n, length in SHAPES]
         assert_steps_are_the_same(
@@ -430,7 +430,7 @@ def test_numbers_to_predict(drawn_only):
         )
 
 
-def test_regularizers_and_states_of_layers(drawn_only):
+def test_regularizers_and_states_of_layers(traced_only):
     """With SGD: before the norm, many gradients are zero but for rounding, which AdamW would turn into whole steps."""
 
     def make(jit_compile):
@@ -458,7 +458,7 @@ def test_regularizers_and_states_of_layers(drawn_only):
     ],
     ids=["accumulation", "loss scaling", "Keras'"],
 )
-def test_optimizers_of_a_drawn_step(drawn_only, optimizer):
+def test_optimizers_of_a_traced_step(traced_only, optimizer):
     batches = [(inputs_of(4, 9), np.arange(4) % 3)] * 4
     assert_steps_are_the_same(
         lambda compiled: compiled_as(kbz.BertTextClassifier(backbone_of(), 3, dropout=0.0), compiled, optimizer()),
@@ -528,19 +528,19 @@ class MeanOfFirst(keras.metrics.Mean):
     ],
     ids=["values", "sizes", "a gradient", "a state", "a metric", "a metric's function", "a method"],
 )
-def test_what_is_not_keras_nor_ours_leaves_the_backbone_compiled_alone(drawn_only, make, options):
+def test_what_is_not_keras_nor_ours_leaves_the_backbone_compiled_alone(traced_only, make, options):
     def model_of(jit_compile):
         made = {name: value() if value is HasState or name != "loss" else value for name, value in options.items()}
         return compiled_as(make(backbone_of(), 3, dropout=0.0), jit_compile, **made)
 
     batches = [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES]
-    model = assert_steps_are_the_same(model_of, batches, drawn=False)
+    model = assert_steps_are_the_same(model_of, batches, traced=False)
     assert model not in _programs
     assert programs_of(model.backbone) == 2
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-def test_quantized_kernels_are_trained_with_their_own_gradient(drawn_only):
+def test_quantized_kernels_are_trained_with_their_own_gradient(traced_only):
     def make(jit_compile):
         keras.utils.set_random_seed(1)  # For LoRA's factors.
         model = randomise(kbz.BertTextClassifier(backbone_of(), 3, dropout=0.0))
@@ -558,8 +558,8 @@ def test_quantized_kernels_are_trained_with_their_own_gradient(drawn_only):
     assert not any(programs_of(each) or programs_of(each.backbone) for each in models)
 
 
-def test_losses_of_layers_are_not_compiled(drawn_only):
-    """This holds whatever else keeps the step from being drawn."""
+def test_losses_of_layers_are_not_compiled(traced_only):
+    """This holds whatever else keeps the step from being traced."""
 
     def make(jit_compile):
         backbone = backbone_of()
@@ -568,10 +568,10 @@ def test_losses_of_layers_are_not_compiled(drawn_only):
         return compiled_as(kbz.BertTextClassifier(backbone, 3, dropout=0.0), jit_compile, metrics=metrics)
 
     batches = [(inputs_of(n, length), np.arange(n) % 3) for n, length in SHAPES]
-    assert programs_of(assert_steps_are_the_same(make, batches, drawn=False).backbone) == 0
+    assert programs_of(assert_steps_are_the_same(make, batches, traced=False).backbone) == 0
 
 
-def test_nothing_to_train(drawn_only):
+def test_nothing_to_train(traced_only):
     model = compiled_as(kbz.BertTextClassifier(backbone_of(), 3), True)
     model.trainable = False
     before = [*map(numpy, model.weights)]

@@ -31,7 +31,7 @@ def card(monkeypatch):
     monkeypatch.setattr(torch_sending, "_pinned", lambda tensor: pinned.append(tensor) or tensor)
 
     def be(kind):
-        monkeypatch.setattr(torch_sending, "CARD", kind)
+        monkeypatch.setattr(torch_sending, "GPU", kind)
         return pinned
 
     return be
@@ -140,7 +140,7 @@ def test_a_step_sends_all_of_it_and_is_the_same(make, step, card):
 
 
 @pytest.mark.parametrize("make", [pretrainer, classifier])
-def test_numbers_of_a_drawn_step_are_made_in_its_graph(make, card, drawn_only):
+def test_numbers_of_a_traced_step_are_made_in_its_graph(make, card, traced_only):
     pinned = card("cpu")
     model = make(jit_compile=True)
     batch = batch_of(model)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_card, places
+from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_gpu, places
 
 _FORWARD = {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 3}
 _BACKWARD = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 1}
@@ -24,7 +24,7 @@ _LN_2 = math.log(2)
 
 def takes(qkv: jax.Array) -> bool:
     """Whether the kernels support this array `[batch, length, 3, heads, dim]` and were measured on such a GPU."""
-    return qkv.shape[-1] in (16, 32, 64) and is_for_card(qkv.dtype, qkv.shape[0])
+    return qkv.shape[-1] in (16, 32, 64) and is_for_gpu(qkv.dtype, qkv.shape[0])
 
 
 def attention(

@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec
 from keras_bert_zoo.on_cpu import jax_device
 
 
-def is_for_card(dtype: Any, batch: int) -> bool:
+def is_for_gpu(dtype: Any, batch: int) -> bool:
     """Whether arrays of this dtype are on a GPU that the kernels are for, with whole texts on each device."""
-    card = jax_device()
-    is_hopper = card.platform == "gpu" and card.compute_capability.startswith("9.")
+    device = jax_device()
+    is_hopper = device.platform == "gpu" and device.compute_capability.startswith("9.")
     return is_hopper and dtype in ("float16", "bfloat16") and batch > 0 and is_divided(batch)
 
 

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from keras_bert_zoo.layers.dropout import drop_out
-from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_card, places
+from keras_bert_zoo.layers.jax_kernels import by_share, compiled, is_for_gpu, places
 
 _FORWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1}
 # As many programs as the 132 processors of an H200 run at once; each sums its own weight gradients.
@@ -23,7 +23,7 @@ _BACKWARD = {"rows_at_once": 1, "num_warps": 4, "num_stages": 1, "programs": 924
 
 def takes(hidden: jax.Array) -> bool:
     """Whether the kernels support these rows `[batch, length, width]` and were written for such a GPU."""
-    return hidden.shape[-1] <= 2048 and is_for_card(hidden.dtype, hidden.shape[0])
+    return hidden.shape[-1] <= 2048 and is_for_gpu(hidden.dtype, hidden.shape[0])
 
 
 def sum_norm(

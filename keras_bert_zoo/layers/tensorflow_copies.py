@@ -72,8 +72,8 @@ when_no_pass_is_left(_clear)
 def copied(layer: Any, read: Read) -> Any:
     """Return `read(layer)`, a tuple of tensors or None; a traced step of `predict` reads it from copies."""
     # Copies are for one device only, and nothing would refresh those of a program that is traced outside a pass.
-    is_drawn = makes_outputs_alone() and are_weights_kept() and tf.inside_function()
-    if not is_drawn or tf.distribute.has_strategy():
+    is_traced = makes_outputs_alone() and are_weights_kept() and tf.inside_function()
+    if not is_traced or tf.distribute.has_strategy():
         return read(layer)
     with _lock, tf.init_scope():  # Outside the program, which later passes run again.
         if layer not in _copies or _copies[layer].dtype != layer.compute_dtype:

@@ -21,7 +21,7 @@ _logger = logging.getLogger("keras_bert_zoo")
 _programs: Any = weakref.WeakKeyDictionary()
 
 
-class NotDrawnError(Exception):
+class NotTracedError(Exception):
     """The computation has no program, or is part of one, and must be run as it is."""
 
 
@@ -54,10 +54,10 @@ def outputs_of_program(
         metrics: Returns the variables other than the model's.
 
     Raises:
-        NotDrawnError: There is no such program.
+        NotTracedError: There is no such program.
     """
     if is_traced() or read_once(model, f"does more in {name}", lambda: any(map(_does_more, model._flatten_layers()))):
-        raise NotDrawnError
+        raise NotTracedError
     variables = read_once(model, f"variables of {name}", lambda: [*model.variables, *metrics()])
     # The values are changed in place.
     values = read_once(model, f"values of {name}", lambda: [variable.value for variable in variables])
@@ -65,7 +65,7 @@ def outputs_of_program(
     leaves = keras.tree.flatten_with_path(data)
     tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not all(isinstance(leaf, Hashable) for _, leaf in leaves):
-        raise NotDrawnError
+        raise NotTracedError
     kinds = tuple((path, _look(leaf) if isinstance(leaf, torch.Tensor) else leaf) for path, leaf in leaves)
     programs = _programs.setdefault(model, {})
 
@@ -78,15 +78,15 @@ def outputs_of_program(
             if key not in programs:
                 # Targets may have as many classes as a text has tokens by chance; they do not change with its length.
                 other = key_of(constant_targets=True)
-                program = _drawn(name, variables, compute, data, tensors, key[2], warns=key == other)
+                program = _traced(name, variables, compute, data, tensors, key[2], warns=key == other)
                 if program is None and key != other:
                     if other not in programs:
-                        programs[other] = _drawn(name, variables, compute, data, tensors, other[2])
+                        programs[other] = _traced(name, variables, compute, data, tensors, other[2])
                     program = programs[other]
                 programs[key] = program
     program = programs[key]
     if program is None:
-        raise NotDrawnError
+        raise NotTracedError
     call = program.for_shapes
     if [tensor.shape for tensor in tensors] != program.shapes:
         call = program.for_others
@@ -130,7 +130,7 @@ def _sizes(data: tuple[Any, ...], tensors: list[Any], constant_targets: bool) ->
     """
     inputs = sum(isinstance(leaf, torch.Tensor) for leaf in keras.tree.flatten(data[0]))
     if not inputs or any(tensor.shape[:1] != tensors[0].shape[:1] or not tensor.ndim for tensor in tensors):
-        raise NotDrawnError
+        raise NotTracedError
     varying = {size: None for tensor in tensors[:inputs] for size in tensor.shape[1:]}
     names = {size: -2 - place for place, size in enumerate(varying)}
     # A target's size of 1 does not mean a text of one token.
@@ -141,7 +141,7 @@ def _sizes(data: tuple[Any, ...], tensors: list[Any], constant_targets: bool) ->
     )
 
 
-def _drawn(
+def _traced(
     name: str, variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any, warns: bool = True
 ) -> _Program | None:
     try:
@@ -176,9 +176,9 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
 
     changed: list[int] = []
 
-    def drawn(*inputs: Any) -> Any:
+    def traced(*inputs: Any) -> Any:
         values, given = inputs[: len(variables)], iter(inputs[len(variables) :])
-        with keras.StatelessScope(list(zip(variables, values, strict=True))) as scope, _NumbersDrawn():
+        with keras.StatelessScope(list(zip(variables, values, strict=True))) as scope, _NumbersTraced():
             before = [*map(scope.get_current_value, variables)]
             leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in keras.tree.flatten(data)]
             outputs = compute(*keras.tree.pack_sequence_as(data, leaves))
@@ -190,8 +190,8 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
 
     values = [variable.value for variable in variables]
     # Tensors that are not variables, such as a regularizer's rate, are read in place.
-    draw = make_fx(drawn, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
-    program = draw(*values, *stand_ins)
+    trace = make_fx(traced, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
+    program = trace(*values, *stand_ins)
     given = program.graph.find_nodes(op="placeholder")[len(variables) :]
     for node, names in zip(given, sizes, strict=True):
         for size, name in zip(node.meta["val"].shape, names, strict=True):
@@ -203,7 +203,7 @@ def _graph(variables: Any, compute: Any, data: Any, tensors: Any, sizes: Any) ->
     return program, changed
 
 
-class _NumbersDrawn(TorchFunctionMode):
+class _NumbersTraced(TorchFunctionMode):
     """Mode in which tensors made of numbers and sizes are created in the graph, where they are used.
 
     PyTorch would create them immediately, on the host and from the stand-ins' sizes, as it would Keras' count of loss

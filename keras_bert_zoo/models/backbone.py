@@ -178,10 +178,10 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
 
     def call(self, inputs: Any, output_positions: Any = None, training: bool | None = None, mask: Any = None) -> Any:
         if torch_compiles():
-            from keras_bert_zoo.layers.torch_compiled import NotDrawnError, outputs_of_program
+            from keras_bert_zoo.layers.torch_compiled import NotTracedError, outputs_of_program
 
             name, data = f"the encoder, training={training}", {**inputs, "output_positions": output_positions}
-            with suppress(NotDrawnError):
+            with suppress(NotTracedError):
                 return outputs_of_program(self, name, lambda data: self._encode(training=training, **data), data)
         if output_positions is None:
             return super().call(inputs, training=training, mask=mask)

@@ -25,7 +25,7 @@ from keras_bert_zoo.text.texts import is_list, is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 # Number of batches sorted by length together; the features of at most so many batches are in memory at once.
-_BATCHES_SORTED_TOGETHER = 8
+_BATCHES_IN_MEMORY = 8
 
 
 class Features(NamedTuple):
@@ -107,7 +107,7 @@ def _extract(
 ) -> Iterator[Features]:
     model = _ChosenLayers(task.backbone.extractor(), layers)
     tokenizer, longest = task.preprocessor.tokenizer, task.preprocessor.sequence_length
-    while chunk := list(islice(texts, batch_size * _BATCHES_SORTED_TOGETHER)):
+    while chunk := list(islice(texts, batch_size * _BATCHES_IN_MEMORY)):
         if words is None:
             packed, spans = _pack_tokens(task, chunk, longest), None
         else:

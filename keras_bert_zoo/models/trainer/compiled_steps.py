@@ -76,13 +76,13 @@ class CompilesSteps:
             return None
         if not read_once(self, "is known", lambda: all(map(_is_known, self._parts()))):
             return None
-        from keras_bert_zoo.layers.torch_compiled import NotDrawnError, outputs_of_program
+        from keras_bert_zoo.layers.torch_compiled import NotTracedError, outputs_of_program
 
         x, y, sample_weight = keras.tree.map_structure(_as_tensor, keras.utils.unpack_x_y_sample_weight(args[0]))
         metrics = (lambda: self.metrics_variables) if has_metrics else list  # type: ignore[attr-defined]
         try:
             return outputs_of_program(self, name, lambda *given: compute(given), x, y, sample_weight, metrics=metrics)
-        except NotDrawnError:
+        except NotTracedError:
             return None
 
     def _metrics_are_built(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.models.trainer.streaming import MappedBatches
-from keras_bert_zoo.sending import numbers_sent, sends_to_card, sent
+from keras_bert_zoo.sending import numbers_sent, sends_to_gpu, sent
 
 
 class SendsAhead:
@@ -45,7 +45,7 @@ class SendsAhead:
         if not isinstance(data, keras.utils.PyDataset) or data.use_multiprocessing:  # Other processes have no GPU.
             return data
         weight = self._weight()
-        return MappedBatches(data, partial(sent, beside=weight)) if sends_to_card(weight) else data
+        return MappedBatches(data, partial(sent, beside=weight)) if sends_to_gpu(weight) else data
 
     def _sent(self, data: Any) -> Any:
         return sent(data, beside=self._weight())
