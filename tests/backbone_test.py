@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise, slow_on
+from tests.helpers import TINY, check_saving, gradients, numpy, random_inputs, randomise, short_error, slow_on
 
 
 @slow_on("tensorflow", "jax")
@@ -246,9 +246,8 @@ def test_int8_stays_close(backbone):
     ],
 )
 def test_bad_arguments(change, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         kbz.BertBackbone(**{**TINY, **change})
-    assert words in str(error.value)
 
 
 def broken(**changes):
@@ -278,7 +277,6 @@ def test_bad_inputs_leave_the_model_usable(backbone):
     extractor = backbone.extractor()
     for inputs, words in BAD_INPUTS:
         for run in (backbone, lambda x: backbone.predict(x, verbose=0), extractor, backbone.evaluate, backbone.fit):
-            with pytest.raises(ValueError) as error:
+            with short_error(words):
                 run(inputs)
-            assert words in str(error.value)
     assert np.isfinite(backbone.predict(random_inputs(), verbose=0)["pooled_output"]).all()

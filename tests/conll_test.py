@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert_zoo.data import read_conll
 from keras_bert_zoo.metrics import entity_scores, entity_scores_by_label, find_entities, to_bio
-from tests.helpers import left_to_torch
+from tests.helpers import left_to_torch, short_error
 
 if left_to_torch():
     pytest.skip("files and tags know no backend: once is enough", allow_module_level=True)
@@ -109,9 +109,8 @@ def test_says_which_line_is_wrong(text, words, tmp_path):
     path = tmp_path / "train"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError) as error:
+    with short_error(f"{path}{words}"):
         read_conll(path)
-    assert f"{path}{words}" in str(error.value)
 
 
 def test_takes_the_labels_that_are_known_and_no_others(tmp_path):
@@ -196,9 +195,8 @@ def test_scores_are_of_whole_entities():
     ],
 )
 def test_bad_tags(true, predicted, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         entity_scores(true, predicted)
-    assert words in str(error.value)
 
 
 def conlleval(true, found):

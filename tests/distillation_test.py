@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, SHALLOW, TEXTS, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, numpy, random_inputs, randomise, short_error, slow_on
 
 # Keras takes the string, which is its default, for a loss over logits (3.15).
 LOSS = keras.distillation.LogitsDistillation(2.0, loss=keras.losses.KLDivergence())
@@ -109,6 +109,5 @@ def test_bad_arguments(tokenizer):
         (TEXTS, [0, 1, 2], "`y` must have the shape (6,)"),
         (iter(TEXTS), None, "`x` must be raw text or ready arrays in memory. Received: x of type list_iterator"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             student.batches(x, y)
-        assert words in str(error.value)

@@ -10,7 +10,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.models.ensemble import _mean_with
 from keras_bert_zoo.text.answers import search_answers
-from tests.helpers import SHALLOW, TEXTS, WORDS, numpy, random_inputs, randomise, slow_on
+from tests.helpers import SHALLOW, TEXTS, WORDS, numpy, random_inputs, randomise, short_error, slow_on
 
 CHOICES = [TEXTS[:2], TEXTS[1:4], TEXTS[:3], TEXTS[3:6], ["bad", "so slow"], TEXTS[2:4]]
 SENTENCES = [["a", "longer", "film"], ["bad"], ["the", "plot", "dullest", "."], []]
@@ -168,9 +168,8 @@ OTHER = [*WORDS[:-1], "quick"]
 )  # fmt: skip
 def test_members_that_do_not_agree(other, words):
     task, options = other
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         kbz.ensemble([member("classifier", 0), member("classifier", 1), member(task, 2, **options)])
-    assert words in str(error.value)
 
 
 def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
@@ -185,9 +184,8 @@ def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
         ([together], "Received: members[0] of type BertTextRegressorEnsemble"),
         ([one, one], "`members` must be different models. Received: members[1] twice"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             kbz.ensemble(members)
-        assert words in str(error.value)
     for train, x in ((together.fit, TEXTS), (together.train_on_batch, random_inputs(6))):
         with pytest.raises(ValueError, match=r"not trained: fit its members, .* Received: one with 1 members"):
             train(x, np.ones(6, "float32"))

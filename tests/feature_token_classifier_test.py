@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise, slow_on
+from tests.helpers import TINY, check_saving, numpy, random_inputs, randomise, short_error, slow_on
 
 NAMES = ["B-PER", "I-PER", "O"]
 
@@ -131,9 +131,8 @@ def test_comes_from_a_preset_with_a_fresh_head(tmp_path):
     ],
 )
 def test_bad_arguments(options, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         build(**options)
-    assert words in str(error.value)
 
 
 def test_a_preset_is_no_backbone():

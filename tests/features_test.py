@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, TEXTS, TINY, randomise
+from tests.helpers import LABELS, TEXTS, TINY, randomise, short_error
 
 LAYERS = (-1, -2)
 WORDS = [["the", "long", "longest", "film"], [], ["\x00", "bad"], ["slowest"] * 20, ["good"]]
@@ -138,9 +138,8 @@ BAD = [
 
 def test_bad_arguments(embedder):
     for texts, options, words in BAD:
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             list(kbz.extract_features(embedder, texts, **{"layers": LAYERS, **options}))
-        assert words in str(error.value)
 
 
 def test_pairs_need_two_segments(tokenizer):

@@ -25,7 +25,7 @@ from keras_bert_zoo.finetuning.curve import train_seconds
 from keras_bert_zoo.finetuning.kinds import Data
 from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training.runs import held, keep_rows
-from tests.helpers import broken_off, other_weights, randomise, slow_on
+from tests.helpers import broken_off, other_weights, randomise, short_error, slow_on
 
 SENTENCES = [
     "a good film",
@@ -392,9 +392,8 @@ def test_classes_keep_their_names_whatever_their_order(start, tmp_path):
     told = "`out` must be a .jsonl, or for a file of GLUE one of its submissions, ['RTE.tsv'] for rte. Received: out="
     endings = [(name, told) for name in ("MRPC.tsv", "rte.json", "rte.csv", "RTE.TSV", "none")]
     for name, words in (*endings, ("out", "must be a file. Received: out=")):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             predict(run, tmp_path / name, tmp_path / "RTE" / "test.tsv")
-        assert words in str(error.value)
     assert not [path for path in tmp_path.iterdir() if path.name in dict(endings)]
     other = kbz.BertTextClassifier.from_preset(start, class_names=["yes", "no"])
     other.save_to_preset(tmp_path / "other")
@@ -629,9 +628,8 @@ def test_what_is_wrong_is_said_before_anything_trains(start, tmp_path):
         ),
         ("mrpc", data | {"sequence_length": 128}, "`sequence_length` must be at most the backbone's"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             finetune(Run(task, start, **OPTIONS | options), tmp_path / "run")
-        assert words in str(error.value)
         assert not (tmp_path / "run").exists()
 
 

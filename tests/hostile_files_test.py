@@ -252,9 +252,8 @@ def test_vocabularies_that_are_none(classifier_preset, tmp_path, content, words)
     (classifier_preset / "vocab.txt").write_bytes(content)
     refused(words, classifier_preset, kbz.BertTextClassifier)
     for to in ("huggingface", "tensorflow1"):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             kbz.convert_preset(classifier_preset, tmp_path / "out", to)
-        assert words in str(error.value)
         assert not (tmp_path / "out").exists()
 
 
@@ -625,9 +624,8 @@ def test_hdf5_that_lies(tmp_path, write, words):
 
     with h5py.File(tmp_path / "file", "w") as file:
         write(file)
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         [tensor.read() for tensor in hdf5.read_hdf5(tmp_path / "file").values()]
-    assert words in str(error.value)
 
 
 # --- TF1

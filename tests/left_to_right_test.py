@@ -13,7 +13,7 @@ from keras_bert_zoo.layers import BiLSTM
 from keras_bert_zoo.layers.passes import step_of_this_process
 from keras_bert_zoo.models.pooling import _last
 from keras_bert_zoo.pretraining import Masking, PretrainingBatches, Run, prepare, pretrain
-from tests.helpers import LABELS, SHALLOW, TEXTS, check_saving, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, check_saving, numpy, random_inputs, randomise, short_error, slow_on
 from tests.theirs import run_theirs, saved_model
 
 torch = pytest.importorskip("torch")
@@ -146,9 +146,8 @@ def test_bad_runs(data, tmp_path, backbone, tokenizer):
         ({"architecture": {"layers": 4}}, "BertBackbone has no argument of this name. Received: layers"),
         ({"architecture": SMALL, "preset": str(tmp_path / "start")}, "`architecture` must be None for a preset whose"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             pretrain(replace(run, **options), tmp_path / "run")
-        assert words in str(error.value)
         assert not (tmp_path / "run").exists()
 
 
@@ -161,9 +160,8 @@ def test_targets_that_can_be_read_are_refused(data, backbone):
         ),
         (lambda: left.fit(PretrainingBatches(data, 8, next_sentence=False)), "(next_token=True) for a backbone with"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             run()
-        assert words in str(error.value)
     left.preprocessor = kbz.BertPreprocessor(PretrainingBatches(data, 8).tokenizer, 16)
     with pytest.raises(ValueError, match="`fill_mask` needs a backbone that sees both sides"):
         left.fill_mask("a [MASK] film")
@@ -257,9 +255,8 @@ def test_bad_poolings():
         ("bilstm", {"num_heads": 1, "hidden_dim": 7}, "needs an even hidden_dim. Received: hidden_dim=7"),
         ("last", {"pooler": False}, "`backbone` must have a pooler"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             kbz.BertTextClassifier(kbz.BertBackbone(**{**SHALLOW, **options}), 2, pooling=pooling)
-        assert words in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, TINY, gradients, numpy, random_inputs, randomise, short_error, slow_on
 from tests.optimizer_oracles import DECAY, clip
 from tests.theirs import run_theirs
 
@@ -244,9 +244,8 @@ def test_bad_ranks(backbone):
         (2.0, "`rank` must be a positive integer. Received: rank=2.0"),
         (9, "`rank` must be at most hidden_dim=8. Received: rank=9"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             backbone.enable_lora(rank)
-        assert words in str(error.value)
     assert len(backbone.trainable_weights) == len(backbone.weights)
     backbone.enable_lora(1)
     with pytest.raises(ValueError, match=r"LoRA is enabled already, with rank=1\. Received: rank=2"):

@@ -10,7 +10,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import metrics
 from keras_bert_zoo.checks import NotANumberError
-from tests.helpers import LABELS, TEXTS, TINY, left_to_torch, randomise
+from tests.helpers import LABELS, TEXTS, TINY, left_to_torch, randomise, short_error
 
 files_only = pytest.mark.skipif(left_to_torch(), reason="knows no backend: once is enough")
 
@@ -124,9 +124,8 @@ def test_the_scores_of_each_task():
     ],
 )
 def test_bad_scores(score, labels, predictions, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         score(labels, predictions)
-    assert words in str(error.value)
 
 
 # --- SQuAD
@@ -287,9 +286,8 @@ def test_squad_2_edges():
     ],
 )
 def test_bad_squad_scores(score, arguments, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         score(*arguments)
-    assert words in str(error.value)
 
 
 def test_odds_of_a_model_that_diverged():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import gradients, numpy, random_inputs
+from tests.helpers import gradients, numpy, random_inputs, short_error
 from tests.theirs import assert_same_gradients, saved_model
 
 torch = pytest.importorskip("torch")
@@ -121,7 +121,5 @@ def test_configs_that_would_compute_something_else_are_refused(field, value, tmp
     reference(tmp_path)
     path = tmp_path / "config.json"
     write_json(path, {**read_json(path), field: value})
-    with pytest.raises(ValueError) as error:
+    with short_error("activation" if field == "hidden_act" else field, repr(value)):
         kbz.BertBackbone.from_preset(tmp_path)
-    assert ("activation" if field == "hidden_act" else field) in str(error.value)
-    assert repr(value) in str(error.value)

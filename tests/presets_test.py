@@ -325,9 +325,8 @@ def test_saving_spares_other_peoples_directories(backbone, tmp_path):
 
 def test_bad_presets(backbone, tmp_path):
     def refused(words, preset, **options):
-        with pytest.raises(ValueError) as error:
+        with short_error(words, longest=400):  # It lists all names.
             kbz.BertBackbone.from_preset(preset, **options)
-        assert words in str(error.value)
 
     refused("`preset` must be one of ['bert_base',", "bert_bse")
     refused("`preset` must be a name, a directory, or hf://org/name. Received: preset=None", None)

@@ -603,9 +603,8 @@ def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
         ([corpus], {"next_sentence": "no"}, "`next_sentence` must be True or False. Received: next_sentence='no'"),
         (str(corpus), {}, "`paths` must be a list of files"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             prepare(paths, tmp_path / "data", tokenizer, verbose=False, **options)
-        assert words in str(error.value)
     (tmp_path / "data").mkdir()
     with pytest.raises(ValueError, match="`out` must not exist yet"):
         prepare([corpus], tmp_path / "data", tokenizer, verbose=False)
@@ -698,9 +697,8 @@ def test_values_that_no_example_has(tmp_path, corpus, tokenizer, name, value, wo
     values[-1] = value
     np.save(data / f"{name}.npy", values)
     batches = PretrainingBatches(data, 1)
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         batches.take(np.array([batches.examples - 1]))
-    assert words in str(error.value)
 
 
 def test_examples_that_are_longer_than_is_said(tmp_path, corpus, tokenizer):

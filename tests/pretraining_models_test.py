@@ -18,6 +18,7 @@ from tests.helpers import (
     numpy,
     random_inputs,
     randomise,
+    short_error,
     slow_on,
     streams,
 )
@@ -220,9 +221,8 @@ def test_bad_input(tokenizer):
         (lambda: kbz.BertPretrainer(model.backbone), "`backbone` must have a pooler"),
         (lambda: kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW), units=3), "no argument of this name. Received: units"),
     ):  # fmt: skip
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             run()
-        assert words in str(error.value)
     np.testing.assert_array_equal(numpy(model(inputs)["mlm"]), before)
 
 
@@ -266,12 +266,10 @@ def test_what_streams_is_checked(cls):
         wrong.append(((inputs, {**targets, "nsp": np.array([0, 1, 2])}), "`nsp` must be in [0, 2)"))
     for batch, words in wrong:
         for data in streams((*batch, weights)):
-            with pytest.raises(ValueError) as error:
+            with short_error(words):
                 model.evaluate(data, steps=1, verbose=0)
-            assert words in str(error.value)
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             model.test_on_batch(*batch, weights)
-        assert words in str(error.value)
 
 
 def test_a_stream_s_texts_are_no_longer_than_the_model_takes():
@@ -322,9 +320,8 @@ def test_batches_of_another_kind(tmp_path, tokenizer):
         (lambda: short.fit(batches), "`x` must have a sequence_length of at most 8, the backbone's. Received: 16"),
         (lambda: both.fit(batches, steps_per_epoch=2), "`steps_per_epoch` must be None if the batches define"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             run()
-        assert words in str(error.value)
     masked.fit(alone, epochs=1, verbose=0)
     assert int(masked.optimizer.iterations) == len(alone)
 

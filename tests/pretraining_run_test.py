@@ -27,7 +27,7 @@ from keras_bert_zoo import cli
 from keras_bert_zoo.pretraining import PretrainingBatches, Run, prepare, pretrain
 from keras_bert_zoo.pretraining.progress import Speed
 from keras_bert_zoo.training.runs import SaveState, State, StopAtNaN, held, keep_rows
-from tests.helpers import SHALLOW, WORDS, broken_off, numpy, slow_on
+from tests.helpers import SHALLOW, WORDS, broken_off, numpy, short_error, slow_on
 
 SENTENCES = [
     "a good film",
@@ -183,9 +183,8 @@ def test_a_mistake_does_not_lock_the_directory(run, tmp_path):
         ({"preset": str(tmp_path / "other")}, "`preset` must have the vocabulary and the tokenizer of the data set"),
         ({"warmup": 2.0}, "`warmup`"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words, longest=400):  # It lists all names of presets.
             pretrain(replace(run, **mistake), tmp_path / "run")
-        assert words in str(error.value)
         assert not (tmp_path / "run").exists()
 
 
@@ -298,9 +297,8 @@ def test_a_run_that_makes_no_sense_leaves_its_directory_free(run, tokenizer, tmp
         ({"architecture": {"max_sequence_length": 8}}, "`sequence_length` must be at most the backbone's"),
         ({"architecture": {"vocabulary_size": 5}}, "a vocabulary no larger than the backbone's embedding"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             pretrain(Run(run.data, "bert_tiny", steps=2, save_every=2, batch_size=8, **changes), tmp_path / "out")
-        assert words in str(error.value)
         assert not (tmp_path / "out").exists()
 
 
@@ -435,9 +433,8 @@ def test_bad_configurations():
         ({"steps": True}, "`steps` must be of type int. Received: steps=True"),
         ({"preset": None}, "`preset` must be of type str. Received: preset=None"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             Run("data", **options)
-        assert words in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,8 @@ def test_bad_data_leaves_the_model_usable(answerer):
         (lambda: answerer.fit((QUESTIONS, CONTEXTS), ANSWERS, sample_weight=[1.0]), "the shape (4,), one per question"),
         (lambda: answerer.fit((QUESTIONS, CONTEXTS), ANSWERS, class_weight={0: 1.0}), "`class_weight` needs classes"),
     ]:
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             call()
-        assert words in str(error.value)
     for weight, value in zip(answerer.weights, before, strict=True):
         np.testing.assert_array_equal(numpy(weight), value)
 
@@ -293,9 +292,8 @@ def test_bad_windows(tokenizer):
         ({"question_length": 1.5}, "`question_length` must be a positive integer"),
         ({"sequence_length": 67}, "at least question_length + 4. Received: sequence_length=67, question_length=64"),
     ]:
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             kbz.BertQuestionPreprocessor(tokenizer, **options)
-        assert words in str(error.value)
 
 
 def test_answers_are_as_long_as_they_may_be(answerer):

@@ -399,9 +399,8 @@ def test_targets_may_be_shares_of_classes(classifier):
         (shares.astype("float64") * 1e39, {}, "`y` must hold finite numbers as class probabilities"),
         (shares, {"class_weight": {1: 2.0}}, "`class_weight` needs one class per example. Received: y.shape=(6, 3)"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             classifier.fit(TEXTS, wrong, verbose=0, **options)
-        assert words in str(error.value)
 
 
 def test_saves(tokenizer, tmp_path):
@@ -510,9 +509,8 @@ def test_bad_data_leaves_the_model_usable(classifier):
     ],
 )
 def test_bad_options(classifier, options, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         classifier.fit(TEXTS, LABELS, verbose=0, **options)
-    assert words in str(error.value)
 
 
 def test_a_list_of_pairs_is_named_whatever_else_is_given(classifier):
@@ -541,9 +539,8 @@ def test_bad_streams_are_refused_before_anything_compiles(classifier):
         (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), "`x` must be a data set of batches"),
     ]:
         for run in (classifier.fit, classifier.evaluate):
-            with pytest.raises(ValueError) as error:
+            with short_error(words):
                 run(data, verbose=0)
-            assert words in str(error.value)
     with pytest.raises(ValueError, match="`y` must be part of the data set"):
         classifier.fit(stream(TEXTS, LABELS), LABELS, verbose=0)
     for run in (classifier.fit, classifier.evaluate, classifier.predict):
@@ -663,9 +660,8 @@ def test_names_stream_too(tokenizer):
 )
 def test_bad_label_sets(backbone, sets, words):
     classifier = kbz.BertTextClassifier(backbone, class_names=["a", "b"], multi_label=True)
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         classifier.encode_targets(sets, 2)
-    assert words in str(error.value)
     np.testing.assert_array_equal(classifier.encode_targets([[], []], 2), np.zeros((2, 2)))
     unnamed = kbz.BertTextClassifier(backbone, num_classes=2, multi_label=True)
     with pytest.raises(ValueError, match=r"`class_names` must be given if `y` holds names .* Received: y with 'a'"):
@@ -791,17 +787,15 @@ def test_bad_values_in_what_streams(classifier, inputs, y, words):
     classifier.compile(keras.optimizers.SGD(0.1))
     good, bad = (random_inputs(), np.array([0, 1, 2])), (inputs, np.array(y))
     for data in streams(bad):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             classifier.fit(data, verbose=0)
-        assert words in str(error.value)
     for data in streams(good, bad):
         with pytest.raises(Exception) as error:  # TensorFlow wraps what its threads raise.
             classifier.evaluate(data, steps=2, verbose=0)
         assert words in str(error.value)
     for run in (classifier.train_on_batch, classifier.test_on_batch):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             run(*bad)
-        assert words in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -816,9 +810,8 @@ def test_bad_weights_in_what_streams(classifier, weights, words):
     classifier.compile(keras.optimizers.SGD(0.1))
     bad = random_inputs(), np.array([0, 1, 2]), np.array(weights, "float32")
     for run, data in [(classifier.fit, (stream,)) for stream in streams(bad)] + [(classifier.train_on_batch, bad)]:
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             run(*data)
-        assert words in str(error.value)
 
 
 @pytest.mark.parametrize("place, error", [(0, ValueError), (5, Exception)])
@@ -1038,9 +1031,8 @@ def test_pairs_need_two_segments(tokenizer):
     ],
 )
 def test_bad_arguments(backbone, options, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         kbz.BertTextClassifier(backbone, **options)
-    assert words in str(error.value)
 
 
 def test_one_label_may_apply_or_not(tokenizer):
@@ -1157,9 +1149,8 @@ def test_a_batch_has_the_weights_of_its_classes(still, losses):
         ),
         ({"class_weight": weights, "sample_weight": np.ones(6)}, "`class_weight` and `sample_weight` exclude each"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             still.train_on_batch(*batch, **more)
-        assert words in str(error.value)
 
 
 # --- Between two runs of `fit`

@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import SHALLOW, TEXTS, check_saving, gradients, numpy, random_inputs, randomise, slow_on, streams
+from tests.helpers import (
+    SHALLOW,
+    TEXTS,
+    check_saving,
+    gradients,
+    numpy,
+    random_inputs,
+    randomise,
+    short_error,
+    slow_on,
+    streams,
+)
 from tests.theirs import assert_same_gradients, run_theirs, saved_model
 
 SCORES = [5.0, 0.0, 2.5, 4.2, 3.0, 1.25]
@@ -153,9 +164,8 @@ def test_heads_of_another_kind_are_not_taken(regressor, classifier, tmp_path):
     ],
 )
 def test_bad_targets(regressor, y, words):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         regressor.fit(TEXTS, y, verbose=0)
-    assert words in str(error.value)
 
 
 def test_numbers_stream_as_they_are_at_hand(regressor):
@@ -181,9 +191,8 @@ def test_bad_arguments(backbone, regressor):
         ({"dropout": 1.0}, "`dropout` must be a number in [0, 1). Received: dropout=1.0"),
         ({"num_classes": 2}, "BertTextRegressor has no argument of this name. Received: num_classes"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             kbz.BertTextRegressor(backbone, **options)
-        assert words in str(error.value)
     with pytest.raises(ValueError, match="`backbone` must have a pooler"):
         kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW, pooler=False))
     with pytest.raises(ValueError, match="`class_weight` needs classes"):

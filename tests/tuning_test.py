@@ -31,7 +31,7 @@ from keras_bert_zoo.tuning import PAPER, SMALL_MODELS, tune
 from keras_bert_zoo.tuning.restarts import Restarts
 from keras_bert_zoo.tuning.spaces import checked_space, declare
 from tests.finetuning_test import SENTENCES, mrpc, write
-from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, other_weights, slow_on
+from tests.helpers import LABELS, SHALLOW, TEXTS, WORDS, other_weights, short_error, slow_on
 
 keras_tuner = pytest.importorskip("keras_tuner")
 POINT = {"learning_rate": 1e-3, "batch_size": 4, "epochs": 1}
@@ -611,9 +611,8 @@ def test_what_is_wrong_is_said(trainings, tmp_path, start):
         ),
         ({"restarts": 0}, "`restarts` must be a positive integer"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, "start", **arguments)
-        assert words in str(error.value)
     for kind, options, given, words in (
         (keras_tuner.Hyperband, {"max_epochs": 2}, {}, r"`epochs` must be in the space or come from .* epochs=1 and 2"),
         (keras_tuner.RandomSearch, {}, {"batch_size": 2}, "`batch_size` must be in the space or come from"),
@@ -637,9 +636,8 @@ def test_what_is_wrong_is_said(trainings, tmp_path, start):
         ({"lr": 3}, "A choice must be one of ('learning_rate', 'batch_size', "),
         ({}, "`data` must be a directory with train.tsv"),
     ):
-        with pytest.raises(ValueError) as error:
+        with short_error(words):
             tune(Run("mrpc", start, data=str(tmp_path)), tmp_path / "out", **options)
-        assert words in str(error.value)
         assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match=r'`dtype` must be "mixed_bfloat16" to train'):
         tune(Run("mrpc", start, data=str(tmp_path), dtype="bfloat16"), tmp_path / "out")

@@ -14,7 +14,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.text import files
 from keras_bert_zoo.text.vocabulary import _count_words, _merge
-from tests.helpers import WORDS, left_to_torch
+from tests.helpers import WORDS, left_to_torch, short_error
 
 if left_to_torch():
     pytest.skip("a vocabulary knows no backend: once is enough", allow_module_level=True)
@@ -144,9 +144,8 @@ def test_from_text_files(tmp_path):
     ],
 )
 def test_what_is_no_vocabulary_is_not_written(vocabulary, words, tmp_path):
-    with pytest.raises(ValueError) as error:
+    with short_error(words):
         kbz.write_vocabulary(tmp_path / "vocab.txt", vocabulary)
-    assert words in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
