@@ -43,7 +43,9 @@ def activated(owner: Any, dense: Any, inputs: Any, activation: str, training: bo
 
         if adds_gelu(inputs):
             return product_with_gelu(inputs, *dense.cast_weights(inputs))
-    return get_activation(activation, training)(call_part(owner, dense, inputs))
+    # TensorFlow's graph rewriter joins the GELU of plain steps with a float product, but not with one of int8.
+    apart = training or dense.quantization_mode is not None
+    return get_activation(activation, apart)(call_part(owner, dense, inputs))
 
 
 def _in_int8(layer: Any, inputs: Any, kernel: Any, scale: Any, bias: Any) -> Any:
