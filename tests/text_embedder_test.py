@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TEXTS, TINY, check_saving, numpy, random_inputs, randomise, short_error, slow_on
+from tests.helpers import TEXTS, TINY, check_saving, numpy, random_inputs, randomise, short_error, slow_on, streams
 
 SENTENCES = [
     "This is an example sentence",
@@ -130,6 +130,26 @@ def test_fit_learns_the_vectors_of_another(tokenizer):
     ):
         with short_error(words):
             learner.fit(TEXTS, y, verbose=0)
+
+
+def test_vectors_stream_as_they_are_at_hand(tokenizer):
+    """Otherwise a column would be learned as every number of its vector, and NaN would destroy the model."""
+    embedder, inputs = make(tokenizer), random_inputs()
+    y = np.random.default_rng(0).normal(size=(3, 8))
+    expected = embedder.evaluate(inputs, y, verbose=0)
+    for stream in streams((inputs, y)):
+        assert embedder.evaluate(stream, steps=1, verbose=0) == pytest.approx(expected, rel=1e-5)
+    assert embedder.test_on_batch(inputs, y) == pytest.approx(expected, rel=1e-5)
+    before = embedder.get_weights()
+    for bad, words in ((y[:, :1], "`y` must have the shape (3, 8)"), (y * np.nan, "`y` must hold finite")):
+        for stream in streams((inputs, bad)):
+            with short_error(words):
+                embedder.fit(stream, steps_per_epoch=1, verbose=0)
+        for run in (embedder.train_on_batch, embedder.test_on_batch):
+            with short_error(words):
+                run(inputs, bad)
+    for weight, old in zip(embedder.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
 
 
 # What sentence-transformers 6 writes; we write the form of version 2.

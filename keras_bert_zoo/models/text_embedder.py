@@ -97,6 +97,9 @@ class BertTextEmbedder(Task):
             raise ValueError(f"`y` must hold finite floating-point numbers. Received: y.dtype={vectors.dtype}")
         return as_float32(vectors)
 
+    def are_labels(self, y: Any) -> bool:
+        return True  # Any loss takes vectors of the outputs' shape.
+
     def head_config(self) -> dict[str, Any]:
         return {"pooling": self.pooling, "normalize": self.normalize}
 
