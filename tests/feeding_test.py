@@ -216,6 +216,36 @@ def test_numbers_may_be_numpys(classifier):
     np.testing.assert_allclose(classifier.predict(TEXTS, two, verbose=0), expected, atol=1e-6)
 
 
+@pytest.fixture
+def one_step():
+    """Keras takes one batch of any data."""
+    keras.config.set_max_steps_per_epoch(1)
+    yield
+    keras.config.set_max_steps_per_epoch(None)
+
+
+@pytest.mark.filterwarnings("ignore:Limiting steps_per_epoch to 1")
+def test_a_limit_of_steps_leaves_the_first_rows(classifier, one_step):
+    expected = numpy(classifier(classifier.preprocessor(TEXTS[:2])))
+    for steps in (None, 1, 2):
+        found = classifier.predict(TEXTS, 2, steps=steps, verbose=0)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    loss = crossentropy(expected, np.array(LABELS[:2])).mean()
+    assert classifier.evaluate(TEXTS, LABELS, 2, verbose=0)[0] == pytest.approx(loss, rel=1e-5)
+    assert classifier.predict(TEXTS, verbose=0).shape == (6, 3)
+
+
+class Stop(keras.callbacks.Callback):
+    def on_predict_batch_end(self, batch, logs=None):
+        self.model.stop_predicting = True
+
+
+def test_a_prediction_in_order_needs_all_batches(classifier):
+    with short_error("`predict` must take all batches", "Received: an end after 2 of 6 rows"):
+        classifier.predict(TEXTS, 2, callbacks=[Stop()], verbose=0)
+    assert classifier.predict(TEXTS, 6, callbacks=[Stop()], verbose=0).shape == (6, 3)
+
+
 class Log(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()

@@ -190,6 +190,11 @@ class LengthSortedBatches(OwnBatches):
         """Reorder rows from batch order to the order of the examples."""
         sizes, copies = np.diff(self._starts), self._copies()
         places = np.arange(len(self._order)) + np.repeat(np.cumsum(copies) - copies, sizes)  # After earlier copies.
+        if places[-1] >= len(outputs):
+            raise ValueError(
+                "`predict` must take all batches, which are sorted by length, to give outputs in the order of `x`. "
+                f"Received: an end after {len(outputs)} of {places[-1] + 1} rows"
+            )
         return outputs[places[np.argsort(self._order)]]
 
     def _free_dimensions(self, array: np.ndarray) -> int:

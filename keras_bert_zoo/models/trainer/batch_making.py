@@ -241,9 +241,11 @@ class MakesBatches(ChecksInputs):
 
 
 def first_rows(steps: int | None, batch_size: int | None) -> slice:
-    """Return the rows of the first `steps` batches, before sorting."""
-    if steps is None:
+    """Return the rows of the first `steps` batches, before sorting; Keras may be told to take fewer of any data."""
+    most = keras.config.max_steps_per_epoch()
+    if steps is None and not most:
         return slice(None)
-    steps, batch_size = python_number(steps), 32 if batch_size is None else python_number(batch_size)
+    steps = python_number(most if steps is None else steps)
+    batch_size = 32 if batch_size is None else python_number(batch_size)
     check_positive_int(steps=steps, batch_size=batch_size)
-    return slice(steps * batch_size)
+    return slice(min(steps, most or steps) * batch_size)
