@@ -325,6 +325,31 @@ def test_losses_are_scaled_for_the_backbones_precision(backbone):
     assert type(mapped.optimizer) is kbz.LossScaleOptimizer
 
 
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        (kbz.BertTextClassifier, {"num_classes": 3}),
+        (kbz.BertTextRegressor, {}),
+        (kbz.BertTokenClassifier, {"num_classes": 3}),
+        (kbz.BertMultipleChoice, {}),
+    ],
+)
+def test_the_policy_of_a_program_changes_no_head(kind, options):
+    """A model's file does not hold that policy, and another program may have another."""
+    inputs = random_inputs()
+    if kind is kbz.BertMultipleChoice:
+        inputs = {name: np.stack([array, array], axis=1) for name, array in inputs.items()}
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = randomise(kind(kbz.BertBackbone(**SHALLOW, dtype="float32"), **options))
+    finally:
+        keras.config.set_dtype_policy(policy)
+    loaded = type(model).from_config(model.get_config())
+    loaded.set_weights(model.get_weights())
+    np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(model(inputs)))
+
+
 def test_double_precision_trains_beside_a_head_in_single(tokenizer):
     """Gradients of two dtypes have one norm: both sides are scaled alike, so that a step is that of float32."""
     if keras.backend.backend() == "jax":

@@ -70,7 +70,7 @@ class BertMultipleChoice(Task):
         inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in INPUT_NAMES}
         rows = FoldChoices(name="fold_choices")(**inputs)
         pooled = backbone(rows, output_positions=0)["pooled_output"]
-        pooled = Dropout(dropout, name="scorer_dropout")(pooled)
+        pooled = Dropout(dropout, dtype="float32", name="scorer_dropout")(pooled)
         scores = linear_head(backbone, 1, self.head_layers[0])(pooled)
         logits = UnfoldChoices(dtype="float32", name="unfold_choices")(scores, inputs["padding_mask"])
         self.dropout = dropout

@@ -77,7 +77,7 @@ class BertTextClassifier(HasClasses, Task):
         num_classes = checked_classes(num_classes, class_names, fewest=1 if multi_label else 2)
         check_rate(dropout=dropout)
         head = linear_head(backbone, num_classes, self.head_layers[0])
-        pooled = Dropout(dropout, name="classifier_dropout")(pool(backbone, pooling))
+        pooled = Dropout(dropout, dtype="float32", name="classifier_dropout")(pool(backbone, pooling))
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
         self.multi_label = multi_label

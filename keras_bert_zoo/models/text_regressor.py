@@ -56,7 +56,7 @@ class BertTextRegressor(Task):
         check_sees_text(backbone)
         head = linear_head(backbone, 1, self.head_layers[0])
         pooled = backbone(backbone.input, output_positions=0)["pooled_output"]
-        dropped = Dropout(dropout, name="regressor_dropout")(pooled)
+        dropped = Dropout(dropout, dtype="float32", name="regressor_dropout")(pooled)
         self.dropout = dropout
         super().__init__(backbone, preprocessor, backbone.input, head(dropped), name, **kwargs)
 

@@ -113,7 +113,7 @@ class BertTokenClassifier(HasClasses, Task):
         num_classes = checked_classes(num_classes, class_names)
         check_rate(dropout=dropout)
         head = linear_head(backbone, num_classes, "classifier")
-        hidden = Dropout(dropout, name="classifier_dropout")(self.features(backbone))
+        hidden = Dropout(dropout, dtype="float32", name="classifier_dropout")(self.features(backbone))
         logits = head(hidden)
         self.num_classes = num_classes
         self.class_names = None if class_names is None else list(class_names)
