@@ -136,6 +136,17 @@ def test_saving(tmp_path):
     assert together.count_params() == sum(one.count_params() for one in together.members)
 
 
+def test_a_model_over_an_ensemble(tmp_path):
+    together, inputs = kbz.ensemble([member("classifier", 0), member("classifier", 1)]), random_inputs()
+    model = keras.Model(together.input, keras.layers.Softmax()(together.output))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(model(inputs)))
+    clone = keras.models.clone_model(together)
+    clone.set_weights(together.get_weights())
+    np.testing.assert_array_equal(numpy(clone(inputs)), numpy(together(inputs)))
+
+
 def test_members_keep_their_precision(tmp_path):
     together = kbz.ensemble([member("regressor", 0), member("regressor", 1, {"dtype": "mixed_bfloat16"})])
     assert together.output.dtype == "float32"

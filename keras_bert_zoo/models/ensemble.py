@@ -3,7 +3,7 @@
 import types
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import keras
 
@@ -20,7 +20,8 @@ from keras_bert_zoo.models.token_classifier import BertTokenClassifier
 _Task = TypeVar("_Task", bound=Task)
 
 
-class _MeanOfMembers(keras.layers.Layer):
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")
+class MeanOfMembers(keras.layers.Layer):
     """Average the outputs of models for the same inputs."""
 
     def __init__(self, members: Sequence[Task], **kwargs: Any) -> None:
@@ -42,6 +43,15 @@ class _MeanOfMembers(keras.layers.Layer):
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         return self.members[0].compute_output_spec(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        members = [keras.saving.serialize_keras_object(member) for member in self.members]
+        return {"members": members, "name": self.name, "trainable": self.trainable}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        members = [keras.saving.deserialize_keras_object(member) for member in config["members"]]
+        return cls(**{**config, "members": members})
 
 
 def _mean_with(count: int, mean: Any, value: Any) -> Any:
@@ -67,7 +77,7 @@ class _Ensemble(Task):
         for argument, value in {**first.get_config(), **arguments}.items():
             if argument not in (*_OF_MEMBERS, "name", "trainable"):
                 setattr(self, argument, value)
-        mean = _MeanOfMembers(members, name="mean_of_members")
+        mean = MeanOfMembers(members, name="mean_of_members")
         outputs = mean(first.input)
         Task.__init__(self, first.backbone, first.preprocessor, first.input, outputs, name, trainable=trainable)
         self.members = mean.members
