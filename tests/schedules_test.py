@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import SHALLOW, numpy, short_error, slow_on
+from tests.helpers import SHALLOW, numpy, random_inputs, short_error, slow_on
 
 
 def test_schedule_at_hand_worked_steps():
@@ -52,6 +52,30 @@ def test_schedule_follows_fit(classifier):
     classifier.fit(texts, labels, batch_size=6, epochs=5, initial_epoch=4, verbose=0, callbacks=[Rates(rates)])
     np.testing.assert_allclose(rates, expected[16:], rtol=1e-5, atol=1e-12)
     assert classifier.optimizer.get_config()["learning_rate"]["config"]["total_steps"] is None  # For the next run too.
+
+
+@pytest.mark.parametrize("by_function, is_scaled", [(False, False), (True, True)])
+def test_each_of_several_schedules_follows_fit(by_function, is_scaled, tokenizer):
+    """With a gradient of one, a step of SGD is the rate."""
+    model = kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW), preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    rest, head = (keras.optimizers.SGD(kbz.WarmupPolynomialDecay(peak, warmup=0.0)) for peak in (1e-4, 1e-2))
+
+    def choose(weight):
+        return head if weight.path.startswith("regressor/") else rest
+
+    chosen = choose if by_function else keras.optimizers.OptimizerMap(rest, {"regressor/.*": head})
+    optimizer = keras.optimizers.MultiOptimizer(chosen)
+    model.compile(kbz.LossScaleOptimizer(optimizer, 8.0) if is_scaled else optimizer, loss=lambda y, logits: logits)
+    with short_error("`optimizer` must have a learning rate, or a schedule with total_steps"):
+        model.train_on_batch(random_inputs(), np.zeros(3))
+    bias = next(w for w in model.trainable_weights if w.path == "regressor/bias")
+    for epochs in (2, 3):
+        before, steps = numpy(bias), 2 * epochs
+        model.fit(["a"] * 4, [0.0] * 4, batch_size=2, epochs=epochs, verbose=0)
+        expected = 1e-2 * (1 - np.arange(steps) / steps).sum()
+        np.testing.assert_allclose(before - numpy(bias), [expected], rtol=1e-4)
+        assert [int(each.iterations) for each in (rest, head)] == [steps, steps]
+        assert float(rest._learning_rate(1)) == pytest.approx(1e-4 * (1 - 1 / steps))
 
 
 def test_schedule_follows_updates(classifier):

@@ -193,7 +193,7 @@ class FedModel(
     ) -> Any:
         """Like `keras.Model.train_on_batch`, for ready arrays; a schedule needs `total_steps`, as there is no `fit`."""
         batch = self._given_batch(x, y, sample_weight)
-        if self.schedule_of_fit() is not None:
+        if self.optimizers_following_fit():
             raise ValueError(
                 "`optimizer` must have a learning rate, or a schedule with total_steps, outside of `fit`: "
                 "compile with one. Received: a schedule with total_steps=None"

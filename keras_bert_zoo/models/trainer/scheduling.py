@@ -15,8 +15,8 @@ class LaysSchedules:
     trainable_variables: Any
     train_function: Any
 
-    _steps_laid: int | None = None
-    """The schedule's `total_steps` in the compiled step."""
+    _steps_laid: list[int] | None = None
+    """The schedules' `total_steps` in the compiled step."""
 
     def _optimizer_within(self) -> Any:
         return getattr(self.optimizer, "inner_optimizer", self.optimizer)
@@ -34,15 +34,20 @@ class LaysSchedules:
                 f"Received: {unknown.path}, trainable now"
             )
 
-    def schedule_of_fit(self) -> WarmupPolynomialDecay | None:
-        """Return the optimizer's schedule if its `total_steps` are left to `fit`, else None."""
-        schedule = getattr(self._optimizer_within(), "_learning_rate", None)
-        return schedule if isinstance(schedule, WarmupPolynomialDecay) and schedule.follows_fit else None
+    def optimizers_following_fit(self) -> list[Any]:
+        """Return the optimizers, of a `MultiOptimizer` perhaps several, whose schedules follow `fit`."""
+        optimizers = [self._optimizer_within()]
+        if isinstance(optimizers[0], keras.optimizers.MultiOptimizer):
+            (several,) = optimizers
+            # Until it is built, it does not know the optimizers that a function chooses.
+            chosen = several.optimizers if several.built else map(several._optimizer_map, self.trainable_variables)
+            optimizers = list(dict.fromkeys(chosen))
+        return [each for each in optimizers if _follows_fit(getattr(each, "_learning_rate", None))]
 
     def lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
-        """Set the `total_steps` of a schedule that leaves them to `fit`."""
-        schedule, optimizer = self.schedule_of_fit(), self._optimizer_within()
-        if schedule is None:
+        """Set the `total_steps` of the schedules that leave them to `fit`."""
+        optimizers = self.optimizers_following_fit()
+        if not optimizers:
             return
         if steps_per_epoch is None:
             steps_per_epoch = _count_batches(data)
@@ -51,23 +56,35 @@ class LaysSchedules:
                 "`steps_per_epoch` must be given if the data set has no known length; or compile with a schedule that "
                 "has total_steps. Received: steps_per_epoch=None"
             )
-        # The run restarts the step count, which includes the epochs before `initial_epoch`: an earlier call trained
-        # them, or a callback is about to restore them.
-        # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
-        if not initial_epoch:
-            _forget_corrected(optimizer)
-        # With loss scaling, a restored count may be lower: steps whose gradients overflowed were not updates.
-        is_restored = initial_epoch and self.optimizer is not optimizer and int(optimizer._iterations)
-        if not is_restored:
-            optimizer._iterations.assign(initial_epoch * steps_per_epoch)
-        total_steps = steps_per_epoch * epochs
-        if isinstance(optimizer, BertOptimizer):
-            total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
-        schedule.total_steps = total_steps
-        # The number is part of a compiled step; another model with this schedule may have changed it since.
-        if self._steps_laid != total_steps:
-            self._steps_laid = total_steps
+        is_scaled = self.optimizer is not self._optimizer_within()
+        for optimizer in optimizers:
+            _restart(optimizer, steps_per_epoch, epochs, initial_epoch, is_scaled)
+        # The numbers are part of a compiled step; another model with such a schedule may have changed it since.
+        laid = [optimizer._learning_rate.total_steps for optimizer in optimizers]
+        if self._steps_laid != laid:
+            self._steps_laid = laid
             self.train_function = None
+
+
+def _follows_fit(rate: Any) -> bool:
+    return isinstance(rate, WarmupPolynomialDecay) and rate.follows_fit
+
+
+def _restart(optimizer: Any, steps_per_epoch: int, epochs: int, initial_epoch: int, is_scaled: bool) -> None:
+    """Set an optimizer's count of steps and the `total_steps` of its schedule."""
+    # The run restarts the step count, which includes the epochs before `initial_epoch`: an earlier call trained
+    # them, or a callback is about to restore them.
+    # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
+    if not initial_epoch:
+        _forget_corrected(optimizer)
+    # With loss scaling, a restored count may be lower: steps whose gradients overflowed were not updates.
+    is_restored = initial_epoch and is_scaled and int(optimizer._iterations)
+    if not is_restored:
+        optimizer._iterations.assign(initial_epoch * steps_per_epoch)
+    total_steps = steps_per_epoch * epochs
+    if isinstance(optimizer, BertOptimizer):
+        total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
+    optimizer._learning_rate.total_steps = total_steps
 
 
 def _forget_corrected(optimizer: Any) -> None:
