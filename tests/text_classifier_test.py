@@ -593,6 +593,18 @@ def test_a_clone_is_a_plain_model_compiled_alike(classifier, trained):
     np.testing.assert_array_equal(numpy(clone(x)), numpy(classifier(x)))
 
 
+def test_it_may_be_compiled_like_an_ordinary_model(classifier):
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(3)(inputs))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.125), loss, metrics=["accuracy"])
+    classifier.compile_from_config(model.get_compile_config())
+    assert isinstance(classifier.optimizer, keras.optimizers.SGD)
+    assert classifier.optimizer.learning_rate == 0.125
+    expected = crossentropy(logits_one_by_one(classifier, TEXTS), np.array(LABELS)).mean()
+    assert classifier.evaluate(TEXTS, LABELS, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_functional_model_over_it_is_saved(classifier, tmp_path):
     model = keras.Model(classifier.input, keras.layers.Softmax()(classifier.output))
     model.save(tmp_path / "model.keras")

@@ -278,7 +278,7 @@ class Task(Exports, FedModel):
                 f"without it. Override `get_compile_config` and `compile_from_config`, or call `compile`.",
                 stacklevel=2,
             )
-        if self.optimizer is not None and config["optimizer"]["built"]:  # Creates variables for the saved state.
+        if self.optimizer is not None and config["optimizer"].get("built"):  # Creates variables for the saved state.
             self.optimizer.build(self.trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
