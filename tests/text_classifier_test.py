@@ -1,7 +1,10 @@
 """The classifier: what `fit`, `evaluate` and `predict` take and give, and what they refuse."""
 
+import _thread
 import json
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import keras
 import numpy as np
@@ -948,6 +951,46 @@ def test_an_interrupted_first_step_has_no_averages(classifier):
         classifier.fit(interrupted(), steps_per_epoch=2, verbose=0)
     for weight, other in zip(classifier.get_weights(), before, strict=True):
         np.testing.assert_allclose(weight, other, atol=1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only on JAX a step takes the weights with it")
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_an_interrupt_during_a_step_loses_no_weights(steps_per_execution, backbone):
+    """It comes in the second step, which is no Python code, and Python hears of it when that has ended."""
+    ends = iter([])
+    interrupt = defaultdict(_thread.interrupt_main)  # No call in Python code, at whose end Python would hear of it.
+
+    class Interrupted(kbz.BertTextClassifier):
+        def _make_function(self, step_function, *args, **kwargs):
+            def step(state, data):
+                outputs = step_function(state, data)
+                if next(ends, None) == 2:
+                    interrupt[len(interrupt)]
+                return outputs
+
+            return super()._make_function(partial(step), *args, **kwargs)
+
+    model = Interrupted(backbone, num_classes=3)
+    model.compile(kbz.AdamW(1e-3), steps_per_execution=steps_per_execution)
+    x, y = random_inputs(batch=5), np.arange(5) % 3
+    first, trained = [numpy(weight) for weight in model.trainable_weights], []
+    for number, run in enumerate(
+        [
+            lambda: model.fit(x, y, batch_size=1, verbose=0),
+            lambda: model.evaluate(x, y, batch_size=1, verbose=0),
+            lambda: model.predict(x, batch_size=1, verbose=0),
+        ]
+    ):
+        ends = iter([1, 2])
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        assert len(interrupt) == number + 1
+        assert int(model.optimizer.iterations) == 2
+        weights = [numpy(weight) for weight in model.trainable_weights]
+        trained = trained or weights
+        for weight, value, before in zip(weights, trained, first, strict=True):
+            np.testing.assert_array_equal(weight, value)
+            assert (weight != before).any()
 
 
 def test_a_subclass_has_defaults_of_its_own(backbone):

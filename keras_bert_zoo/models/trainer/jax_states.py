@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -29,29 +30,29 @@ class KeepsStates:
     def _make_function(self, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         if keras.backend.backend() != "jax":
             return super()._make_function(step_function, *args, **kwargs)  # type: ignore[misc]
-        newest: list[Any] = []
+        newest: deque[Any] = deque(maxlen=1)  # The last step's outputs and state.
 
         def noted(state: Any, data: Any) -> Any:
-            outputs = step_function(state, data)
-            newest[:] = outputs[1]
-            return outputs
+            # The step is run and kept by C: Python raises a Ctrl+C that comes meanwhile after `extend`, not before it.
+            newest.extend(map(step_function, (state,), (data,)))
+            return newest[0]
 
         run = super()._make_function(noted, *args, **kwargs)  # type: ignore[misc]
 
         def run_or_give_back(state: Any, iterator: Any) -> Any:
-            newest[:] = state
             try:
+                newest.append((None, state))
                 return run(state, iterator)
             except BaseException as error:
-                if not self._give_back(newest):
+                if not self._give_back(newest[0][1]):
                     error.add_note("The step had taken the model's weights with it: load them again.")
                 raise
             finally:
-                newest.clear()
+                del newest[0]  # Not `clear()`: after a call, a Ctrl+C would take what is returned with it.
 
         return run_or_give_back
 
-    def _give_back(self, state: list[Any]) -> bool:
+    def _give_back(self, state: Sequence[Any]) -> bool:
         """Assign a step's variables: trainable, non-trainable, then the optimizer's and the metrics' if it has them.
 
         Returns False if they are gone: a step whose program has begun owns the arrays.
