@@ -332,6 +332,42 @@ def test_what_failed_is_tried_again(name, trainings, tmp_path):
     assert len(trainings.rows) == count
 
 
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_chief_that_starts_again_leaves_trials_to_their_workers(name, trainings, tmp_path, monkeypatch):
+    """One that failed and is tried again is its worker's; one that ended, or waits to be tried again, is nobody's."""
+    from keras_bert_zoo.tuning.sweep import _tuner_class
+
+    for variable, value in (("ORACLE_IP", "127.0.0.1"), ("ORACLE_PORT", "1"), ("TUNER_ID", "chief")):
+        monkeypatch.setenv(f"KERASTUNER_{variable}", value)
+    options = {**SEARCHES[name][1], "seed": 3, "max_retries_per_trial": 1}
+    space = {"learning_rate": [i / 1000 for i in range(1, 7)]} | ({"epochs": None} if name == "hyperband" else {})
+
+    def started():
+        return tuner_of(_tuner_class(name), tmp_path, options, **space).oracle
+
+    def end(trial, status):
+        if status == "COMPLETED":
+            oracle.update_trial(trial.trial_id, {"val_accuracy": 0.5})
+        trial.status = status
+        oracle.end_trial(trial)
+
+    tuner_of(_tuner_class(name), tmp_path, options, **space).save()
+    oracle = started()
+    two = oracle.create_trial("two")
+    end(two, "INVALID")
+    assert oracle.create_trial("two") is two
+    one = oracle.create_trial("one")
+    oracle = started()
+    ongoing = {worker: oracle.create_trial(worker) for worker in ("one", "two")}
+    assert [trial.trial_id for trial in ongoing.values()] == [one.trial_id, two.trial_id]
+    assert oracle.tuner_ids == {"one", "two"}  # The chief stays until they are told that all is done.
+    end(ongoing["one"], "INVALID")
+    end(ongoing["two"], "COMPLETED")
+    oracle = started()
+    assert (oracle.ongoing_trials, oracle._retry_queue) == ({}, [one.trial_id])
+    assert oracle.trials[two.trial_id].status == "COMPLETED"
+
+
 def test_the_preset_of_a_trial_that_failed_is_not_the_best(trainings, tmp_path):
     trainings.fails = {1: MemoryError("Out of it.")}
     tuner = search(tuner_of(kbz.tuning.GridSearch, tmp_path, restarts=2))

@@ -1,5 +1,6 @@
 """Make any of Keras Tuner's searches resumable: write files completely, and retry what failed."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,28 @@ class Resuming(keras_tuner.Tuner):
             read_json(path)  # Keras Tuner would not say which file is broken.
         super().reload()
         if not self._is_worker():
+            if "KERASTUNER_ORACLE_IP" in os.environ:
+                self._leave_to_workers(read_json(folder / "oracle.json"))
             self._queue_unlisted()
             self._queue_failures()
+
+    def _leave_to_workers(self, before: dict[str, Any]) -> None:
+        """Leave the trials under way to the workers of a shared sweep, which outlive its chief.
+
+        Keras Tuner would give them to others. A dead worker gets its trial back when it is restarted under its name.
+
+        Args:
+            before: The oracle's state, in which a trial stays under way until after its end is written.
+        """
+        oracle = self.oracle
+        over = {*before["end_order"], *before["retry_queue"]}
+        oracle._retry_queue = before["retry_queue"]
+        for worker, trial_id in before["ongoing_trials"].items():
+            if trial_id not in over:
+                oracle.ongoing_trials[worker] = trial = oracle.trials[trial_id]
+                trial.status = "RUNNING"  # It may have failed before.
+                oracle.tuner_ids.add(worker)
+                oracle._display.on_trial_begin(trial)  # Its file may not say so yet, and it will end there.
 
     def _queue_unlisted(self) -> None:
         """Queue trials whose files were written before an interruption, but not yet their names."""
