@@ -3,8 +3,10 @@
 import filecmp
 import os
 import signal
+import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,3 +226,22 @@ def test_a_worker_that_ends_is_named():
     """The kernel ends a worker in this way when memory runs out."""
     with pytest.raises(ChildProcessError, match=r"must run to the end.* Received: one of 2 that ended early"):
         list(in_order(iter(["__import__('os')._exit(1)"] * 2), eval, 2))
+
+
+PARENT = """
+import os
+from keras_bert_zoo.pretraining.workers import in_order
+for process in in_order(iter(["__import__('os').getpid()"] * 3), eval, 2):
+    print(process, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_no_worker_outlives_a_process_that_is_killed():
+    """Its stdout is theirs too, so that its end is not seen before theirs."""
+    path = str(Path(kbz.__file__).parents[1])
+    parent = subprocess.run(
+        [sys.executable, "-c", PARENT], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, timeout=60
+    )
+    assert parent.returncode == -signal.SIGKILL
+    assert int(parent.stdout) > 0

@@ -1,6 +1,7 @@
 """Process a few items at a time on all cores, and return the results in order."""
 
 import multiprocessing
+import os
 import pickle
 import sys
 import threading
@@ -103,7 +104,16 @@ _work: Callable[[Any], Any]
 def take(work: bytes) -> None:
     """Initialise a process. The work is sent once, not with each piece, because a tokenizer is large."""
     global _work
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _work = pickle.loads(work)
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that started this one; killed, it would leave this one waiting for work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def work_on(piece: Any) -> Any:
