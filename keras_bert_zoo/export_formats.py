@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import keras
 
+from keras_bert_zoo.files import check_local
+
 
 class Format(NamedTuple):
     """Requirements of an export format.
@@ -85,6 +87,7 @@ def check_format(path: str | os.PathLike[str], format: str) -> Path:
     """Return the path if this backend and the installed packages can write the format there."""
     if format not in FORMATS:
         raise ValueError(f"`format` must be one of {list(FORMATS)}. Received: format={format!r}")
+    check_local(filepath=path)
     suffixes, needs, lacks, _ = FORMATS[format]
     if suffixes and Path(path).suffix != suffixes[0]:
         raise ValueError(f'`filepath` must end with {suffixes[0]} for format="{format}". Received: {str(path)!r}')

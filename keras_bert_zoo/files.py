@@ -46,8 +46,17 @@ def replacing(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def check_local(**out: str | os.PathLike[str]) -> None:
+    """Refuse the address of a bucket or a hub, given by the argument's name: `Path` would make it a local directory."""
+    for name, path in out.items():
+        if "://" in str(path):
+            instead = "; upload_preset() writes to the Hub" if str(path).startswith("hf://") else ""
+            raise ValueError(f"`{name}` must be a local path{instead}. Received: {name}={str(path)!r}")
+
+
 def check_out(out: str | os.PathLike[str], folder: Path) -> None:
     """Refuse an `out` whose files could not be written into this directory; nothing is made yet."""
+    check_local(out=out)
     place = folder.absolute()
     place = next(filter(os.path.lexists, (place, *place.parents)), place)
     reason = "is no directory"
@@ -151,6 +160,7 @@ def write_directory(
         opened_by: Name of the file without which a directory cannot be read, by default the marker: it leaves first
             and comes last, so that no reader takes a directory of which a part is replaced.
     """
+    check_local(path=path)
     target = Path(path).resolve()  # A link is kept, and `.` has a parent.
     if target.exists() and not target.is_dir():
         raise ValueError(f"`path` must be a directory. Received: path={str(path)!r}, a file")

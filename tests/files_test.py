@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_zoo import cli, files
+import keras_bert_zoo as kbz
+from keras_bert_zoo import cli, files, finetuning, pretraining
 from keras_bert_zoo.checks import listed
 from keras_bert_zoo.files import clear_leftovers, replacing, write_directory
+from keras_bert_zoo.finetuning import evaluate, finetune
 from keras_bert_zoo.json_files import read_json, write_json
-from tests.helpers import left_to_torch
+from keras_bert_zoo.pretraining import prepare, pretrain
+from keras_bert_zoo.tuning import tune
+from tests.helpers import WORDS, left_to_torch
 
 if left_to_torch():
     pytest.skip("files know no backend: once is enough", allow_module_level=True)
@@ -256,6 +260,29 @@ def test_who_may_read_stays(tmp_path):
     write_json(tmp_path / "a.json", {})
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("preset", "a.json")]
     assert modes == [0o2770, 0o600]
+
+
+@pytest.mark.parametrize(
+    "name, write",
+    [
+        ("out", lambda model, path: prepare(["text"], path, kbz.BertTokenizer(WORDS))),
+        ("out", lambda model, path: pretrain(pretraining.Run("data"), path)),
+        ("out", lambda model, path: finetune(finetuning.Run("mrpc", "bert_tiny"), path)),
+        ("out", lambda model, path: evaluate(finetuning.Run("mrpc", "preset"), path)),
+        ("out", lambda model, path: tune(finetuning.Run("mrpc", "bert_tiny"), path)),
+        ("path", lambda model, path: model.save_to_preset(path)),
+        ("path", lambda model, path: kbz.convert_preset("preset", path)),
+        ("filepath", lambda model, path: model.export(path, format="tf_saved_model")),
+    ],
+)
+@pytest.mark.parametrize("path", ["gs://bucket/run", "hf://org/name"])
+def test_an_address_is_no_directory(path, name, write, backbone, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    instead = "; upload_preset() writes to the Hub" if path.startswith("hf:") else ""
+    with pytest.raises(ValueError) as error:
+        write(backbone, path)
+    assert str(error.value) == f"`{name}` must be a local path{instead}. Received: {name}='{path}'"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_path_that_is_not_utf8_is_kept_in_json(tmp_path):

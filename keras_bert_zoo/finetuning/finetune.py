@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checks import NotANumberError, check_trainable
-from keras_bert_zoo.files import check_out
+from keras_bert_zoo.files import check_local, check_out
 from keras_bert_zoo.finetuning.curve import draw_curve, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
@@ -58,6 +58,7 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     results["scores"]               # {"accuracy": 0.87, "f1": 0.91}
     ```
     """
+    check_local(out=out)
     folder = Path(out)
     check_trainable(run.dtype)
     check_directory(folder / CONFIG, asdict(run))

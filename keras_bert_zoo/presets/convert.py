@@ -12,7 +12,7 @@ from keras_bert_zoo.checkpoints.model_card import check_license
 from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.checkpoints.shapes import backbone_shapes
 from keras_bert_zoo.checks import listed
-from keras_bert_zoo.files import is_empty, write_directory
+from keras_bert_zoo.files import check_local, is_empty, write_directory
 from keras_bert_zoo.presets.presets import check_tokenizer, load_preset, save_preset
 
 LAYOUTS = ("huggingface", "tensorflow1")
@@ -63,6 +63,7 @@ def convert_preset(
     if license is not None and to != "huggingface":
         raise ValueError(f"`license` is for the model card of to='huggingface'. Received: license={license!r}")
     check_license(license)
+    check_local(path=path)
     target = Path(path)
     if target.exists() and not (target.is_dir() and is_empty(target)):
         raise ValueError(f"`path` must be a new or empty directory. Received: path={str(path)!r}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checks import check_flag, check_positive_int, check_rate, check_seed, listed
-from keras_bert_zoo.files import clear_leftovers, directory_beside
+from keras_bert_zoo.files import check_local, clear_leftovers, directory_beside
 from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, CorpusReport
 from keras_bert_zoo.pretraining.description import DESCRIPTION, VOCABULARY, describe
@@ -91,6 +91,7 @@ def prepare(
         raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
     languages = _by_language(paths)
     check_is_tokenizer(tokenizer)
+    check_local(out=out)
     target = Path(out)
     if target.exists():
         raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}")

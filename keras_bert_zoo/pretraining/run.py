@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import keras
 
+from keras_bert_zoo.files import check_local
 from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.models import BertBackbone, BertMaskedLM, BertPreprocessor, BertPretrainer
 from keras_bert_zoo.models.rebuilt import with_dropout
@@ -48,6 +49,7 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
         ValueError: `out` holds another run or one that is under way, or the loss or a weight became NaN or infinite.
             In the last case the message names the step and the last state.
     """
+    check_local(out=out)
     folder = Path(out)
     check_directory(folder / CONFIG, asdict(run))
     with ExitStack() as holding:

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from keras_bert_zoo.checks import check_positive_int, check_trainable, listed
+from keras_bert_zoo.files import check_local
 from keras_bert_zoo.finetuning import Run
 from keras_bert_zoo.finetuning.finetune import Score
 from keras_bert_zoo.json_files import read_json, write_json
@@ -81,6 +82,7 @@ def tune(
     from keras_bert_zoo.tuning.extra import keras_tuner
     from keras_bert_zoo.tuning.hypermodel import TaskHyperModel
 
+    check_local(out=out)
     _check(run, grid, search, trials, restarts, choices)
     space = checked_space(**{"preset": run.preset, "warmup": run.warmup, "seed": run.seed, **GRIDS[grid], **choices})
     most_epochs = max(_values(space["epochs"]))
