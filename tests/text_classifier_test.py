@@ -1277,3 +1277,27 @@ def test_a_killed_fit_goes_on_with_keras_backup(classifier, tmp_path):
         fit(backup(), Kill())
     for weight, value in zip(fit(backup()), expected, strict=True):
         np.testing.assert_allclose(weight, value, rtol=0, atol=1e-6)
+
+
+@slow_on("tensorflow", "jax")
+@pytest.mark.parametrize("killed_at", [3, 5])
+def test_a_fit_killed_within_an_epoch_repeats_it_at_its_rates(killed_at, classifier, tmp_path):
+    """The schedule of this `fit` ends with its sixth update, as without a kill."""
+
+    class Kill(keras.callbacks.Callback):
+        batches = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches += 1
+            if self.batches == killed_at:
+                raise KeyboardInterrupt
+
+    def fit(*callbacks):
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=2)
+        classifier.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)))
+        classifier.fit(TEXTS, LABELS, 2, epochs=2, verbose=0, callbacks=[backup, *callbacks])
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Kill())
+    fit()
+    assert int(classifier.optimizer.iterations) == 6

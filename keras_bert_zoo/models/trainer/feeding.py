@@ -140,7 +140,8 @@ class FedModel(
                 callbacks = _with_callback(callbacks, _FollowEpochs(batches))
             if validation_data is not None:
                 validation = self._validation(validation_data, held_out_size, validation_steps)
-            self.lay_schedule(batches, steps_per_epoch, epochs, initial_epoch)
+            for callback in self.lay_schedule(batches, steps_per_epoch, epochs, initial_epoch):
+                callbacks = _with_callback(callbacks, callback)
         self._initial_epoch = None  # Else Keras starts with the epoch that an earlier fit's BackupAndRestore resumed.
         return super().fit(
             data,

@@ -44,11 +44,13 @@ class LaysSchedules:
             optimizers = list(dict.fromkeys(chosen))
         return [each for each in optimizers if _follows_fit(getattr(each, "_learning_rate", None))]
 
-    def lay_schedule(self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int) -> None:
-        """Set the `total_steps` of the schedules that leave them to `fit`."""
+    def lay_schedule(
+        self, data: Any, steps_per_epoch: int | None, epochs: int, initial_epoch: int
+    ) -> list[keras.callbacks.Callback]:
+        """Set the `total_steps` of the schedules that leave them to `fit`, and return what this `fit` must call."""
         optimizers = self.optimizers_following_fit()
         if not optimizers:
-            return
+            return []
         if steps_per_epoch is None:
             steps_per_epoch = _count_batches(data)
         if steps_per_epoch is None:
@@ -64,6 +66,24 @@ class LaysSchedules:
         if self._steps_laid != laid:
             self._steps_laid = laid
             self.train_function = None
+        return [] if is_scaled else [_RepeatsEpoch(self, steps_per_epoch)]
+
+
+class _RepeatsEpoch(keras.callbacks.Callback):
+    """Count from the beginning of an epoch in which Keras' `BackupAndRestore(save_freq=…)` saved: it is repeated.
+
+    With loss scaling the restored count stays, as in `_restart`.
+    """
+
+    def __init__(self, fitted: Any, steps_per_epoch: int) -> None:
+        super().__init__()
+        self._fitted = fitted  # Keras sets no `model` in a user's `CallbackList`.
+        self._steps_per_epoch = steps_per_epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self._fitted._initial_epoch:  # None unless a callback restored it.
+            for optimizer in self._fitted.optimizers_following_fit():
+                optimizer._iterations.assign(epoch * self._steps_per_epoch)
 
 
 def _follows_fit(rate: Any) -> bool:
