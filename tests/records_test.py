@@ -349,6 +349,31 @@ def test_nothing_of_a_set_is_there_before_all_of_it(data, tmp_path, monkeypatch)
     assert sum(len(list(tf.data.TFRecordDataset(str(tmp_path / "records" / name)))) for name in files) == count
 
 
+def test_a_part_of_a_set_is_no_set(data, tmp_path, monkeypatch):
+    """A process is killed when it has renamed one of the files; the next one finishes the set."""
+    monkeypatch.setattr(records, "_EXAMPLES_A_FILE", 10)
+    out, rename = tmp_path / "records", tf.io.gfile.rename
+
+    def rename_and_stop(path, *arguments, **options):
+        rename(path, *arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.io.gfile, "rename", rename_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            write_records(data, out, verbose=False)
+    pattern, total = str(out / "*.tfrecord"), len(list(out.iterdir()))
+    assert len(list(out.glob("*.tfrecord"))) == 1 < total
+    for paths in (pattern, list(out.glob("*.tfrecord"))):
+        with short_error(f"`paths` must be files of a whole set. Received: 1 of {total} in {out}"):
+            RecordFiles(paths)
+    count = write_records(data, out, verbose=False)
+    assert RecordFiles(pattern).count() == count
+    assert RecordFiles(str(out / "shard-00000-*")).count() == 10  # The others may be held out.
+    with pytest.raises(ValueError, match="`out` must be a new or empty directory"):
+        write_records(data, out)
+
+
 def test_bad_records(data, tmp_path, tokenizer):
     (tmp_path / "broken").write_bytes(b"not a record, by any means, and long enough to be read as one")
     with tf.io.TFRecordWriter(str(tmp_path / "other")) as writer:

@@ -1,6 +1,7 @@
 """Read TFRecord files of pre-training examples with `tf.data`: their order and their batches."""
 
 import os
+import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ _SHUFFLED_TOGETHER = 10_000
 _FILES_AT_ONCE = 8
 # Bytes per read of record headers: one call per record would take longer than reading everything.
 _READ = 2**20
+_OF_A_SET = re.compile(r"shard-\d+(-of-(\d+)\.tfrecord)$")  # The names that `write_records` gives.
 
 
 class RecordFiles:
@@ -40,6 +42,7 @@ class RecordFiles:
             missing = [path for path in files if path not in self.sizes]
             if not files or missing:
                 raise ValueError(f"`{name}` must be TFRecord files. Received: {missing or paths!r}")
+            _check_sets(tf, files, name)
             found = {path: each for path in files if (each := _features(tf, path, self.sizes[path])) is not None}
         if not found:
             raise ValueError(f"`{name}` must be TFRecord files with examples. Received: {paths!r}, which hold none")
@@ -148,6 +151,15 @@ class RecordFiles:
 
 def _whole(path: str) -> AbstractContextManager[None]:
     return refused_files(f"{os.path.basename(path)} must be a whole TFRecord file")
+
+
+def _check_sets(tf: Any, files: Sequence[str], name: str) -> None:
+    """Refuse files of a set that `write_records` could not finish; those of a whole set may be chosen from."""
+    sets = {(os.path.dirname(path) or ".", *match.groups()) for path in files if (match := _OF_A_SET.search(path))}
+    for folder, end, count in sets:
+        found = sum(each.endswith(end) for each in tf.io.gfile.listdir(folder))
+        if found < int(count):
+            raise ValueError(f"`{name}` must be files of a whole set. Received: {found} of {int(count)} in {folder}")
 
 
 def _bytes(tf: Any, path: str) -> int | None:

@@ -74,12 +74,11 @@ def write_records(data: str | os.PathLike[str], out: str | os.PathLike[str], ver
 
 
 def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> None:
-    if tf.io.gfile.exists(folder) and not all(name.endswith(_PART) for name in tf.io.gfile.listdir(folder)):
-        raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
-    tf.io.gfile.makedirs(folder)
     order = np.random.default_rng(_SEED).permutation(batches.examples)
     starts = range(0, batches.examples, _EXAMPLES_A_FILE)
     paths = [os.path.join(folder, f"shard-{n:05d}-of-{len(starts):05d}.tfrecord") for n in range(len(starts))]
+    _check_folder(tf, folder, {os.path.basename(path) for path in paths})
+    tf.io.gfile.makedirs(folder)
     progress = keras.utils.Progbar(batches.examples, verbose=int(verbose), unit_name="example")
     for start, path in zip(starts, paths, strict=True):
         stop = min(start + _EXAMPLES_A_FILE, batches.examples)
@@ -89,7 +88,15 @@ def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> 
                     writer.write(example)
                 progress.update(min(first + 256, stop))
     for path in paths:  # Rename only when all files are complete.
-        tf.io.gfile.rename(path + _PART, path)
+        tf.io.gfile.rename(path + _PART, path, overwrite=True)
+
+
+def _check_folder(tf: Any, folder: str, names: set[str]) -> None:
+    """Refuse a directory that holds more than what a killed process left of the files with these names."""
+    found = set(tf.io.gfile.listdir(folder)) if tf.io.gfile.exists(folder) else set()
+    others = {name for name in found - names if not name.endswith(_PART)}
+    if others or names <= found:
+        raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
 
 
 def _examples(tf: Any, inputs: Any, targets: Any, weights: Any) -> Iterator[bytes]:
