@@ -38,12 +38,19 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = target.with_name(f"{begin}{os.getpid()}{end}")
     try:
         yield beside
+        _to_disk(beside)
         if target.exists():
             with suppress(OSError):  # Some file systems have no permissions.
                 shutil.copymode(target, beside)
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until the file is on the disk: else a power failure can leave its new name, but not its contents."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def check_local(**out: str | os.PathLike[str]) -> None:
@@ -174,6 +181,8 @@ def write_directory(
         new = beside / "new"
         new.mkdir()
         write(new)
+        for file in filter(Path.is_file, new.rglob("*")):
+            _to_disk(file)
         if stays:
             _exchange(target, beside, owned, opened_by or marker)
         else:

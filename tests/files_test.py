@@ -77,6 +77,22 @@ def test_nothing_is_written_through_a_planted_link(tmp_path):
     assert contents(tmp_path) == {"a.json": "{}\n", "mine": "mine", ".a.partly.json": "another's"}
 
 
+def test_what_is_written_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
+    """Otherwise the power could fail in between, and leave empty files in place of the old ones."""
+    done = []
+    for owner, name in ((os, "replace"), (Path, "rename")):
+        run = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda source, goal, run=run: (done.append(Path(goal).name), run(source, goal))[1]
+        )
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(os.fstat(file).st_size))
+    write_json(tmp_path / "a.json", {"a": 1})
+    assert done == [(tmp_path / "a.json").stat().st_size, "a.json"]
+    done.clear()
+    save(tmp_path / "preset", "marker", "b")
+    assert done == [3, 3, "preset"]
+
+
 @pytest.mark.parametrize("kind", ["a pipe or a device", "a directory"])
 def test_only_files_are_replaced(kind, tmp_path):
     (os.mkfifo if kind.startswith("a pipe") else os.mkdir)(tmp_path / "it")
