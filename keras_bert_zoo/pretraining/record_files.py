@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_zoo.pretraining.records import IDS, INPUTS, LABELS, WEIGHTS, import_tensorflow, refused_files
+from keras_bert_zoo.pretraining.records import IDS, INPUTS, LABELS, PART, WEIGHTS, import_tensorflow, refused_files
 from keras_bert_zoo.text.tf_dataset import untuned
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -19,7 +19,7 @@ _SHUFFLED_TOGETHER = 10_000
 _FILES_AT_ONCE = 8
 # Bytes per read of record headers: one call per record would take longer than reading everything.
 _READ = 2**20
-_OF_A_SET = re.compile(r"shard-\d+(-of-(\d+)\.tfrecord)$")  # The names that `write_records` gives.
+_OF_A_SET = re.compile(r"shard-\d+(-of-\d+\.tfrecord)")  # The names that `write_records` gives.
 
 
 class RecordFiles:
@@ -154,12 +154,12 @@ def _whole(path: str) -> AbstractContextManager[None]:
 
 
 def _check_sets(tf: Any, files: Sequence[str], name: str) -> None:
-    """Refuse files of a set that `write_records` could not finish; those of a whole set may be chosen from."""
-    sets = {(os.path.dirname(path) or ".", *match.groups()) for path in files if (match := _OF_A_SET.search(path))}
-    for folder, end, count in sets:
-        found = sum(each.endswith(end) for each in tf.io.gfile.listdir(folder))
-        if found < int(count):
-            raise ValueError(f"`{name}` must be files of a whole set. Received: {found} of {int(count)} in {folder}")
+    """Refuse files of a set that `write_records` could not finish."""
+    places = map(os.path.split, files)
+    sets = {(folder or ".", match[1]) for folder, file in places if (match := _OF_A_SET.fullmatch(file))}
+    for folder, end in sets:
+        if parts := [each for each in tf.io.gfile.listdir(folder) if each.endswith(end + PART)]:
+            raise ValueError(f"`{name}` must be files of a finished set. Received: {folder} with {min(parts)}")
 
 
 def _bytes(tf: Any, path: str) -> int | None:

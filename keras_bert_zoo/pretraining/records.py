@@ -24,7 +24,7 @@ INPUTS = {
 IDS, WEIGHTS, LABELS = "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"
 _EXAMPLES_A_FILE = 50_000
 _SEED = 12345
-_PART = ".part"
+PART = ".part"  # Ends the names of a set's files until all of them are complete.
 
 
 def import_tensorflow() -> Any:
@@ -82,19 +82,19 @@ def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> 
     progress = keras.utils.Progbar(batches.examples, verbose=int(verbose), unit_name="example")
     for start, path in zip(starts, paths, strict=True):
         stop = min(start + _EXAMPLES_A_FILE, batches.examples)
-        with tf.io.TFRecordWriter(path + _PART) as writer:
+        with tf.io.TFRecordWriter(path + PART) as writer:
             for first in range(start, stop, 256):
                 for example in _examples(tf, *batches.take(order[first : min(first + 256, stop)])):
                     writer.write(example)
                 progress.update(min(first + 256, stop))
     for path in paths:  # Rename only when all files are complete.
-        tf.io.gfile.rename(path + _PART, path, overwrite=True)
+        tf.io.gfile.rename(path + PART, path, overwrite=True)
 
 
 def _check_folder(tf: Any, folder: str, names: set[str]) -> None:
     """Refuse a directory that holds more than what a killed process left of the files with these names."""
     found = set(tf.io.gfile.listdir(folder)) if tf.io.gfile.exists(folder) else set()
-    others = {name for name in found - names if not name.endswith(_PART)}
+    others = {name for name in found - names if not name.endswith(PART)}
     if others or names <= found:
         raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
 
