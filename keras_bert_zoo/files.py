@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -49,15 +50,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def _to_disk(path: Path) -> None:
     """Wait until the file is on the disk: else a power failure can leave its new name, but not its contents."""
-    with path.open("rb+") as file:
+    with path.open("rb+" if os.name == "nt" else "rb") as file:  # It may be read-only; Windows flushes no such file.
         os.fsync(file.fileno())
 
 
 def check_local(**out: str | os.PathLike[str]) -> None:
     """Refuse the address of a bucket or a hub, given by the argument's name: `Path` would make it a local directory."""
     for name, path in out.items():
-        if "://" in str(path):
-            instead = "; upload_preset() writes to the Hub" if str(path).startswith("hf://") else ""
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]", str(path)):  # `Path` keeps one slash; a drive has one letter.
+            instead = "; upload_preset() writes to the Hub" if str(path).startswith("hf:") else ""
             raise ValueError(f"`{name}` must be a local path{instead}. Received: {name}={str(path)!r}")
 
 

@@ -291,10 +291,10 @@ def test_who_may_read_stays(tmp_path):
         ("filepath", lambda model, path: model.export(path, format="tf_saved_model")),
     ],
 )
-@pytest.mark.parametrize("path", ["gs://bucket/run", "hf://org/name"])
+@pytest.mark.parametrize("path", ["gs://bucket/run", "hf://org/name", Path("gs://bucket/run")])
 def test_an_address_is_no_directory(path, name, write, backbone, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    instead = "; upload_preset() writes to the Hub" if path.startswith("hf:") else ""
+    instead = "; upload_preset() writes to the Hub" if str(path).startswith("hf:") else ""
     with pytest.raises(ValueError) as error:
         write(backbone, path)
     assert str(error.value) == f"`{name}` must be a local path{instead}. Received: {name}='{path}'"

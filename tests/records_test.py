@@ -370,8 +370,11 @@ def test_a_part_of_a_set_is_no_set(data, tmp_path, monkeypatch):
     count = write_records(data, out, verbose=False)
     assert RecordFiles(pattern).count() == count
     assert RecordFiles(str(out / "shard-00000-*")).count() == 10  # The others may be held out.
-    with pytest.raises(ValueError, match="`out` must be a new or empty directory"):
-        write_records(data, out)
+    for moved in ((), out.glob("shard-00001-*")):
+        for path in moved:
+            path.rename(tmp_path / path.name)
+        with pytest.raises(ValueError, match="`out` must be a new or empty directory"):
+            write_records(data, out)
 
 
 def test_bad_records(data, tmp_path, tokenizer):

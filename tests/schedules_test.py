@@ -54,11 +54,15 @@ def test_schedule_follows_fit(classifier):
     assert classifier.optimizer.get_config()["learning_rate"]["config"]["total_steps"] is None  # For the next run too.
 
 
+def sgd(peak):
+    return keras.optimizers.SGD(kbz.WarmupPolynomialDecay(peak, warmup=0.0))
+
+
 @pytest.mark.parametrize("by_function, is_scaled", [(False, False), (True, True)])
 def test_each_of_several_schedules_follows_fit(by_function, is_scaled, tokenizer):
     """With a gradient of one, a step of SGD is the rate."""
     model = kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW), preprocessor=kbz.BertPreprocessor(tokenizer, 16))
-    rest, head = (keras.optimizers.SGD(kbz.WarmupPolynomialDecay(peak, warmup=0.0)) for peak in (1e-4, 1e-2))
+    rest, head = (sgd(peak) for peak in (1e-4, 1e-2))
 
     def choose(weight):
         return head if weight.path.startswith("regressor/") else rest
@@ -76,6 +80,16 @@ def test_each_of_several_schedules_follows_fit(by_function, is_scaled, tokenizer
         np.testing.assert_allclose(before - numpy(bias), [expected], rtol=1e-4)
         assert [int(each.iterations) for each in (rest, head)] == [steps, steps]
         assert float(rest._learning_rate(1)) == pytest.approx(1e-4 * (1 - 1 / steps))
+
+
+def test_a_function_may_make_the_optimizers_whose_schedules_follow_fit(tokenizer):
+    model = kbz.BertTextRegressor(kbz.BertBackbone(**SHALLOW), preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    optimizer = keras.optimizers.MultiOptimizer(lambda weight: sgd(1e-2 if "regressor" in weight.path else 1e-4))
+    model.compile(optimizer, loss=lambda y, logits: logits)
+    bias = next(w for w in model.trainable_weights if w.path == "regressor/bias")
+    before = numpy(bias)
+    model.fit(["a"] * 4, [0.0] * 4, batch_size=2, epochs=2, verbose=0)
+    np.testing.assert_allclose(before - numpy(bias), [1e-2 * (1 + 0.75 + 0.5 + 0.25)], rtol=1e-4)
 
 
 def test_schedule_follows_updates(classifier):

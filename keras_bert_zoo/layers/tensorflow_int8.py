@@ -40,7 +40,10 @@ def takes(inputs: Any) -> bool:
 
 
 def _sums(left: Any, kernel: Any) -> Any:
-    """Return int32 `(left - 128) @ kernel` of uint8 `[rows, m]` and int8 `[m, n]`."""
+    """Return int32 `(left - 128) @ kernel` of uint8 `[rows, m]` and int8 `[m, n]`.
+
+    oneDNN passes them on as float32, which rounds those beyond 2^24, as the cast of exact ones would.
+    """
     (m, n), shift = kernel.shape, tf.constant(_SHIFT, tf.uint8)
     shifted = _product(tf.fill([1, m], shift), kernel, tf.zeros([n], tf.int32))
     return _product(left, kernel, -shifted[0])

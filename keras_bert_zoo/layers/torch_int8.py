@@ -42,5 +42,5 @@ def _is_exact() -> bool:
     """Whether sums of extremes are right: processors without int8 products add pairs of them in int16."""
     if not hasattr(torch, "_int_mm"):
         return False
-    left, right = (torch.full(shape, 127, dtype=torch.int8) for shape in ((64, 64), (64, 64)))
-    return bool((torch._int_mm(left, right) == 64 * 127**2).all())
+    largest = torch.full((64, 64), 127, dtype=torch.int8, device="cpu")
+    return bool((torch._int_mm(largest, largest) == 64 * 127**2).all())

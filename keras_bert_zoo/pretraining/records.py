@@ -94,8 +94,11 @@ def _write(tf: Any, batches: PretrainingBatches, folder: str, verbose: bool) -> 
 def _check_folder(tf: Any, folder: str, names: set[str]) -> None:
     """Refuse a directory that holds more than what a killed process left of the files with these names."""
     found = set(tf.io.gfile.listdir(folder)) if tf.io.gfile.exists(folder) else set()
-    others = {name for name in found - names if not name.endswith(PART)}
-    if others or names <= found:
+    parts = {name for name in found if name.endswith(PART)}
+    whole = found - parts
+    if (
+        whole - names or names <= found or (whole and not parts)
+    ):  # A set without parts is finished, wherever its other files are.
         raise ValueError(f"`out` must be a new or empty directory. Received: out={folder!r}")
 
 

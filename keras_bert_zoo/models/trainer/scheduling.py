@@ -1,5 +1,6 @@
 """Set-up of the optimizer for a run of `fit`: a check of its weights, and the schedule's number of steps."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -39,9 +40,11 @@ class LaysSchedules:
         optimizers = [self._optimizer_within()]
         if isinstance(optimizers[0], keras.optimizers.MultiOptimizer):
             (several,) = optimizers
-            # Until it is built, it does not know the optimizers that a function chooses.
-            chosen = several.optimizers if several.built else map(several._optimizer_map, self.trainable_variables)
-            optimizers = list(dict.fromkeys(chosen))
+            if not several.built:  # Only then does it know the optimizers that a function chooses or makes.
+                strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's.
+                with nullcontext() if strategy is None else strategy.scope():
+                    self.optimizer.build(self.trainable_variables)
+            optimizers = several.optimizers
         return [each for each in optimizers if _follows_fit(getattr(each, "_learning_rate", None))]
 
     def lay_schedule(
@@ -83,6 +86,8 @@ class _RepeatsEpoch(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == self._fitted._initial_epoch:  # None unless a callback restored it.
             for optimizer in self._fitted.optimizers_following_fit():
+                if not epoch:
+                    _forget_corrected(optimizer)  # Those that the callback has restored since.
                 optimizer._iterations.assign(epoch * self._steps_per_epoch)
 
 
