@@ -332,24 +332,6 @@ def test_what_failed_is_tried_again(name, trainings, tmp_path):
     assert len(trainings.rows) == count
 
 
-def test_a_sweep_of_one_process_is_continued_by_several(trainings, tmp_path, monkeypatch):
-    """The trial that it had begun is tried again: no worker has its name."""
-    from keras_bert_zoo.tuning.sweep import _tuner_class
-
-    def started():
-        return tuner_of(
-            _tuner_class("random"), tmp_path, SEARCHES["random"][1] | {"seed": 3}, learning_rate=[1e-3, 2e-3]
-        )
-
-    started().save()
-    begun = started().oracle.create_trial("tuner0")
-    for variable, value in (("ORACLE_IP", "127.0.0.1"), ("ORACLE_PORT", "1"), ("TUNER_ID", "chief")):
-        monkeypatch.setenv(f"KERASTUNER_{variable}", value)
-    oracle = started().oracle
-    assert oracle.create_trial("one").trial_id == begun.trial_id
-    assert oracle.tuner_ids == {"one"}
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_chief_that_starts_again_leaves_trials_to_their_workers(name, trainings, tmp_path, monkeypatch):
     """One that failed and is tried again is its worker's; one that ended, or waits to be tried again, is nobody's."""

@@ -10,7 +10,6 @@ from keras_bert_zoo.tuning.failures import failures, forget_failure, keep_failur
 
 # Attempts to draw a point that was not tried yet. Keras Tuner stops after 20, often before the last of a few points.
 _DRAWS = 1000
-_ALONE = "tuner0"  # Keras Tuner's name of a process that shares its sweep with none.
 
 
 class Resuming(keras_tuner.Tuner):
@@ -72,15 +71,11 @@ class Resuming(keras_tuner.Tuner):
         over = {*before["end_order"], *before["retry_queue"]}
         oracle._retry_queue = before["retry_queue"]
         for worker, trial_id in before["ongoing_trials"].items():
-            if trial_id in over:
-                continue
-            if worker == _ALONE:  # The sweep was not shared before: no worker would end it.
-                oracle._retry_queue.append(trial_id)
-                continue
-            oracle.ongoing_trials[worker] = trial = oracle.trials[trial_id]
-            trial.status = "RUNNING"  # It may have failed before.
-            oracle.tuner_ids.add(worker)
-            oracle._display.on_trial_begin(trial)  # Its file may not say so yet, and it will end there.
+            if trial_id not in over:
+                oracle.ongoing_trials[worker] = trial = oracle.trials[trial_id]
+                trial.status = "RUNNING"  # It may have failed before.
+                oracle.tuner_ids.add(worker)
+                oracle._display.on_trial_begin(trial)  # Its file may not say so yet, and it will end there.
 
     def _queue_unlisted(self) -> None:
         """Queue trials whose files were written before an interruption, but not yet their names."""
