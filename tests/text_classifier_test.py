@@ -2,6 +2,7 @@
 
 import _thread
 import json
+import signal
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -953,8 +954,17 @@ def test_an_interrupted_first_step_has_no_averages(classifier):
         np.testing.assert_allclose(weight, other, atol=1e-6)
 
 
+@pytest.fixture
+def hears_interrupts():
+    """A shell has its background processes ignore SIGINT, and Python then leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="only on JAX a step takes the weights with it")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.usefixtures("hears_interrupts")
 def test_an_interrupt_during_a_step_loses_no_weights(steps_per_execution, backbone):
     """It comes in the second step, which is no Python code, and Python hears of it when that has ended."""
     ends = iter([])
