@@ -105,7 +105,7 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
         import tensorflow as tf
 
         tensor = tf.cast(values, dtype)
-        work = _int8_in_tensorflow(tensor) if dtype == "int8" else lambda: tf.matmul(tensor, tensor)
+        work = _int8_in_tensorflow(values) if dtype == "int8" else lambda: tf.matmul(tensor, tensor)
         # Waits for it, and brings one number.
         return [lambda count: _repeat(work, count)[0, 0].numpy()]
     if framework == "openvino":
@@ -132,22 +132,14 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
     return [lambda count: _repeat(lambda: session.run(None, {"x": values}), count)]
 
 
-def _int8_in_tensorflow(tensor: Any) -> Callable[[], Any]:
-    """Return oneDNN's product, whose left side has no sign; `tf.matmul` has none of its own for int8."""
+def _int8_in_tensorflow(values: Any) -> Callable[[], Any]:
+    """Return our product, as TensorFlow has none of its own; only our contender is asked for it."""
     import tensorflow as tf
 
-    left, right = tf.bitcast(tf.bitcast(tensor, tf.uint8), tf.quint8), tf.bitcast(tensor, tf.qint8)
-    bias = tf.zeros([tensor.shape[1]])
+    from keras_bert_zoo.layers.tensorflow_int8 import sums
 
-    @tf.function
-    def product() -> Any:
-        ends = {"min_a": 0.0, "max_a": 1.0, "min_b": -1.0, "max_b": 1.0}
-        out, _, _ = tf.raw_ops.QuantizedMatMulWithBias(
-            a=left, b=right, bias=bias, Toutput=tf.qint32, input_quant_mode="SCALED", **ends
-        )
-        return tf.bitcast(out, tf.int32)
-
-    return product
+    left, right = tf.cast(values + 128, tf.uint8), tf.cast(values, tf.int8)
+    return tf.function(lambda: sums(left, right))
 
 
 def _repeat(product: Callable[[], Any], count: int) -> Any:

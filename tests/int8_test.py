@@ -16,9 +16,8 @@ BACKEND = keras.backend.backend()
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(6, 16)).astype("float32") * np.array([[1], [1e-3], [100], [1], [1], [0]], "float32")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Layer .* does not have a `quantize` method"
-)  # Keras says so of Dropout.
+# Keras says so of Dropout.
+pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 
 
 @pytest.fixture

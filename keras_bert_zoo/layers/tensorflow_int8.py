@@ -27,8 +27,8 @@ def int8_product(inputs: Any, kernel: Any, scale: Any, bias: Any, epsilon: float
     """
     rows = tf.cast(inputs, tf.float32)
     scales = 127.0 / (tf.reduce_max(tf.abs(rows), -1, keepdims=True) + epsilon)
-    sums = _sums(tf.cast(tf.round(rows * scales) + float(_SHIFT), tf.uint8), kernel)
-    outputs = tf.cast(sums, tf.float32) / (scales * tf.cast(scale, tf.float32))
+    summed = sums(tf.cast(tf.round(rows * scales) + float(_SHIFT), tf.uint8), kernel)
+    outputs = tf.cast(summed, tf.float32) / (scales * tf.cast(scale, tf.float32))
     if bias is not None:
         outputs += tf.cast(bias, tf.float32)
     return tf.cast(outputs, inputs.dtype)
@@ -39,7 +39,7 @@ def takes(inputs: Any) -> bool:
     return makes_outputs_alone() and tf.inside_function() and on_cpu(inputs) and _is_exact()
 
 
-def _sums(left: Any, kernel: Any) -> Any:
+def sums(left: Any, kernel: Any) -> Any:
     """Return int32 `(left - 128) @ kernel` of uint8 `[rows, m]` and int8 `[m, n]`.
 
     oneDNN passes them on as float32, which rounds those beyond 2^24, as the cast of exact ones would.
@@ -50,7 +50,7 @@ def _sums(left: Any, kernel: Any) -> Any:
 
 
 def _product(left: Any, right: Any, added: Any) -> Any:
-    sums, _, _ = tf.raw_ops.QuantizedMatMulWithBias(
+    outputs, _, _ = tf.raw_ops.QuantizedMatMulWithBias(
         a=tf.bitcast(left, tf.quint8),
         b=tf.bitcast(right, tf.qint8),
         bias=tf.bitcast(added, tf.qint32),
@@ -61,7 +61,7 @@ def _product(left: Any, right: Any, added: Any) -> Any:
         Toutput=tf.qint32,
         input_quant_mode="SCALED",
     )
-    return tf.bitcast(sums, tf.int32)
+    return tf.bitcast(outputs, tf.int32)
 
 
 @cache
@@ -69,6 +69,6 @@ def _is_exact() -> bool:
     """Whether sums of extremes are right: processors without int8 products add pairs of them in int16."""
 
     def compute() -> Any:
-        return _sums(tf.fill([64, 64], tf.constant(255, tf.uint8)), tf.fill([64, 64], tf.constant(127, tf.int8)))
+        return sums(tf.fill([64, 64], tf.constant(255, tf.uint8)), tf.fill([64, 64], tf.constant(127, tf.int8)))
 
     return computes(compute, [[64.0 * 127**2] * 64] * 64)
