@@ -184,6 +184,42 @@ def test_gradients_are_added_up_all_at_once():
     assert counts[:2] == counts[2:]
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the others compile the step")
+def test_the_count_of_gradients_is_read_only_where_others_have_changed_it():
+    """A GPU would finish all its work before each reading."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    readings = []
+
+    class Read(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+            if operation is torch.ops.aten._local_scalar_dense.default:
+                readings.append(arguments)
+            return operation(*arguments, **(options or {}))
+
+    variable = keras.Variable(np.ones(3, "float32"))
+    schedule = kbz.WarmupPolynomialDecay(0.1, warmup=0.25, total_steps=8)
+    optimizer = kbz.AdamW(schedule, gradient_accumulation_steps=3)
+    optimizer.build([variable])
+
+    def updates(times):
+        """Return after which of so many gradients the variable has moved."""
+        moved = []
+        for _ in range(times):
+            before = numpy(variable)
+            with Read():
+                optimizer.apply([torch.ones(3)], [variable])
+            moved.append(bool((numpy(variable) != before).any()))
+        return moved
+
+    assert updates(7) == [False, False, False, False, False, True, False]  # The first update has a rate of 0.
+    assert len(readings) == 1
+    optimizer._iterations.assign(3 * 2 + 2)  # As from a file; the one before was 7.
+    assert updates(2) == [True, False]
+    assert len(readings) == 2
+
+
 @pytest.mark.parametrize("kind, rule", OPTIMIZERS)
 @pytest.mark.parametrize("accumulation, batch_size", [(None, 4), (2, 2)])
 def test_fit_accumulates_to_the_large_batch(kind, rule, accumulation, batch_size):

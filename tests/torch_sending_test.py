@@ -1,6 +1,7 @@
 """What goes to a card on PyTorch, ahead of the card's own work."""
 
 from collections import Counter
+from functools import partial
 
 import keras
 import numpy as np
@@ -98,6 +99,10 @@ def classifier(jit_compile=False, optimizer=kbz.AdamW):
     return model
 
 
+def accumulating(schedule):
+    return kbz.AdamW(schedule, gradient_accumulation_steps=2)
+
+
 def batch_of(model):
     inputs = random_inputs()
     if isinstance(model, kbz.BertTextClassifier):
@@ -119,7 +124,7 @@ class Made(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("make", [pretrainer, classifier, lambda: classifier(optimizer=kbz.Lamb)])
+@pytest.mark.parametrize("make", [pretrainer, classifier, partial(classifier, optimizer=kbz.Lamb)])
 @pytest.mark.parametrize("step", ["train_step", "test_step", "predict_step"])
 def test_a_step_sends_all_of_it_and_is_the_same(make, step, card):
     def run(model, batch):
@@ -189,7 +194,7 @@ def test_fit_evaluate_and_predict_send_their_batches(tokenizer, card):
 
 @on_a_card
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("make", [pretrainer, classifier])
+@pytest.mark.parametrize("make", [pretrainer, classifier, partial(classifier, optimizer=accumulating)])
 def test_on_a_card_no_step_waits(make, jit_compile):
     model = make(jit_compile)
     batch = batch_of(model)

@@ -30,6 +30,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
                 f"Received: use_ema=True, gradient_accumulation_steps={gradient_accumulation_steps}"
             )
         super().__init__(gradient_accumulation_steps=gradient_accumulation_steps, **kwargs)
+        self._known_count: tuple[Any, int, int] | None = None
         self.exclude_from_weight_decay()
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
@@ -55,8 +56,13 @@ class BertOptimizer(keras.optimizers.Optimizer):
         if self.loss_scale_factor is not None and keras.backend.backend() == "tensorflow":
             # Keras divides the gradients, which a table's slices do not allow.
             grads = [grad if grad is None else _dense([grad])[0] for grad in grads]
+        counts = keras.backend.backend() == "torch" and self.gradient_accumulation_steps
+        count = self._count() if counts else 0
         with numbers_sent(beside=self._iterations.value):  # Such as the count's increment.
             super().apply(grads, trainable_variables)
+        if counts:
+            value = self._iterations.value
+            self._known_count = value, value._version, count + 1
 
     def finalize_variable_values(self, var_list: Any) -> None:
         if self.use_ema and not int(ops.convert_to_numpy(self._iterations)):
@@ -103,6 +109,16 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
     # --- Accumulation. As in Keras, `_iterations` counts gradients and `iterations` counts updates.
 
+    def _count(self) -> int:
+        """Return PyTorch's `_iterations` as a number, on which Python branches.
+
+        Reading it waits for a GPU, so it is read again only if anything but `apply` has changed it.
+        """
+        value = self._iterations.value
+        if self._known_count is None or self._known_count[0] is not value or self._known_count[1] != value._version:
+            self._known_count = value, value._version, int(value)
+        return self._known_count[2]
+
     def _get_current_learning_rate(self) -> Any:
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             return self._learning_rate(self.iterations)
@@ -114,13 +130,13 @@ class BertOptimizer(keras.optimizers.Optimizer):
             super()._backend_apply_gradients(grads, trainable_variables)
             return
         sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
-        held = self._iterations % steps
         # Each replica sums its own gradients, and the sums are combined once per update: a file saved in between holds
         # the first replica's sums. The first gradient overwrites what an update or an interrupted run has left.
         if keras.backend.backend() == "torch":
-            held = int(held)  # Waits for a GPU once; below it is needed again.
+            held = self._count() % steps
             _add_up(sums, grads, is_first=held == 0)
         else:
+            held = self._iterations % steps
             for sum_, grad in zip(sums, grads, strict=True):
                 grad = ops.cast(ops.convert_to_tensor(grad), sum_.dtype)
                 self.assign(sum_, ops.where(held == 0, grad, sum_ + grad))
