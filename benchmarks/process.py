@@ -1,5 +1,6 @@
 """What a contender's process reports: its framework's threads, peak and device, and its memory."""
 
+import importlib
 import os
 import resource
 import tempfile
@@ -90,7 +91,7 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
 
         matrix = torch.tensor(values, dtype=getattr(torch, dtype), device="cuda" if device == "gpu" else "cpu")
         wait = torch.cuda.synchronize if device == "gpu" else lambda: None
-        products = [lambda: torch._int_mm(matrix, matrix) if dtype == "int8" else matrix @ matrix]
+        products = [_in_int8(framework, matrix.float(), matrix) if dtype == "int8" else lambda: matrix @ matrix]
         if device == "cpu" and dtype == "float32" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             # oneDNN's, which keras_bert_zoo takes on AMD's processors, as torch.compile does; the other is BLAS'.
             products.append(lambda: torch.ops.mkldnn._linear_pointwise(matrix, matrix.T, None, "none", [], ""))
@@ -105,7 +106,9 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
         import tensorflow as tf
 
         tensor = tf.cast(values, dtype)
-        work = _int8_in_tensorflow(values) if dtype == "int8" else lambda: tf.matmul(tensor, tensor)
+        work = partial(tf.matmul, tensor, tensor)
+        if dtype == "int8":
+            work = tf.function(_in_int8(framework, tf.cast(tensor, "float32"), tensor), autograph=False)
         # Waits for it, and brings one number.
         return [lambda count: _repeat(work, count)[0, 0].numpy()]
     if framework == "openvino":
@@ -132,14 +135,10 @@ def _products(framework: str, dtype: str, device: str, size: int) -> list[Callab
     return [lambda count: _repeat(lambda: session.run(None, {"x": values}), count)]
 
 
-def _int8_in_tensorflow(values: Any) -> Callable[[], Any]:
-    """Return our product, as TensorFlow has none of its own; only our contender is asked for it."""
-    import tensorflow as tf
-
-    from keras_bert_zoo.layers.tensorflow_int8 import sums
-
-    left, right = tf.cast(values + 128, tf.uint8), tf.cast(values, tf.int8)
-    return tf.function(lambda: sums(left, right))
+def _in_int8(framework: str, whole: Any, kernel: Any) -> Callable[[], Any]:
+    """Return our product, as the frameworks have none for every processor; only our contender is asked for it."""
+    product = importlib.import_module(f"keras_bert_zoo.layers.{framework}_int8").sums
+    return lambda: product(whole, kernel)
 
 
 def _repeat(product: Callable[[], Any], count: int) -> Any:

@@ -1,4 +1,4 @@
-"""Products with int8 kernels: Keras' numbers, by oneDNN where a CPU has it."""
+"""Products with int8 kernels: Keras' numbers, by oneDNN where a CPU has it, else in float32."""
 
 import importlib
 
@@ -8,6 +8,7 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.dense import Dense, TokenEmbedding
+from keras_bert_zoo.layers.int8_sums import sums_in_float32
 from keras_bert_zoo.layers.lora import AdaptableDense
 from keras_bert_zoo.layers.passes import step_of_this_process
 from tests.helpers import TINY, numpy, random_inputs, randomise
@@ -20,13 +21,15 @@ ROWS = RNG.normal(size=(6, 16)).astype("float32") * np.array([[1], [1e-3], [100]
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 
 
-@pytest.fixture
-def taken(monkeypatch):
-    """Return the numbers of columns of the products that oneDNN makes; elsewhere products are Keras'."""
+@pytest.fixture(params=["onednn", "float32"] if BACKEND != "jax" else ["xla"])
+def taken(request, monkeypatch):
+    """Return the numbers of columns of the products that are ours; on JAX products are Keras'."""
     if BACKEND == "jax":
         return None
     ours = importlib.import_module(f"keras_bert_zoo.layers.{BACKEND}_int8")
-    if not ours._is_exact():
+    if request.param == "float32":
+        monkeypatch.setattr(ours, "_has_int8", lambda: False)
+    elif not ours._has_int8():
         pytest.skip("oneDNN has no exact product of int8 on this processor.")
     columns, product = [], ours.int8_product
 
@@ -87,6 +90,17 @@ def test_largest_sums_are_exact(taken):
     np.testing.assert_allclose(predicted(layer, np.full((3, 16), -2, "float32")), np.full((3, 8), -32), rtol=1e-6)
 
 
+def test_sums_beyond_what_float32_holds_are_exact():
+    rows, kernel = RNG.integers(-128, 128, (5, 2_500)), RNG.integers(-128, 128, (2_500, 7))
+    rows[0], kernel[:, 0] = -128, -128
+    rows[1], kernel[:, 1], kernel[0, 1] = 127, 127, 126
+    sums = numpy(sums_in_float32(keras.ops.cast(rows, "float32"), keras.ops.cast(kernel, "int8")))
+    np.testing.assert_array_equal(sums, rows @ kernel)
+    assert sums.dtype == "int32"
+    assert sums[1, 1] % 2  # No float32 holds it.
+    assert sums[1, 1] > 2**24
+
+
 @pytest.mark.skipif(BACKEND == "jax", reason="XLA's product of int8 is Keras' there")
 @pytest.mark.filterwarnings("ignore:(?s).*The use of `x.T`")  # Of Keras' own.
 def test_the_table_of_words_read_backwards(taken, monkeypatch):
@@ -126,7 +140,7 @@ def test_a_model_predicts_as_with_keras_own_products(dtype, from_file, taken, tm
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="XLA's product of int8 is Keras' there")
-@pytest.mark.parametrize("reason", ["gradient", "factors", "quantizer", "processor"])
+@pytest.mark.parametrize("reason", ["gradient", "factors", "quantizer"])
 def test_who_multiplies_by_itself(reason, taken, monkeypatch):
     """Keras does where a gradient is wanted, LoRA adds to the product, or the rounding is another."""
     layer = dense(kind=AdaptableDense)
@@ -135,9 +149,6 @@ def test_who_multiplies_by_itself(reason, taken, monkeypatch):
     narrow = keras.quantizers.AbsMaxQuantizer(value_range=(-63, 63))
     config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=narrow)
     layer.quantize("int8", config=config if reason == "quantizer" else None)
-    if reason == "processor":
-        ours = importlib.import_module(f"keras_bert_zoo.layers.{BACKEND}_int8")
-        monkeypatch.setattr(ours, "_is_exact", lambda: False)
     outputs = numpy(layer(ROWS)) if reason == "gradient" else predicted(layer, ROWS)
     assert taken == []
     monkeypatch.setattr(Dense, "quantized_call", keras.layers.Dense.quantized_call)

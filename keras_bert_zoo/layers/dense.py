@@ -49,7 +49,7 @@ def activated(owner: Any, dense: Any, inputs: Any, activation: str, training: bo
 
 
 def _in_int8(layer: Any, inputs: Any, kernel: Any, scale: Any, bias: Any) -> Any:
-    """Return a quantized layer's product with its int8 kernel by oneDNN, or None where the backend's own is taken."""
+    """Return a quantized layer's product with its int8 kernel on a CPU, or None where the backend's own is taken."""
     if keras.backend.backend() == "torch":
         from keras_bert_zoo.layers.torch_int8 import int8_product, takes
     elif keras.backend.backend() == "tensorflow":

@@ -50,13 +50,21 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
+def has_onednn() -> bool:
+    """Whether oneDNN is there, allowed, and made for this processor."""
+    return bool(_ONEDNN and torch.backends.mkldnn.enabled)
+
+
 def is_for_onednn(inputs: Any) -> bool:
+    return has_onednn() and is_eager_on_cpu(inputs)
+
+
+def is_eager_on_cpu(inputs: Any) -> bool:
+    """Whether operations on `inputs` run as they are called, on a CPU, as their dtype says."""
     return (
-        _ONEDNN
-        and inputs.device.type == "cpu"
+        inputs.device.type == "cpu"
         and type(inputs) is torch.Tensor  # Subclasses stand for traced or distributed tensors.
         and not torch._C._are_functorch_transforms_active()  # `torch.func` does not know oneDNN's operation.
-        and torch.backends.mkldnn.enabled
         and not (is_traced() or torch.is_autocast_enabled("cpu"))
         and inputs.numel() > 0  # oneDNN has no matmul over zero rows, as in the kernel's gradient.
     )
