@@ -226,6 +226,46 @@ def test_python_makes_no_batches_for_hosts_that_cannot_call_it(data, tmp_path, t
     assert pretrainer._streamed(records.in_order(), needs_targets=True).element_spec[0]["token_ids"].shape == (8, 16)
 
 
+@tensorflow_only
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"jit_compile": True}, "`jit_compile` must be False on several replicas, .* jit_compile=True on 2 replicas$"),
+        (
+            {"steps_per_execution": 2},
+            "`steps_per_execution` must be 1 on several replicas, except on a TPU. "
+            "Received: steps_per_execution=2 on 2 replicas$",
+        ),
+    ],
+)
+def test_what_several_replicas_cannot_do_is_refused_before_anything_is_written(
+    data, option, message, tmp_path, monkeypatch
+):
+    strategy = Tpu("", 1)
+    strategy.num_replicas_in_sync = 2
+    monkeypatch.setattr(keras.Model, "distribute_strategy", strategy)
+    run = Run(str(data()), "bert_tiny", steps=2, save_every=2, batch_size=8, architecture=SHALLOW, **option)
+    with pytest.raises(ValueError, match=message):
+        pretrain(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@jax_only
+def test_processes_of_jax_share_no_batches_of_our_own(data, tokenizer, monkeypatch):
+    backbone = kbz.BertBackbone(**SHALLOW)
+    classifier = kbz.BertTextClassifier(backbone, 3, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    with kbz.distribute("data_parallel"):
+        monkeypatch.setattr(keras.distribution.distribution(), "_is_multi_process", True)
+        for run in (
+            lambda: classifier.fit(TEXTS, LABELS),
+            lambda: classifier.evaluate(TEXTS, LABELS),
+            lambda: classifier.predict(random_inputs()),
+            lambda: kbz.BertPretrainer(backbone).fit(PretrainingBatches(data(), 8)),
+        ):
+            with pytest.raises(ValueError, match=r"`x` must be a `tf\.data\.Dataset`.* `prepare` in 1 processes$"):
+                run()
+
+
 # --- A batch in parts
 
 
@@ -335,6 +375,33 @@ def test_the_step_is_one_xla_program_of_fixed_shapes(data, optimizer, accelerato
         return strategy.run(model.train_step, args=(data,))
 
     assert_fit_for_tpu(step.experimental_get_compiler_ir(batch)(stage="hlo"), rf"\b{short}\[8,16,8\]")
+
+
+@tensorflow_only
+@pytest.mark.parametrize("count, rows", [(4, 8), (3, None)])
+def test_executions_of_several_steps_have_batches_of_one_shape(data, count, rows, monkeypatch):
+    """Not where the data end within an execution; then, too, all batches are taken."""
+    monkeypatch.setattr("keras_bert_zoo.models.trainer.workers.is_tpu", lambda strategy: True)
+    path, found = data(), []
+    for steps in (1, 2):
+        keras.utils.set_random_seed(0)
+        with kbz.distribute("mirrored"):
+            model = kbz.BertPretrainer(kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0))
+            model.compile(kbz.AdamW(kbz.WarmupPolynomialDecay(1e-3)), steps_per_execution=steps)
+        shapes = []
+
+        def noted(data, step=model.train_step, shapes=shapes):
+            shapes.append(tuple(data[0]["token_ids"].shape))
+            return step(data)
+
+        monkeypatch.setattr(model, "train_step", noted)
+        batches = PretrainingBatches(path, 8, epoch_batches=count)
+        losses = model.fit(batches, epochs=2, verbose=0, validation_data=batches).history["val_loss"]
+        assert int(numpy(model.optimizer.iterations)) == 2 * count
+        assert set(shapes) == {(8 if steps == 1 else rows, 16)}
+        found.append([*losses, *model.get_weights()])
+    for one, several in zip(*found, strict=True):
+        np.testing.assert_allclose(several, one, atol=1e-6)
 
 
 @tensorflow_only

@@ -113,6 +113,17 @@ def check_calls_python(model: keras.Model) -> None:
     )
 
 
+def check_one_process() -> None:
+    """Refuse batches of our own to several processes of JAX, each of which would feed all their rows."""
+    if getattr(keras.distribution.distribution(), "_is_multi_process", False):
+        import jax
+
+        raise ValueError(
+            "`x` must be a `tf.data.Dataset`, such as that of `read_records`, in several processes of JAX, which share "
+            f"its batches. Received: texts, arrays or examples of `prepare` in {jax.process_count()} processes"
+        )
+
+
 def sum_over_workers(value: int, strategy: Any) -> int:
     """Return the sum over all devices of their worker's value; all workers must call this."""
     import tensorflow as tf

@@ -17,6 +17,7 @@ from keras_bert_zoo.text.texts import is_texts
 from keras_bert_zoo.training.crossentropy import TokenCrossentropy
 from keras_bert_zoo.training.distribution import (
     check_calls_python,
+    check_one_process,
     is_multi_worker,
     is_tpu,
     replicas,
@@ -192,6 +193,8 @@ class MakesBatches(ChecksInputs):
     def _fed(self, batches: Any) -> Any:
         if is_mappable(batches):
             check_calls_python(self)
+        if isinstance(batches, OwnBatches):
+            check_one_process()
         if keras.backend.backend() != "tensorflow" or not isinstance(batches, OwnBatches):
             return batches
         if isinstance(batches, PartedBatches) and self._is_one_of_several:
