@@ -183,6 +183,24 @@ def test_members_that_do_not_agree(other, words):
         kbz.ensemble([member("classifier", 0), member("classifier", 1), member(task, 2, **options)])
 
 
+def test_names_that_members_learn_later(tmp_path):
+    members = [member("classifier", seed, class_names=None, num_classes=3) for seed in range(2)]
+    together = kbz.ensemble(members)
+    assert together.class_names is None
+    names = ["warm", "dull", "fine", "fine", "dull", "warm"]
+    for one in members:
+        one.fit(TEXTS, names, verbose=0)
+    assert together.class_names == ["dull", "fine", "warm"]
+    scores = together.evaluate(TEXTS, names, verbose=0)
+    assert scores == together.evaluate(TEXTS, [2, 0, 1, 1, 0, 2], verbose=0)
+    together.save(tmp_path / "both.keras")
+    assert keras.models.load_model(tmp_path / "both.keras").class_names == together.class_names
+    members[1].class_names = ["dull", "warm", "fine"]
+    for run in (together.predict, together.classify, lambda x: together.evaluate(x, names)):
+        with short_error("agree in class_names. Received: class_names[1]='fine' in members[0], class_names[1]='warm'"):
+            run(TEXTS)
+
+
 def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):
     one = member("regressor", 0)
     embedder = kbz.BertTextEmbedder(kbz.BertBackbone(**SHALLOW))

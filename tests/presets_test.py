@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -501,6 +502,19 @@ def test_other_class_names_are_another_head(backbone, tmp_path):
     assert same.load_report.fresh == ()
     other = kbz.BertTextClassifier.from_preset(tmp_path / "preset", class_names=["b", "a"])
     assert other.load_report.fresh == other.load_report.unused == ("classifier/kernel", "classifier/bias")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_head_for_one_class_is_none_for_several(several, backbone, tmp_path):
+    kbz.BertTextClassifier(backbone, class_names=["a", "b"], multi_label=several).save_to_preset(tmp_path / "preset")
+    load = partial(kbz.BertTextClassifier.from_preset, tmp_path / "preset")
+    assert load(multi_label=several).load_report.fresh == ()
+    assert load(multi_label=not several).load_report.fresh == ("classifier/kernel", "classifier/bias")
+    (tmp_path / "preset" / "preset.json").unlink()
+    config = json.loads((tmp_path / "preset" / "config.json").read_text())
+    del config["problem_type"]  # As in many directories of transformers, which then do not say.
+    (tmp_path / "preset" / "config.json").write_text(json.dumps(config))
+    assert load(multi_label=True).load_report.fresh == load().load_report.fresh == ()
 
 
 def test_what_is_left_out_the_preset_says(backbone, tmp_path):

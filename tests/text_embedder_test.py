@@ -132,6 +132,17 @@ def test_fit_learns_the_vectors_of_another(tokenizer):
             learner.fit(TEXTS, y, verbose=0)
 
 
+def test_a_column_of_vectors(tokenizer):
+    """A data frame's column holds each vector as an object."""
+    embedder, vectors = make(tokenizer), np.random.default_rng(0).normal(size=(6, 8))
+    column = np.empty(6, dtype=object)
+    column[:] = list(vectors)
+    assert embedder.evaluate(TEXTS, column, verbose=0) == embedder.evaluate(TEXTS, vectors, verbose=0)
+    column[1] = vectors[1, :7]
+    with short_error("`y` must have the shape (6, 8), one vector per text. Received: y.shape=(6,)"):
+        embedder.evaluate(TEXTS, column, verbose=0)
+
+
 def test_vectors_stream_as_they_are_at_hand(tokenizer):
     """Otherwise a column would be learned as every number of its vector, and NaN would destroy the model."""
     embedder, inputs = make(tokenizer), random_inputs()

@@ -168,6 +168,15 @@ def test_bad_targets(regressor, y, words):
         regressor.fit(TEXTS, y, verbose=0)
 
 
+def test_a_column_of_objects_that_are_numbers(regressor):
+    numbers = [0.5, 1.0, -2.0, 3, 4, 0.25]
+    column = np.array(numbers, dtype=object)
+    assert regressor.evaluate(TEXTS, column, verbose=0) == regressor.evaluate(TEXTS, numbers, verbose=0)
+    column[3] = None
+    with short_error("`y` must hold numbers. Received: y.dtype=object"):
+        regressor.evaluate(TEXTS, column, verbose=0)
+
+
 def test_numbers_stream_as_they_are_at_hand(regressor):
     inputs = random_inputs()
     expected = regressor.evaluate(inputs, [0.5, 1.0, -2.0], verbose=0)

@@ -69,6 +69,16 @@ def test_predictions_are_of_first_tokens_in_the_order_given(tagger):
     assert len(tagger.predict([["a"]] * 40, verbose=0, steps=1)) == 32
 
 
+def test_sentences_may_be_tuples(tagger):
+    """As `zip(*sentence)` gives them; `x` as a tuple would be a pair."""
+    words, tags = [tuple(row) for row in SENTENCES], [tuple(row) for row in TAGS]
+    for x, y in ((words, tags), ([words], [tags])):
+        ours, lists = tagger.evaluate(x, y, verbose=0), (SENTENCES, TAGS) if x is words else ([SENTENCES], [TAGS])
+        assert ours == tagger.evaluate(*lists, verbose=0)
+    with short_error("`x` must be a list of sentences"):
+        tagger.predict(tuple(words), verbose=0)
+
+
 def test_sentences_of_a_document_see_each_other(tagger):
     documents = [SENTENCES[:2], [["it", "is"]]]
     predicted = tagger.predict(documents, verbose=0)

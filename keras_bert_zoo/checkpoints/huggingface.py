@@ -132,8 +132,8 @@ def _read_head(path: Path, config: dict[str, Any], class_name: str, are_named: b
     head: dict[str, Any] = {"dropout": _head_dropout(path, config)}
     if class_name in _WITH_CLASSES:
         head |= read_classes(path, config, are_named)
-    if class_name == "BertTextClassifier":
-        head["multi_label"] = config.get("problem_type") == "multi_label_classification"
+    if class_name == "BertTextClassifier" and config.get("problem_type") is not None:  # Many files do not say.
+        head["multi_label"] = config["problem_type"] == "multi_label_classification"
     return head
 
 
@@ -197,5 +197,5 @@ def _write_head(class_name: str, head: dict[str, Any]) -> dict[str, Any]:
     if class_name in _WITH_CLASSES:
         classes, problem = head, {}
     if class_name == "BertTextClassifier":
-        problem = {"problem_type": f"{'multi' if head['multi_label'] else 'single'}_label_classification"}
+        problem = {"problem_type": f"{'multi' if head.get('multi_label') else 'single'}_label_classification"}
     return {**write_classes(classes), "classifier_dropout": head["dropout"], **problem}

@@ -100,7 +100,9 @@ class HasClasses:
         return {**saved, **arguments}
 
     def continues(self, checkpoint: Checkpoint) -> bool:
-        names = checkpoint.head.get("class_names")
+        names, several = checkpoint.head.get("class_names"), checkpoint.head.get("multi_label")
+        if several is not None and several != getattr(self, "multi_label", False):
+            return False
         return self.is_own(checkpoint) and (names is None or self.class_names is None or names == self.class_names)
 
 

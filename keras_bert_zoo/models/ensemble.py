@@ -60,7 +60,7 @@ def _mean_with(count: int, mean: Any, value: Any) -> Any:
 
 
 # Config entries that each member keeps itself.
-_OF_MEMBERS = ("backbone", "preprocessor", "quantized", "frozen")
+_OF_MEMBERS = ("backbone", "preprocessor", "quantized", "frozen", "class_names")
 
 
 class _Ensemble(Task):
@@ -81,6 +81,27 @@ class _Ensemble(Task):
         outputs = mean(first.input)
         Task.__init__(self, first.backbone, first.preprocessor, first.input, outputs, name, trainable=trainable)
         self.members = mean.members
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """The members' names, which they may have learned since."""
+        first, *others = (getattr(member, "class_names", None) for member in self.members)
+        for i, names in enumerate(others, start=1):
+            _check_same("class_names", first, names, i)
+        return first
+
+    @class_names.setter
+    def class_names(self, names: list[str] | None) -> None:
+        for member in self.members:
+            member.class_names = names
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        _ = self.class_names  # Logits of members that mean different classes have no mean.
+        return super().predict(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        _ = self.class_names
+        return super().evaluate(*args, **kwargs)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
@@ -175,9 +196,13 @@ def ensemble(members: Sequence[_Task]) -> _Task:
 def _check_agreement(first: Task, member: Task, i: int) -> None:
     ours, theirs = _meaning(first), _meaning(member)
     for name in {**ours, **theirs}:
-        if ours.get(name) != theirs.get(name):
-            here, there = _difference(name, ours.get(name), theirs.get(name))
-            raise ValueError(f"`members` must agree in {name}. Received: {here} in members[0], {there} in members[{i}]")
+        _check_same(name, ours.get(name), theirs.get(name), i)
+
+
+def _check_same(name: str, ours: Any, theirs: Any, i: int) -> None:
+    if ours != theirs:
+        here, there = _difference(name, ours, theirs)
+        raise ValueError(f"`members` must agree in {name}. Received: {here} in members[0], {there} in members[{i}]")
 
 
 def _meaning(member: Task) -> dict[str, Any]:

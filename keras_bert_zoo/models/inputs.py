@@ -98,9 +98,7 @@ def checked_stream_weights(sample_weight: np.ndarray, shape: tuple[int, ...]) ->
 
 
 def _as_weights(sample_weight: Any) -> np.ndarray:
-    weights = as_array("sample_weight", sample_weight)
-    if weights.dtype == object:  # The objects may be floats.
-        weights = np.asarray(weights.tolist())
+    weights = unboxed(as_array("sample_weight", sample_weight))
     # NumPy does not know that bfloat16 is a float.
     return weights.astype("float32") if weights.dtype.name == "bfloat16" else weights
 
@@ -112,6 +110,16 @@ def _finite_weights(weights: np.ndarray) -> np.ndarray:
     if not finite.all():
         raise ValueError(f"`sample_weight` must be finite. Received: {weights[~finite][0]}")
     return as_float32(weights)
+
+
+def unboxed(array: np.ndarray) -> np.ndarray:
+    """Convert an array of objects, such as a data frame's column of numbers or of vectors; others stay as they are."""
+    if array.dtype != object:
+        return array
+    try:
+        return np.asarray(array.tolist())
+    except ValueError:  # Of unequal lengths.
+        return array
 
 
 def as_float32(weights: Any) -> np.ndarray:

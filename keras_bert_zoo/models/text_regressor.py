@@ -9,7 +9,7 @@ from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text, check_task_arguments
-from keras_bert_zoo.models.inputs import as_float32, as_row
+from keras_bert_zoo.models.inputs import as_float32, as_row, unboxed
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -68,7 +68,7 @@ class BertTextRegressor(Task):
         return super().predict(*args, **kwargs)[:, 0]
 
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
-        numbers = as_row("y", y, count)  # `batches` returns a column.
+        numbers = unboxed(as_row("y", y, count))  # `batches` returns a column.
         if numbers.shape != (count,):
             raise ValueError(
                 f"`y` must have the shape ({count},), one number per example. Received: y.shape={numbers.shape}"

@@ -65,16 +65,16 @@ def read_words(x: Any) -> Words:
     """
     if not _is_list(x):
         raise ValueError(f"{_EXPECTED}. Received: x of type {type(x).__name__}")
-    first: Any = next((row for row in x if isinstance(row, (str, bytes)) or not _is_list(row) or len(row)), [])
+    first: Any = next((row for row in x if isinstance(row, (str, bytes)) or not is_list(row) or len(row)), [])
     if isinstance(first, (str, bytes)):
         texts, _ = split_texts(list(x))
         offsets = [split_text(text) for text in texts]
         examples = [[text[a:b] for a, b in spans] for text, spans in zip(texts, offsets, strict=True)]
         return Words(examples, offsets=offsets, texts=texts)
     for i, row in enumerate(x):
-        if not _is_list(row):
+        if not is_list(row):
             raise ValueError(f"{_EXPECTED}. Received: x[{i}] of type {type(row).__name__}")
-    if len(first) and _is_list(next(iter(first))):
+    if len(first) and is_list(next(iter(first))):
         sentences = [[_sentence(words, f"x[{i}][{j}]") for j, words in enumerate(row)] for i, row in enumerate(x)]
         examples = [list(chain.from_iterable(document)) for document in sentences]
         return Words(examples, [[len(words) for words in document] for document in sentences])
@@ -134,16 +134,16 @@ def _tags_of_spans(words: Words, i: int, spans: Any) -> list[str]:
 
 
 def _sentence(row: Any, name: str) -> list[str]:
-    if not _is_list(row):
+    if not is_list(row):
         raise ValueError(f"{_EXPECTED}. Received: {name} of type {type(row).__name__}")
     words = list(row)  # A column's first row need not have index 0.
-    if words and _is_list(words[0]):
+    if words and is_list(words[0]):
         raise ValueError(f"{_EXPECTED}. Received: {name}[0] of type {type(words[0]).__name__}")
     return split_texts(words, name)[0] if words else []
 
 
 def _tag_rows(y: Any, count: int, name: str) -> list[Any]:
-    if not _is_list(y):
+    if not is_list(y):
         raise ValueError(
             f"`y` must have the form of `x`, one tag per word. Received: {name} of type {type(y).__name__}"
         )
@@ -153,6 +153,7 @@ def _tag_rows(y: Any, count: int, name: str) -> list[Any]:
 
 
 def _is_list(x: Any) -> bool:
+    """Whether `x` is a list but no tuple, which as `x` would be a pair, and as spans a single one."""
     return is_list(x) and not isinstance(x, tuple)
 
 
