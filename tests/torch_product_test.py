@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import TINY, numpy
+from tests.helpers import TINY, numpy, random_inputs, randomise
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "torch", reason="Elsewhere products are the backend's.")
 RNG = np.random.default_rng(3)
@@ -24,6 +24,7 @@ def library(request, monkeypatch):
         pytest.skip("This PyTorch has no oneDNN.")
     for name in ("_ONEDNN", "_ONEDNN_IN_FLOAT32"):
         monkeypatch.setattr(torch_product, name, request.param)
+    monkeypatch.setattr(torch_product, "_NOT_IN_HALF", set())  # As if the CPU had products of all dtypes.
     return torch_product
 
 
@@ -105,6 +106,42 @@ def test_under_autocast_and_in_a_trace_pytorch_chooses(library, taken):
     assert not taken
     np.testing.assert_allclose(traced(x, kernel).detach(), X @ KERNEL, atol=1e-5)
     assert "mkldnn" not in str(traced.graph)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_cpu_without_products_of_half_precision_takes_float32s(dtype, dropout, monkeypatch):
+    """All products are: of layers, of attention by a kernel and without one, and of gradients."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from keras_bert_zoo.layers import torch_product
+
+    products = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+            if any(name in str(operation) for name in ("mm", "attention", "linear", "matmul")):
+                given = [a for a in arguments if isinstance(a, torch.Tensor) and a.is_floating_point()]
+                if not given[0].is_meta:  # Keras has looked up shapes.
+                    products.append((str(operation), {tensor.dtype for tensor in given}))
+            return operation(*arguments, **(options or {}))
+
+    monkeypatch.setattr(torch_product, "_NOT_IN_HALF", {torch.bfloat16, torch.float16})
+    logits = []
+    for policy in (dtype, "float32"):
+        sizes = {**TINY, "dropout": dropout, "attention_dropout": dropout}
+        model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**sizes, dtype=policy), num_classes=3))
+        model.compile(kbz.AdamW(1e-3))
+        inputs = random_inputs(4, 9)
+        products.clear()
+        with Noted():
+            logits.append(model.predict(inputs, verbose=0))
+            model.train_on_batch(inputs, np.array([0, 1, 2, 0]))
+            model.backbone.extractor(attention_scores=True)(inputs)
+        assert not [each for each in products if each[1] != {torch.float32}]
+        assert len(products) > 50
+    np.testing.assert_allclose(*logits, atol=0.05)
 
 
 def test_mkl_multiplies_on_intels_processors(monkeypatch):

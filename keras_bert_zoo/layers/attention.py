@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_bert_zoo.checks import check_flag, check_positive, check_positive_int, check_rate
-from keras_bert_zoo.layers.dense import Dense, add_bias
+from keras_bert_zoo.layers.dense import Dense, add_bias, matmul
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attention_pays, own_kernels
 from keras_bert_zoo.layers.initializer import Normal
@@ -118,7 +118,7 @@ class SelfAttention(keras.layers.Layer):
         bias = None
         if not explicit and self._leaves_bias(hidden, shape, dropout):
             kernel, bias = self.qkv.cast_weights(hidden)
-            qkv, bias = ops.matmul(hidden, kernel), ops.reshape(bias, shape[2:])
+            qkv, bias = matmul(hidden, kernel), ops.reshape(bias, shape[2:])
         else:
             qkv = call_part(self, self.qkv, to_rows(hidden))
         qkv = reshape(qkv, shape)
@@ -131,7 +131,7 @@ class SelfAttention(keras.layers.Layer):
             query = at_positions(query, output_positions)
         bias = self._bias_of(mask, output_positions, ops.shape(key)[2])
         scores = self._softmax(self._scores(query, key, bias))
-        context = ops.matmul(call_part(self, self.dropout_layer, scores, training=training), value)
+        context = matmul(call_part(self, self.dropout_layer, scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores
 
     def _leaves_bias(self, hidden: Any, shape: tuple[int, ...], dropout: float) -> bool:
@@ -148,14 +148,14 @@ class SelfAttention(keras.layers.Layer):
         """
         kernel, bias = self.qkv.cast_weights(hidden)
         (to_query, to_key, to_value), (query_bias, _, value_bias) = ops.split(kernel, 3, axis=1), ops.split(bias, 3)
-        query = self._by_heads(add_bias(ops.matmul(at_positions(hidden, position)[:, 0], to_query), query_bias))
+        query = self._by_heads(add_bias(matmul(at_positions(hidden, position)[:, 0], to_query), query_bias))
         to_key = ops.transpose(reshape(to_key, (-1, self.num_heads, self.head_dim)), (1, 2, 0))
-        scores = ops.matmul(hidden, ops.transpose(ops.matmul(query, to_key), (1, 2, 0)))
+        scores = matmul(hidden, ops.transpose(matmul(query, to_key), (1, 2, 0)))
         bias = self._bias_of(mask, position, ops.shape(hidden)[1])
         scores = self._softmax(self._scaled(ops.transpose(scores, (0, 2, 1))[:, :, None], bias))
         weights = call_part(self, self.dropout_layer, scores, training=training)[:, :, 0]
         weights = ops.cast(weights, self.compute_dtype)
-        context = ops.matmul(ops.transpose(ops.matmul(weights, hidden), (1, 0, 2)), self._by_heads(to_value))
+        context = matmul(ops.transpose(matmul(weights, hidden), (1, 0, 2)), self._by_heads(to_value))
         # With dropout the weights do not sum to one.
         sums = ops.transpose(ops.sum(ops.cast(weights, "float32"), -1))[..., None]
         context = add_bias(context, sums * ops.cast(self._by_heads(value_bias[None]), "float32"))
@@ -183,7 +183,7 @@ class SelfAttention(keras.layers.Layer):
             # default at none. Without that they take a fifth of a bfloat16 prediction at 512 tokens.
             bias = ops.zeros((1, 1, 1, 1), query.dtype) if bias is None else ops.cast(bias, query.dtype)
             return product(query, key, self._scale, bias, transposed=True)
-        return self._scaled(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), bias)
+        return self._scaled(matmul(query, ops.transpose(key, (0, 1, 3, 2))), bias)
 
     def _scaled(self, scores: Any, bias: Any) -> Any:
         scores = ops.cast(scores, self._dtype_of_sums) * self._scale

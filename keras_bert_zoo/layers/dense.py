@@ -66,6 +66,16 @@ def _in_int8(layer: Any, inputs: Any, kernel: Any, scale: Any, bias: Any) -> Any
     return from_rows(int8_product(to_rows(inputs), kernel, scale, bias, quantizer.epsilon), inputs)
 
 
+def matmul(left: Any, right: Any) -> Any:
+    """Return `left @ right`; on PyTorch by float32 where a CPU has no products of half precision."""
+    if keras.backend.backend() == "torch":
+        from keras_bert_zoo.layers.torch_product import widens
+
+        if widens(left):
+            return (left.float() @ right.float()).to(left.dtype)
+    return ops.matmul(left, right)
+
+
 def add_bias(product: Any, bias: Any) -> Any:
     """Return `product + bias`, with the bias gradient summed in float32.
 

@@ -16,6 +16,12 @@ _ONEDNN = (
 _ONEDNN_IN_FLOAT32 = _ONEDNN and not (torch.backends.mkl.is_available() and is_intel())
 HAS_AMX = has_amx()  # Read here, because PyTorch's compiler cannot trace the reading.
 _PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+# What oneDNN does not multiply on this processor: PyTorch's own products then take over 20 times as long as float32's.
+_NOT_IN_HALF = {
+    dtype
+    for dtype, name in ((torch.bfloat16, "_is_mkldnn_bf16_supported"), (torch.float16, "_is_mkldnn_fp16_supported"))
+    if not getattr(torch.ops.mkldnn, name, lambda: True)()
+}
 
 
 def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
@@ -23,13 +29,22 @@ def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
 
     In float32 on a CPU with AVX-512 that is not Intel's this uses oneDNN, through the operation that PyTorch's compiler
     emits there. BLAS, which PyTorch uses in eager mode, took 2.2 times as long on an AMD processor. On an Intel one it
-    took 0.5 to 0.95 times as long. Otherwise PyTorch chooses.
+    took 0.5 to 0.95 times as long. Where a CPU has no products of half precision they are float32's, rounded once.
+    Otherwise PyTorch chooses.
     """
+    if widens(inputs):
+        wide = (None if tensor is None else tensor.float() for tensor in (inputs, kernel, bias))
+        return product(*wide).to(inputs.dtype)
     if kernel.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(inputs, kernel, bias, "none", [], "")
     if _ONEDNN_IN_FLOAT32 and inputs.dtype == torch.float32 and is_for_onednn(inputs):
         return _Product.apply(inputs, kernel, bias) if torch.is_grad_enabled() else _onednn(inputs, kernel, bias)
     return torch.nn.functional.linear(inputs, kernel.T, bias)
+
+
+def widens(inputs: Any) -> bool:
+    """Whether products of `inputs` are faster in float32."""
+    return inputs.dtype in _NOT_IN_HALF and is_eager_on_cpu(inputs)
 
 
 def packs(inputs: Any, dtype: str) -> bool:
