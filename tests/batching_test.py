@@ -209,6 +209,23 @@ def test_few_sizes_of_the_last_batch():
             assert (sizes[count], sizes[12 + count]) == ([expected], [12, expected])
 
 
+@pytest.mark.parametrize("size, parts, fed", [(7, 1, 7), (7, 4, 8), (8, 4, 8), (3, 8, 8), (64, 8, 64)])
+def test_one_shape(size, parts, fed):
+    """All batches are as long as the longest of the rows, and as large as full ones, for a TPU."""
+    texts = some_texts(40)
+    short = np.flatnonzero(texts.lengths <= 30)
+    options = {"batch_size": size, "multiple_of": parts, "few_sizes": True, "most_tokens": 2048, "one_shape": True}
+    for rows, length in ((np.arange(40), 64), (short, 32)):
+        batches = LengthSortedBatches(texts, np.arange(40), rows=rows, static_lengths=(16, 32, 64, 128), **options)
+        assert {inputs["token_ids"].shape for inputs, *_ in batches} == {(fed, length)}
+        assert len(batches) == -(-len(rows) // size)
+        weights = np.concatenate([weights[0] if weights else np.ones(fed) for _, _, *weights in batches])
+        assert (weights > 0).sum() == len(rows)
+        assert weights.sum() == pytest.approx(len(weights))
+        outputs = np.concatenate([targets for _, targets, *_ in batches])
+        np.testing.assert_array_equal(batches.restore_order(outputs), rows)
+
+
 def test_copies_leave_the_mean_of_a_batch_as_it_was():
     ((_, targets, weights),) = LengthSortedBatches(some_texts(5), np.arange(5), multiple_of=4, training=True)
     assert len(targets) == 8

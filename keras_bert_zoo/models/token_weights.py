@@ -40,4 +40,4 @@ def weighed_in_graph(inputs: Any, *rest: Any) -> Any:
     if not rest or rest[0].shape.rank != 2:  # No targets, or those of a user-defined loss.
         return (inputs, *rest)
     arrays = tf.numpy_function(weighed, rest, [rest[0].dtype, tf.float32], stateful=False)
-    return (inputs, *(tf.ensure_shape(array, (None, None)) for array in arrays))
+    return (inputs, *(tf.ensure_shape(array, rest[0].shape) for array in arrays))

@@ -68,6 +68,8 @@ class LengthSortedBatches(OwnBatches):
             unchanged, and in evaluation so that Keras' mean over batches, weighted by their rows, is unchanged.
         few_sizes: First fill a batch of fewer than `batch_size` examples up to the next power of two, at most
             `batch_size`: if shapes are compiled, each number of examples needs a program.
+        one_shape: Give all batches one shape, which TensorFlow is told, for a TPU: fill each up as if it had
+            `batch_size` examples, pad it to the static length for the longest of the rows, and ignore `most_tokens`.
     """
 
     def __init__(
@@ -83,11 +85,16 @@ class LengthSortedBatches(OwnBatches):
         multiple_of: int = 1,
         most_tokens: int | None = None,
         few_sizes: bool = False,
+        one_shape: bool = False,
     ) -> None:
         super().__init__()
         self.examples = examples
         self.lengths = np.asarray(examples.lengths)
         self.rows = np.arange(len(self.lengths)) if rows is None else rows
+        if one_shape:
+            multiple_of *= math.ceil(batch_size / multiple_of)
+            static_lengths = (padded_length(int(self.lengths[self.rows].max(initial=1)), static_lengths),)
+            most_tokens = None
         self.targets = targets
         self.sample_weight = sample_weight
         self.batch_size = batch_size
@@ -96,6 +103,7 @@ class LengthSortedBatches(OwnBatches):
         self.training = training
         self.multiple_of = multiple_of
         self.few_sizes = few_sizes
+        self.one_shape = one_shape
         self._order = self._ordered(0)
         self._starts = self._cut(most_tokens)
         copies = self._copies()
@@ -202,11 +210,14 @@ class LengthSortedBatches(OwnBatches):
         return array.ndim if array.dtype == "int32" else 1
 
     def to_tf(self) -> Any:
-        """Return a `tf.data.Dataset` of the same batches: unknown batch size and length, known number of steps."""
+        """Return a `tf.data.Dataset` of the same batches, with a known number of steps.
+
+        The batch size and the length are unknown to TensorFlow, unless all batches have one shape.
+        """
         import tensorflow as tf
 
         def spec(array: np.ndarray) -> Any:
-            free = self._free_dimensions(array)
+            free = 0 if self.one_shape else self._free_dimensions(array)
             return tf.TensorSpec((None,) * free + array.shape[free:], array.dtype)
 
         return tf_dataset(self._take, keras.tree.map_structure(spec, self[0]), len(self))

@@ -171,6 +171,11 @@ def replicas(model: keras.Model) -> int:
     return int(mesh.shape[mesh.axis_names.index(axis)])
 
 
+def on_tpu(model: keras.Model) -> bool:
+    """Whether the model's batches go to TPUs, for which shapes must be known when its steps are traced."""
+    return keras.backend.backend() == "tensorflow" and is_tpu(model.distribute_strategy)
+
+
 def device_count(model: keras.Model) -> int:
     """Return the number of devices that work on a step, including those that share a copy of the model."""
     if keras.backend.backend() == "tensorflow" or keras.distribution.distribution() is None:

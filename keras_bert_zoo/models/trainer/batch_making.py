@@ -19,7 +19,7 @@ from keras_bert_zoo.training.distribution import (
     check_calls_python,
     check_one_process,
     is_multi_worker,
-    is_tpu,
+    on_tpu,
     replicas,
     sum_over_workers,
 )
@@ -61,9 +61,7 @@ class MakesBatches(ChecksInputs):
     def static_lengths(self) -> tuple[int, ...]:
         """A few lengths to pad to if each shape compiles a program; empty if batches keep their own length."""
         compiles = self.jit_compile and keras.backend.backend() != "torch"  # One PyTorch program takes all lengths.
-        if keras.backend.backend() == "tensorflow":
-            compiles = compiles or is_tpu(self.distribute_strategy)
-        return static_lengths(self.backbone.architecture["max_sequence_length"]) if compiles else ()
+        return static_lengths(self.backbone.architecture["max_sequence_length"]) if compiles or on_tpu(self) else ()
 
     def _is_columns(self, x: Any) -> bool:
         """Whether `x` is in-memory data, to be sorted by length; everything else is streamed."""
@@ -175,6 +173,7 @@ class MakesBatches(ChecksInputs):
             batch_size=batch_size or 32,
             rows=np.arange(len(examples.lengths))[rows],
             multiple_of=replicas(self),
+            one_shape=on_tpu(self),
             **{"static_lengths": self.static_lengths, **options},
         )
 

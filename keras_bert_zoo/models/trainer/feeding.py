@@ -233,7 +233,8 @@ class FedModel(
 
         `batch_size=None` means 32; unless `steps` is given, batches of short texts then grow to the largest multiple of
         32 that has at most 2,048 tokens, padding included. If each shape compiles a program, a smaller batch is filled
-        up to the next power of two, at most `batch_size`; what fills it is not returned.
+        up to the next power of two, at most `batch_size`; what fills it is not returned. On a TPU batches do not grow:
+        all are filled up to `batch_size`.
         """
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         if not self._is_columns(x):

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.models.inputs import INPUT_NAMES, checked_stream_weights
 from keras_bert_zoo.models.trainer.streaming import UNEVEN, check_divides, check_has_targets, is_none, must_divide
-from keras_bert_zoo.training.distribution import check_calls_python, replicas
+from keras_bert_zoo.training.distribution import check_calls_python, on_tpu, replicas
 
 
 def check_ready(dataset: Any, raw: str) -> None:
@@ -108,7 +108,9 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
         weights = tuple(map(_finite, weights))
         given = [y, *(inputs[name] for name in names), *weights]
         encoded = tf.numpy_function(make_targets, given, targets.dtype, stateful=False)
-        return (inputs, tf.ensure_shape(encoded, (None,) * targets.ndim), *weights)
+        # Rows of one size become targets of one size.
+        sizes = targets.shape[1:] if y.shape[1:].is_fully_defined() else (None,) * (targets.ndim - 1)
+        return (inputs, tf.ensure_shape(encoded, (inputs[INPUT_NAMES[0]].shape[0], *sizes)), *weights)
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -153,8 +155,7 @@ def _check_arrays(task: Any) -> Callable[[Any], Any]:
 
     def checked(x: Any) -> Any:
         arrays = tf.numpy_function(check, [x[name] for name in INPUT_NAMES], [tf.int32] * 3, stateful=False)
-        shape = (None,) * x[INPUT_NAMES[0]].shape.rank
-        return {name: tf.ensure_shape(array, shape) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
+        return {name: tf.ensure_shape(array, x[name].shape) for name, array in zip(INPUT_NAMES, arrays, strict=True)}
 
     return checked
 
@@ -166,7 +167,10 @@ def _tokenise_in_graph(task: Any) -> Callable[[Any], Any]:
 
     def tokenised(x: Any) -> Any:
         first, second = x if isinstance(x, tuple) else (x, None)
-        inputs = tokenizer.pack(first, second, preprocessor.sequence_length, task.static_lengths)
-        return {name: tf.ensure_shape(array, (None, None)) for name, array in inputs.items()}
+        size, longest = first.shape[0], preprocessor.sequence_length
+        # One length makes the shape a fixed one, if the batch size is.
+        length = longest if on_tpu(task) and size is not None else None
+        inputs = tokenizer.pack(first, second, longest, task.static_lengths if length is None else (length,))
+        return {name: tf.ensure_shape(array, (size, length)) for name, array in inputs.items()}
 
     return tokenised

@@ -1,9 +1,13 @@
-"""Steps that TensorFlow traces once, where Keras' trainer causes two traces (Keras 3.15)."""
+"""Steps that TensorFlow traces once, where Keras' trainer causes two traces, or for each shape (Keras 3.15)."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import keras
+
+from keras_bert_zoo.training.distribution import on_tpu
 
 
 class TracesOnce:
@@ -11,6 +15,8 @@ class TracesOnce:
 
     Without a strategy Keras creates them in the first trace. TensorFlow then traces the step again, which takes as long
     as the first time.
+
+    On a TPU it traces each shape: given a second one, Keras' functions would take any, which compiles dynamic shapes.
     """
 
     optimizer: Any
@@ -24,6 +30,17 @@ class TracesOnce:
         if keras.backend.backend() == "tensorflow" and self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)  # type: ignore[misc]
+
+    def _make_function(self, *args: Any, **kwargs: Any) -> Any:
+        with self._traces_shapes():
+            return super()._make_function(*args, **kwargs)  # type: ignore[misc]
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        with self._traces_shapes():
+            return super().make_predict_function(force)  # type: ignore[misc]
+
+    def _traces_shapes(self: Any) -> AbstractContextManager[None]:
+        return _without_reduced_retracing() if on_tpu(self) else nullcontext()
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
@@ -39,6 +56,19 @@ class TracesOnce:
             self._symbolic_build(data_batch=keras.tree.map_structure(_symbol, specs))
         finally:
             optimizer.built = built
+
+
+@contextmanager
+def _without_reduced_retracing() -> Iterator[None]:
+    """Context in which `tf.function` makes functions that trace each shape; Keras has no argument for it."""
+    import tensorflow as tf
+
+    function = tf.function
+    tf.function = lambda func, **options: function(func, **{**options, "reduce_retracing": False})
+    try:
+        yield
+    finally:
+        tf.function = function
 
 
 def _is_known(spec: Any) -> bool:
