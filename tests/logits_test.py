@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
-from tests.helpers import LABELS, SHALLOW, TEXTS, numpy, randomise
+from tests.helpers import (
+    LABELS,
+    SHALLOW,
+    TEXTS,
+    crossentropy,
+    numpy,
+    random_inputs,
+    randomise,
+    short_error,
+    slow_on,
+    streams,
+)
 
 ONES = np.random.default_rng(0).integers(0, 2, (len(TEXTS), 3))
 METRICS = keras.metrics
@@ -118,6 +129,95 @@ def test_losses_of_probabilities_are_refused(loss, name, classifier):
         "`loss` must be of logits, such as CategoricalCrossentropy(from_logits=True) for class probabilities. "
         f"Received: {name}, which is of probabilities"
     )
+
+
+@pytest.fixture
+def tasks(tokenizer):
+    """Each task of classes, with three examples of three classes, which would stretch to the outputs' shape."""
+    inputs, backbone = random_inputs(), kbz.BertBackbone(**SHALLOW)
+    choices = {name: np.stack([array] * 3, axis=1) for name, array in inputs.items()}
+    tags = np.where(inputs["padding_mask"], 1, -100)
+    return [
+        (kbz.BertTextClassifier(backbone, 3), inputs, np.array([0, 1, 2])),
+        (kbz.BertMultipleChoice(backbone), choices, np.array([0, 1, 2])),
+        (kbz.BertTokenClassifier(backbone, 3), inputs, tags),
+        (kbz.BertQuestionAnswerer(backbone), inputs, np.array([[0, 1]] * 3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "loss, name",
+    [
+        ("mse", "'mse'"),
+        ("Huber", "'Huber'"),
+        (keras.losses.hinge, "hinge"),
+        (keras.losses.MeanAbsoluteError(), "MeanAbsoluteError"),
+        (keras.losses.CosineSimilarity, "CosineSimilarity"),
+        ("bce", "BinaryCrossentropy"),
+        ([keras.losses.CategoricalFocalCrossentropy(from_logits=True)], "CategoricalFocalCrossentropy"),
+    ],
+)
+def test_losses_of_values_take_no_labels(loss, name, tasks):
+    for model, x, y in tasks:
+        model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=None)
+        words = "`loss` must take labels", "or `y` have the outputs' shape", f"loss={name}, y.shape={y.shape}"
+        batches = streams((x, y), (x, y)) + streams((x, y, np.ones(3)))
+        for data in batches:
+            with short_error(*words):
+                model.fit(data, steps_per_epoch=1, verbose=0)
+        for run in (model.fit, model.evaluate):
+            with short_error(*words):
+                run(x, y, verbose=0)
+        for run in (model.train_on_batch, model.test_on_batch):
+            with short_error(*words):
+                run(x, y)
+        assert not model.optimizer.built
+
+
+def test_losses_of_values_take_no_labels_of_raw_data(tokenizer):
+    tf = pytest.importorskip("tensorflow")
+    backbone = kbz.BertBackbone(**SHALLOW)
+    model = kbz.BertTextClassifier(backbone, 6, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
+    model.compile(loss="mse")
+    names = ["a", "b", "c", "d", "e", "f"]
+    streamed = [(TEXTS, LABELS), (TEXTS, np.array(LABELS, "float32")[:, None]), (model.preprocessor(TEXTS), LABELS)]
+    for data in [(TEXTS, names), *((tf.data.Dataset.from_tensors(each),) for each in streamed)]:
+        with short_error("`loss` must take labels", "Received: loss='mse', y.shape=(6,"):
+            model.fit(*data, verbose=0)
+    assert model.class_names is None
+    tagger = kbz.BertTokenClassifier(backbone, 3, preprocessor=kbz.BertWordPreprocessor(tokenizer, 16))
+    tagger.compile(loss="mse")
+    with short_error("`loss` must take labels", "Received: loss='mse', y.shape=(1, "):
+        tagger.fit([["a", "bad", "film"]], [[0, 1, 2]], verbose=0)
+
+
+@slow_on("tensorflow", "jax")
+def test_losses_of_values_take_values(tasks):
+    """In the outputs' shape, in memory too where a task has such targets; and a user's own loss takes what it likes."""
+    rng = np.random.default_rng(0)
+    for model, x, y in tasks:
+        outputs = model.predict(x, verbose=0)
+        shares = rng.uniform(size=outputs.shape).astype("float32")
+        model.compile(keras.optimizers.SGD(0.0), loss="mse", metrics=None)
+        weights = {"sample_weight": np.ones(y.shape[:2])} if model.weighs_places else {}
+        found = model.test_on_batch(x, shares, **weights)
+        assert np.ravel(found)[0] == pytest.approx(np.square(outputs - shares).mean(), rel=1e-4)
+        model.compile(keras.optimizers.SGD(0.0), loss=lambda y, logits: keras.ops.mean(logits, -1), metrics=None)
+        model.test_on_batch(x, y)
+    classifier, x, y = tasks[0]
+    logits = classifier.predict(x, verbose=0)
+    classifier.compile(loss="mse", metrics=None)
+    ones = np.eye(3)[y]
+    found = np.ravel(classifier.evaluate(x, ones, verbose=0))[0]
+    assert found == pytest.approx(np.square(logits - ones).mean(), rel=1e-5)
+
+    class OfLabels(keras.losses.CategoricalCrossentropy):
+        def call(self, y_true, y_pred):
+            return super().call(keras.ops.one_hot(keras.ops.cast(y_true, "int32"), 3), y_pred)
+
+    classifier.compile(loss=OfLabels(from_logits=True), metrics=None)
+    found = np.ravel(classifier.evaluate(x, y, verbose=0))[0]
+    assert found == pytest.approx(crossentropy(logits, y).mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("metric", ["auc", METRICS.AUC(from_logits=True), METRICS.Precision(thresholds=0.0), "bce"])

@@ -19,8 +19,6 @@ from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.probabilities import sigmoid, softmax
 from keras_bert_zoo.text.texts import is_list
 
-_OF_SHARES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
-
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")
 class BertTextClassifier(HasClasses, Task):
@@ -124,11 +122,6 @@ class BertTextClassifier(HasClasses, Task):
                 hint = ", or `loss` must take class probabilities, as CategoricalCrossentropy(from_logits=True) does"
             raise ValueError(
                 f"`y` must have the shape ({count},), one label per example{hint}. Received: y.shape={labels.shape}"
-            )
-        if isinstance(self.loss, _OF_SHARES):
-            raise ValueError(
-                f"`y` must be class probabilities, of the shape ({count}, {self.num_classes}), for this loss; "
-                f"SparseCategoricalCrossentropy takes labels. Received: y.shape={labels.shape}"
             )
         return self.number_classes(y if np.ndim(y) == 1 else labels, learn)
 

@@ -279,8 +279,9 @@ class BertTokenClassifier(HasClasses, Task):
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
         weights = checked_weights(sample_weight, len(examples.words.examples))
-        labels = self.number_classes(flat_tags(examples.words, y), learn)
-        return examples.lay(labels), None if weights is None else weights[examples.examples]
+        targets = examples.lay(self.number_classes(flat_tags(examples.words, y), learn))
+        self.check_loss(targets)
+        return targets, None if weights is None else weights[examples.examples]
 
     def check_targets(self, examples: Any, targets: np.ndarray, rows: np.ndarray) -> None:
         if targets.shape != examples.arrays["token_ids"].shape:

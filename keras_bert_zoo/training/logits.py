@@ -51,7 +51,17 @@ _METRICS_OF_PROBABILITIES = {
     "sensitivityatspecificity",
     "specificityatsensitivity",
 }
-_ALIASES = {"bce": "binarycrossentropy", "kld": "kldivergence"}
+_ALIASES = {
+    "bce": "binarycrossentropy",
+    "kld": "kldivergence",
+    "mae": "meanabsoluteerror",
+    "mape": "meanabsolutepercentageerror",
+    "mse": "meansquarederror",
+    "msle": "meansquaredlogarithmicerror",
+}
+# All other losses of Keras compare targets and outputs value by value.
+_LOSSES_OF_LABELS = {"sparsecategoricalcrossentropy", "circle", "ctc", "loss"}
+_LOSSES_OF_VALUES = {name.lower().replace("_", "") for name in dir(keras.losses)} - _LOSSES_OF_LABELS
 
 
 def loss_of_logits(loss: Any) -> Any:
@@ -70,6 +80,23 @@ def loss_of_logits(loss: Any) -> Any:
         )
     _refuse(loss, name, "loss")
     return loss
+
+
+def check_targets_fit(loss: Any, targets: Any, outputs: Any) -> None:
+    """Check the shape of targets for a Keras loss that compares them with outputs of a shape value by value.
+
+    It would stretch one shape to the other: `[batch]` labels to `[batch, classes]` if there are as many of both. Any
+    other loss may do with its targets what it likes.
+    """
+    pairs = zip(targets, outputs, strict=False)
+    if len(targets) == len(outputs) and all(None in pair or pair[0] == pair[1] for pair in pairs):
+        return
+    for each in keras.tree.flatten(loss):
+        if _keras_name(each) in _LOSSES_OF_VALUES:
+            raise ValueError(
+                f"`loss` must take labels, as the default does, or `y` have the outputs' shape, {tuple(outputs)}. "
+                f"Received: loss={_shown(each)}, y.shape={tuple(targets)}"
+            )
 
 
 def metric_of_logits(metric: Any, activation: str) -> Any:

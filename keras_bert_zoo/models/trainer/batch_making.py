@@ -23,6 +23,7 @@ from keras_bert_zoo.training.distribution import (
     replicas,
     sum_over_workers,
 )
+from keras_bert_zoo.training.logits import check_targets_fit
 
 _OF_LABELS = (keras.losses.SparseCategoricalCrossentropy, TokenCrossentropy)
 
@@ -31,6 +32,7 @@ class MakesBatches(ChecksInputs):
     """Model over a backbone that makes batches from raw text and ready arrays; a task defines its targets."""
 
     backbone: Any
+    output: Any
     preprocessor: Any
     distribute_strategy: Any
     jit_compile: Any
@@ -50,6 +52,11 @@ class MakesBatches(ChecksInputs):
 
     def check_targets(self, examples: Any, targets: np.ndarray, rows: np.ndarray) -> None:
         """Check these rows of encoded targets against their examples; some tasks define it."""
+
+    def check_loss(self, targets: Any) -> None:
+        """Check that the loss takes targets of this shape, if the task's own are labels."""
+        if self.label_dimensions is not None:
+            check_targets_fit(getattr(self, "loss", None), np.shape(targets), self.output.shape)
 
     def check_pairs(self, pairs: bool) -> None:
         """Check that the backbone has the second segment type that pairs need."""
@@ -101,6 +108,7 @@ class MakesBatches(ChecksInputs):
             raise ValueError("`y` must be given. Received: y=None")
         targets, weights = self.encode_targets(y, count, learn), checked_weights(sample_weight, count)
         self.check_targets(examples, targets, np.arange(count))
+        self.check_loss(targets)
         return targets, weights
 
     def targets_of_arrays(self, arrays: dict[str, np.ndarray], y: Any, weights: np.ndarray | None = None) -> np.ndarray:
@@ -126,6 +134,7 @@ class MakesBatches(ChecksInputs):
             y = keras.ops.convert_to_numpy(y)
         if self.are_labels(y):
             y = self.targets_of_arrays(arrays, y, *weights)
+        self.check_loss(y)
         weights = [checked_stream_weights(weight, np.shape(y)) for weight in weights]
         return (arrays, y, *weights)
 
@@ -150,7 +159,8 @@ class MakesBatches(ChecksInputs):
         return bool(y.ndim == self.label_dimensions and y.dtype.kind in "iuOSU")
 
     def are_foreign(self, y: np.ndarray) -> bool:
-        """Whether targets have a form other than the task's own, for a user-defined loss."""
+        """Whether targets have a form other than the task's own, which the loss must take."""
+        self.check_loss(y)
         return self.label_dimensions is not None and not self.are_labels(y)
 
     def _batches(
