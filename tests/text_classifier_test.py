@@ -1083,9 +1083,28 @@ def test_a_step_of_ones_own_needs_no_optimizer(backbone, classifier):
     assert mine.fit(TEXTS, LABELS, verbose=0).history == {"loss": [0.25]}
 
 
+def tensors(arrays):
+    return {name: keras.ops.convert_to_tensor(array) for name, array in arrays.items()}
+
+
 def test_a_batch_to_predict_is_checked(classifier):
+    """Also in a backend's tensors: JAX would look up a row that is not there as NaN."""
     with pytest.raises(ValueError, match="`token_ids` must be in"):
         classifier.predict_on_batch(random_inputs(vocabulary_size=400))
+    model = kbz.BertMaskedLM(classifier.backbone)
+    good, bad = random_inputs(), random_inputs(vocabulary_size=400)
+    beyond = {**good, "mask_positions": np.full((3, 1), 9, "int32")}
+    expected = classifier.predict(good, verbose=0)
+    np.testing.assert_allclose(numpy(classifier.predict_on_batch(tensors(good))), expected, atol=1e-6)
+    backbone, extractor = classifier.backbone, classifier.backbone.extractor()
+    on_batch = [each.predict_on_batch for each in (classifier, backbone, extractor)]
+    for run in (*on_batch, backbone.predict, extractor.predict):
+        for inputs in (bad, tensors(bad)):
+            with short_error("`token_ids` must be in [0, 40). Received: token_ids with "):
+                run(inputs)
+    for inputs in (beyond, tensors(beyond)):
+        with short_error("`mask_positions` must be in [0, 9). Received: mask_positions with 9"):
+            model.predict_on_batch(inputs)
 
 
 def test_what_streams_is_what_is_at_hand():

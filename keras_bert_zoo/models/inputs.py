@@ -177,7 +177,12 @@ class ChecksInputs:
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         return super().predict(self._checked(x), *args, **kwargs)  # type: ignore[misc]
 
+    def predict_on_batch(self, x: Any) -> Any:
+        return super().predict_on_batch(self._checked(x))  # type: ignore[misc]
+
     def _checked(self, x: Any) -> Any:
+        if isinstance(x, dict):  # Values are checked in NumPy arrays only.
+            x = {name: keras.ops.convert_to_numpy(a) if keras.ops.is_tensor(a) else a for name, a in x.items()}
         if isinstance(x, (dict, np.ndarray)):
             self.check_inputs(x)
         return x

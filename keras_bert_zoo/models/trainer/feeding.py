@@ -217,9 +217,9 @@ class FedModel(
 
     def predict_on_batch(self, x: Any) -> Any:
         """Like `keras.Model.predict_on_batch`, for ready arrays."""
-        self.check_inputs(x)
+        arrays, *_ = self._checked_parts((x,))
         with self.states_back():
-            return super().predict_on_batch(x)
+            return super().predict_on_batch(arrays)
 
     def predict(
         self,
