@@ -32,7 +32,10 @@ class BertMaskedLM(Task):
 
     The output embedding is the token embedding, and only the requested positions are computed.
 
-    `fit` and `evaluate` take `keras_bert_zoo.pretraining.PretrainingBatches`, or any dataset of such batches.
+    `fit` and `evaluate` take `keras_bert_zoo.pretraining.PretrainingBatches`, or any dataset of such batches. The loss
+    is a mean over all `mask_positions`, those that only fill a row up included. So weights of 0 and 1, as in
+    google-research/bert, must be multiplied by their size / their sum, which makes them average 1 over the batch.
+    Otherwise the loss and its gradient are too small by the share that is filled up.
 
     Args:
         backbone: The encoder.

@@ -16,7 +16,8 @@ from keras_bert_zoo.models.preprocessor import BertPreprocessor
 class BertPretrainer(BertMaskedLM):
     """BERT that predicts masked tokens and whether the second segment follows the first; see `BertMaskedLM`.
 
-    The loss is the sum of both (google-research/bert, run_pretraining.py).
+    The loss is the sum of both (google-research/bert, run_pretraining.py). In batches of one's own the weights of `mlm`
+    must average 1, as described there; those of `nsp` are 1.
 
     Args:
         backbone: The encoder; it must have a pooler, and not be causal.
