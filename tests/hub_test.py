@@ -157,7 +157,7 @@ def test_a_download_cut_in_the_middle(hub, backbone, far, monkeypatch, tmp_path)
     be_quick(monkeypatch)
     hub.far = {"model.safetensors"} if far else set()
     hub.cut = {"model.safetensors"}
-    refused(["could not be reached", str(tmp_path / "cache"), "load_weights=False"])
+    refused(["could not be reached", str(tmp_path / "cache"), "load_weights=False", "without one. Received: "])
     assert not list((tmp_path / "cache").rglob("model.safetensors"))
     assert any(span for _, _, span in hub.requests)
     hub.cut = set()
@@ -282,13 +282,13 @@ def test_uploads_that_cannot_be(hub, backbone, monkeypatch, tmp_path):
     )
     for front, complaint in {"license: mine": "no such license", "license: [": "expected the node"}.items():
         (preset / "README.md").write_text(f"---\n{front}\n---\nMine.")
-        not_uploaded(["hf://org/new could not be written", complaint], "hf://org/new", preset)
+        not_uploaded(["hf://org/new could not be written. Received: ", complaint], "hf://org/new", preset)
         assert "org/new" not in hub.repositories
     (preset / "README.md").unlink()
     hub.full = True
     not_uploaded(["hf://org/new could not be written at http://127"], "hf://org/new", preset)
     hub.full = False
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    not_uploaded(["hf://org/new could not be written at http://127.0.0.1:9 (Conn"], "hf://org/new", preset)
+    not_uploaded(["hf://org/new could not be written at http://127.0.0.1:9. Received: Conn"], "hf://org/new", preset)
     (preset / "model.safetensors").write_bytes(b"")
     not_uploaded(["model.safetensors must be a safetensors file"], "hf://org/new", preset)

@@ -45,6 +45,9 @@ def read_swag(source: Source, labels: bool = True) -> Columns:
 def read_dream(source: Source) -> Columns:
     """Read DREAM's `train.json`, `dev.json` or `test.json`, or one part of Hugging Face's data set `dream`.
 
+    Args:
+        source: The file, or the part of the data set.
+
     Returns:
         `Columns`: dialogues with one turn per line, each with the question followed by each choice, and the number of
         the right one.

@@ -20,6 +20,12 @@ def is_tag(tag: str) -> bool:
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """Return the entities of a sentence's tags in order: label, first word, and the word after the last.
 
+    Args:
+        tags: The tags of one sentence.
+
+    Returns:
+        For each entity `(label, start, end)`, in words.
+
     Raises:
         ValueError: A tag is neither `O` nor a prefix with a label.
     """
@@ -41,7 +47,17 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def to_bio(tags: Sequence[str]) -> list[str]:
-    """Return the same entities with `B-` at the first word of each and `I-` at the others; BIO is unchanged."""
+    """Return the same entities with `B-` at the first word of each and `I-` at the others; BIO is unchanged.
+
+    Args:
+        tags: The tags of one sentence.
+
+    Returns:
+        As many tags.
+
+    Raises:
+        ValueError: A tag is invalid.
+    """
     converted = ["O"] * len(tags)
     for label, start, end in find_entities(tags):
         converted[start:end] = [f"B-{label}", *[f"I-{label}"] * (end - start - 1)]
@@ -73,7 +89,18 @@ def entity_scores(true: Iterable[Sequence[str]], predicted: Iterable[Sequence[st
 def entity_scores_by_label(
     true: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Return `entity_scores` for each label separately, in alphabetical order."""
+    """Return `entity_scores` for each label separately, in alphabetical order.
+
+    Args:
+        true: The tags of each sentence.
+        predicted: The predicted tags of each sentence.
+
+    Returns:
+        For each label that is true or predicted anywhere its `precision`, `recall` and `f1`.
+
+    Raises:
+        ValueError: As in `entity_scores`.
+    """
     counts = _counted(true, predicted)
     labels = sorted(set().union(*counts))
     return {label: _scores(*(count[label] for count in counts)) for label in labels}

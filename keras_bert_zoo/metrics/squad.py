@@ -19,6 +19,12 @@ def normalize_answer(text: str) -> str:
     """Normalise an answer for comparison: lower case, no ASCII punctuation or articles, single spaces between words.
 
     Punctuation is removed before articles, so that "a." is an article. It leaves no space: "U.S." becomes "us".
+
+    Args:
+        text: An answer.
+
+    Returns:
+        The normalised answer, `""` if nothing is left.
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 

@@ -92,7 +92,9 @@ class HasClasses:
         asked = arguments.get("num_classes") or (0 if names is None else len(names))
         saved = dict(checkpoint.head) if cls.is_own(checkpoint) else {}
         if not asked and not saved:
-            raise ValueError("`num_classes` or `class_names` must be given: the preset has no classification head")
+            raise ValueError(
+                "`num_classes` or `class_names` must be given: the preset has no classification head. Received: neither"
+            )
         if asked and saved and asked != saved["num_classes"]:
             saved = {}  # Another head: the preset's is reported as unused.
         if "class_names" in arguments:

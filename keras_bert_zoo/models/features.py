@@ -131,6 +131,10 @@ def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -
     """Write features as JSON lines in google-research/bert's layout; on failure nothing is written.
 
     The layers' numbers are those of `extract_features`: those from 0 on are greater by 1 than the original's.
+
+    Args:
+        path: The file to write.
+        features: What `extract_features` returns, or some of it.
     """
     with replacing(Path(path)) as beside, beside.open("w", encoding="utf-8") as file:
         for number, (tokens, layers, values) in enumerate(features):

@@ -54,8 +54,8 @@ def download(address: str, load_weights: bool) -> Path:
             ) from error
         raise ValueError(
             f"{address} could not be reached at {constants.ENDPOINT} and is not in the cache "
-            f"{constants.HF_HUB_CACHE} ({type(error).__name__}); a local directory needs no network, "
-            "and load_weights=False gives a named preset's architecture without one"
+            f"{constants.HF_HUB_CACHE}; a local directory needs no network, and load_weights=False gives a named "
+            f"preset's architecture without one. Received: {type(error).__name__}"
         ) from error
 
 
@@ -107,8 +107,10 @@ def upload(address: str, directory: Path, private: bool) -> str:
             raise ValueError(
                 f"The token must be one that may write to {address}. Received: HTTP {status} from {constants.ENDPOINT}"
             ) from error
-        raise ValueError(f"{address} could not be written at {constants.ENDPOINT} ({type(error).__name__})") from error
+        raise ValueError(
+            f"{address} could not be written at {constants.ENDPOINT}. Received: {type(error).__name__}"
+        ) from error
     # The card's front matter is not YAML, or the hub rejects it with a message of several lines.
     except (ValueError, YAMLError) as error:
-        raise ValueError(f"{address} could not be written: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{address} could not be written. Received: {' '.join(str(error).split())}") from error
     return f"{constants.ENDPOINT}/{repository}"

@@ -87,7 +87,15 @@ def _pieces(file: Any) -> Iterator[_Piece]:
 
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:
-    """Write a `vocab.txt`, one token per line in the order of the ids; on failure nothing is written."""
+    """Write a `vocab.txt`, one token per line in the order of the ids; on failure nothing is written.
+
+    Args:
+        path: The file to write.
+        vocabulary: The tokens, such as `learn_vocabulary` returns.
+
+    Raises:
+        ValueError: The tokens are not what a `vocab.txt` can hold.
+    """
     if not is_list(vocabulary):
         raise ValueError(
             "`vocabulary` must be a list of tokens in the order of their ids. "
