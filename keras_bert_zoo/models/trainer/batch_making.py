@@ -160,7 +160,6 @@ class MakesBatches(ChecksInputs):
 
     def are_foreign(self, y: np.ndarray) -> bool:
         """Whether targets have a form other than the task's own, which the loss must take."""
-        self.check_loss(y)
         return self.label_dimensions is not None and not self.are_labels(y)
 
     def _batches(

@@ -98,6 +98,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
         return dataset.map(lambda x, *_: (make_inputs(x),), num_parallel_calls=tf.data.AUTOTUNE)
     for weights in first[2:]:
         checked_stream_weights(weights, np.shape(first[1]))
+    task.check_loss(first[1])
     if task.are_foreign(first[1]):
         return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
     names = INPUT_NAMES if ready else ()
