@@ -9,7 +9,12 @@ _MOST = 2**24 // 128**2  # So many products of two int8 values have a sum that f
 
 
 def sums_in_float32(rows: Any, kernel: Any) -> Any:
-    """Return int32 `rows @ kernel`, exactly, of float32 `[rows, m]` that are whole, -128 to 127, and int8 `[m, n]`."""
+    """Return `rows @ kernel`, exactly, of float32 `[rows, m]` that are whole, -128 to 127, and int8 `[m, n]`.
+
+    Returns:
+        float32, or int32 if `m` is so large that float32 would round.
+    """
     starts = range(0, kernel.shape[0], _MOST)
     cuts = [(rows[:, start : start + _MOST], kernel[start : start + _MOST]) for start in starts]
-    return reduce(ops.add, (ops.cast(ops.matmul(left, ops.cast(right, "float32")), "int32") for left, right in cuts))
+    sums = [ops.matmul(left, ops.cast(right, "float32")) for left, right in cuts]
+    return sums[0] if len(sums) == 1 else reduce(ops.add, (ops.cast(each, "int32") for each in sums))

@@ -40,7 +40,7 @@ def takes(inputs: Any) -> bool:
 
 
 def sums(whole: Any, kernel: Any) -> Any:
-    """Return int32 `whole @ kernel` of float32 `[rows, m]` that are whole, -128 to 127, and int8 `[m, n]`.
+    """Return `whole @ kernel` of float32 `[rows, m]` that are whole, -128 to 127, and int8 `[m, n]`.
 
     oneDNN passes them on as float32, which rounds those beyond 2^24, as the cast of exact ones would.
     """
