@@ -251,7 +251,7 @@ def test_what_several_replicas_cannot_do_is_refused_before_anything_is_written(
 
 
 @jax_only
-def test_processes_of_jax_share_no_batches_of_our_own(data, tokenizer, monkeypatch):
+def test_processes_of_jax_share_no_batches_of_our_own(data, tokenizer, tmp_path, monkeypatch):
     backbone = kbz.BertBackbone(**SHALLOW)
     classifier = kbz.BertTextClassifier(backbone, 3, preprocessor=kbz.BertPreprocessor(tokenizer, 16))
     with kbz.distribute("data_parallel"):
@@ -264,6 +264,18 @@ def test_processes_of_jax_share_no_batches_of_our_own(data, tokenizer, monkeypat
         ):
             with pytest.raises(ValueError, match=r"`x` must be a `tf\.data\.Dataset`.* `prepare` in 1 processes$"):
                 run()
+        run = Run(str(data("more")), "bert_tiny", steps=2, save_every=2, batch_size=8, architecture=SHALLOW)
+        with pytest.raises(ValueError, match="in several processes of JAX"):
+            pretrain(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@jax_only
+def test_a_run_of_data_parallel_steps(data, tmp_path):
+    """Keras lays out the state when it makes a step's function, so all of it must be there."""
+    options = {"steps": 2, "save_every": 2, "batch_size": 8, "architecture": SHALLOW, "strategy": "data_parallel"}
+    pretrain(Run(str(data()), "bert_tiny", **options), tmp_path / "run", verbose=0)
+    assert (tmp_path / "run" / "preset").exists()
 
 
 # --- A batch in parts

@@ -196,9 +196,16 @@ def test_names_that_members_learn_later(tmp_path):
     together.save(tmp_path / "both.keras")
     assert keras.models.load_model(tmp_path / "both.keras").class_names == together.class_names
     members[1].class_names = ["dull", "warm", "fine"]
-    for run in (together.predict, together.classify, lambda x: together.evaluate(x, names)):
+    inputs = random_inputs(6)
+    for run in (
+        lambda: together.predict(TEXTS),
+        lambda: together.classify(TEXTS),
+        lambda: together.evaluate(TEXTS, names),
+        lambda: together.predict_on_batch(inputs),
+        lambda: together.test_on_batch(inputs, np.zeros(6, int)),
+    ):
         with short_error("agree in class_names. Received: class_names[1]='fine' in members[0], class_names[1]='warm'"):
-            run(TEXTS)
+            run()
 
 
 def test_bad_members_and_what_an_ensemble_does_not_do(tmp_path):

@@ -217,6 +217,8 @@ def test_the_count_of_gradients_is_read_only_where_others_have_changed_it():
     assert len(readings) == 1
     optimizer._iterations.assign(3 * 2 + 2)  # As from a file; the one before was 7.
     assert updates(2) == [True, False]
+    optimizer.apply([], [])  # Keras does not count it.
+    assert updates(2) == [False, True]
     assert len(readings) == 2
 
 

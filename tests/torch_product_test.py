@@ -24,7 +24,7 @@ def library(request, monkeypatch):
         pytest.skip("This PyTorch has no oneDNN.")
     for name in ("_ONEDNN", "_ONEDNN_IN_FLOAT32"):
         monkeypatch.setattr(torch_product, name, request.param)
-    monkeypatch.setattr(torch_product, "_NOT_IN_HALF", set())  # As if the CPU had products of all dtypes.
+    monkeypatch.setattr(torch_product, "_WITHOUT_PRODUCTS", set())  # As if the CPU had products of all dtypes.
     return torch_product
 
 
@@ -127,7 +127,7 @@ def test_a_cpu_without_products_of_half_precision_takes_float32s(dtype, dropout,
                     products.append((str(operation), {tensor.dtype for tensor in given}))
             return operation(*arguments, **(options or {}))
 
-    monkeypatch.setattr(torch_product, "_NOT_IN_HALF", {torch.bfloat16, torch.float16})
+    monkeypatch.setattr(torch_product, "_WITHOUT_PRODUCTS", {torch.bfloat16, torch.float16})
     logits = []
     for policy in (dtype, "float32"):
         sizes = {**TINY, "dropout": dropout, "attention_dropout": dropout}

@@ -155,7 +155,8 @@ def _read_task(path: Path) -> tuple[str, dict[str, Any]]:
         "num_classes": typed(path, config, "num_classes", int, 2),
         "dropout": typed(path, config, "dropout", float, 0.1),
     }
-    return class_name, {**head, "class_names": None, "multi_label": False}
+    several = {"multi_label": False} if activation == "softmax" else {}  # A linear one does not say.
+    return class_name, {**head, "class_names": None, **several}
 
 
 def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:

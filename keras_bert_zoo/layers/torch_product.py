@@ -17,7 +17,7 @@ _ONEDNN_IN_FLOAT32 = _ONEDNN and not (torch.backends.mkl.is_available() and is_i
 HAS_AMX = has_amx()  # Read here, because PyTorch's compiler cannot trace the reading.
 _PACKS = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 # What oneDNN does not multiply on this processor: PyTorch's own products then take over 20 times as long as float32's.
-_NOT_IN_HALF = {
+_WITHOUT_PRODUCTS = {
     dtype
     for dtype, name in ((torch.bfloat16, "_is_mkldnn_bf16_supported"), (torch.float16, "_is_mkldnn_fp16_supported"))
     if not getattr(torch.ops.mkldnn, name, lambda: True)()
@@ -44,7 +44,7 @@ def product(inputs: Any, kernel: Any, bias: Any = None) -> Any:
 
 def widens(inputs: Any) -> bool:
     """Whether products of `inputs` are faster in float32."""
-    return inputs.dtype in _NOT_IN_HALF and is_eager_on_cpu(inputs)
+    return inputs.dtype in _WITHOUT_PRODUCTS and is_eager_on_cpu(inputs)
 
 
 def packs(inputs: Any, dtype: str) -> bool:

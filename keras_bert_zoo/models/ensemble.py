@@ -103,6 +103,14 @@ class _Ensemble(Task):
         _ = self.class_names
         return super().evaluate(*args, **kwargs)
 
+    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        _ = self.class_names
+        return super().predict_on_batch(*args, **kwargs)
+
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        _ = self.class_names
+        return super().test_on_batch(*args, **kwargs)
+
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
             "An ensemble is not trained: fit its members, one after another. "

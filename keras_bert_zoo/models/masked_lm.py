@@ -20,7 +20,7 @@ from keras_bert_zoo.text.batching import PartedBatches
 from keras_bert_zoo.text.texts import split_texts
 from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 from keras_bert_zoo.training import TokenCrossentropy
-from keras_bert_zoo.training.distribution import check_calls_python, replicas
+from keras_bert_zoo.training.distribution import check_calls_python, check_one_process, replicas
 
 MASK_POSITIONS = "mask_positions"
 MASK = SPECIAL_TOKENS[-1]
@@ -150,6 +150,7 @@ class BertMaskedLM(Task):
         """Raise a `ValueError` if `PretrainingBatches`, the argument `name`, do not fit this model."""
         if isinstance(x, PartedBatches):
             check_calls_python(self)
+            check_one_process()
         architecture, pairs = self.backbone.architecture, "nsp" in self.output
         self.check_pairs(x.pairs)
         if x.next_token is not architecture["causal"]:  # A bidirectional backbone would see its targets.

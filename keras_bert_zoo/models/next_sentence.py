@@ -32,7 +32,7 @@ class BertNextSentencePredictor(BertTextClassifier):
 
     head_layers = ("nsp",)
     pairs_only = True
-    # They are not in the config; an ensemble reads them from here.
+    # They are not in the config, from which an ensemble would have them.
     num_classes, class_names, multi_label = 2, ["is_next", "not_next"], False
 
     def __init__(

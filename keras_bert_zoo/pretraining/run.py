@@ -81,7 +81,7 @@ def _pretrain(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> tuple
     compiles = run.jit_compile or "auto"
     model.compile(optimizer=optimizer, steps_per_execution=run.steps_per_execution, jit_compile=compiles)
     model.optimizer.build(model.trainable_variables)
-    model.make_train_function()  # Refuses what the strategy cannot do.
+    model.check_compiled()
     if is_chief():
         holding.enter_context(held(folder / CONFIG, asdict(run)))
         write_json(folder / CONFIG, asdict(run))  # Only once the configuration is known to be valid.

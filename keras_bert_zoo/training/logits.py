@@ -60,8 +60,12 @@ _ALIASES = {
     "msle": "meansquaredlogarithmicerror",
 }
 # All other losses of Keras compare targets and outputs value by value.
-_LOSSES_OF_LABELS = {"sparsecategoricalcrossentropy", "circle", "ctc", "loss"}
-_LOSSES_OF_VALUES = {name.lower().replace("_", "") for name in dir(keras.losses)} - _LOSSES_OF_LABELS
+_LOSSES_OF_LABELS = {"sparsecategoricalcrossentropy", "circle", "ctc"}
+_LOSSES_OF_VALUES = {
+    name.lower().replace("_", "")
+    for name, loss in vars(keras.losses).items()
+    if getattr(loss, "__module__", None) == keras.losses.MeanSquaredError.__module__
+} - _LOSSES_OF_LABELS
 
 
 def loss_of_logits(loss: Any) -> Any:

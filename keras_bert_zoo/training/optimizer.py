@@ -56,7 +56,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         if self.loss_scale_factor is not None and keras.backend.backend() == "tensorflow":
             # Keras divides the gradients, which a table's slices do not allow.
             grads = [grad if grad is None else _dense([grad])[0] for grad in grads]
-        counts = keras.backend.backend() == "torch" and self.gradient_accumulation_steps
+        counts = keras.backend.backend() == "torch" and self.gradient_accumulation_steps and len(grads)
         count = self._count() if counts else 0
         with numbers_sent(beside=self._iterations.value):  # Such as the count's increment.
             super().apply(grads, trainable_variables)
@@ -112,7 +112,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def _count(self) -> int:
         """Return PyTorch's `_iterations` as a number, on which Python branches.
 
-        Reading it waits for a GPU, so it is read again only if anything but `apply` has changed it.
+        Reading it waits for a GPU, so it is read again only if anything but `apply` has assigned to it.
         """
         value = self._iterations.value
         if self._known_count is None or self._known_count[0] is not value or self._known_count[1] != value._version:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ class TracesOnce:
     """
 
     optimizer: Any
+    predict_function: Any
     run_eagerly: bool
     trainable_variables: Any
     _distribute_strategy: Any
@@ -36,6 +38,8 @@ class TracesOnce:
             return super()._make_function(*args, **kwargs)  # type: ignore[misc]
 
     def make_predict_function(self, force: bool = False) -> Any:
+        if self.predict_function is not None and not force:
+            return self.predict_function
         with self._traces_shapes():
             return super().make_predict_function(force)  # type: ignore[misc]
 
@@ -58,17 +62,21 @@ class TracesOnce:
             optimizer.built = built
 
 
+_PATCHING = Lock()  # Threads may predict with models of their own.
+
+
 @contextmanager
 def _without_reduced_retracing() -> Iterator[None]:
     """Context in which `tf.function` makes functions that trace each shape; Keras has no argument for it."""
     import tensorflow as tf
 
-    function = tf.function
-    tf.function = lambda func, **options: function(func, **{**options, "reduce_retracing": False})
-    try:
-        yield
-    finally:
-        tf.function = function
+    with _PATCHING:
+        function = tf.function
+        tf.function = lambda *args, **options: function(*args, **{**options, "reduce_retracing": False})
+        try:
+            yield
+        finally:
+            tf.function = function
 
 
 def _is_known(spec: Any) -> bool:

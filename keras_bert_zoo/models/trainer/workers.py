@@ -26,21 +26,27 @@ class TrainsOnWorkers:
             iterator = None
         super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
 
-    def _make_function(self, step_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if keras.backend.backend() != "tensorflow":
-            return super()._make_function(step_function, *args, **kwargs)  # type: ignore[misc]
+    def check_compiled(self) -> None:
+        """Refuse what the model was compiled with if its strategy cannot do it."""
+        if keras.backend.backend() != "tensorflow" or self.distribute_strategy.num_replicas_in_sync == 1:
+            return
         strategy = self.distribute_strategy
-        several = strategy.num_replicas_in_sync > 1
-        if several and self.jit_compile:
+        if self.jit_compile:
             raise ValueError(
                 "`jit_compile` must be False on several replicas, whose variables one XLA program cannot reach; a TPU "
                 f"compiles by itself. Received: jit_compile=True on {strategy.num_replicas_in_sync} replicas"
             )
-        if several and self.steps_per_execution > 1 and not is_tpu(strategy):
+        if self.steps_per_execution > 1 and not is_tpu(strategy):
             raise ValueError(  # TensorFlow fails on the branches of Keras' loop.
                 "`steps_per_execution` must be 1 on several replicas, except on a TPU. Received: "
                 f"steps_per_execution={self.steps_per_execution} on {strategy.num_replicas_in_sync} replicas"
             )
+
+    def _make_function(self, step_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if keras.backend.backend() != "tensorflow":
+            return super()._make_function(step_function, *args, **kwargs)  # type: ignore[misc]
+        self.check_compiled()
+        strategy = self.distribute_strategy
         # Keras averages a step's scalars along their first dimension, so they are given one.
         if is_multi_worker(strategy):
             scalars = step_function
