@@ -68,6 +68,13 @@ def test_a_softmax_head_gives_its_logits(classifier, tmp_path, caplog):
     np.testing.assert_allclose(numpy(keras.ops.softmax(ours(random_inputs()))), expected, atol=1e-5)
     assert not np.allclose(numpy(ours(random_inputs())), expected, atol=0.1)
     assert kbz.BertBackbone.from_preset(tmp_path).load_report.unused == ("classifier/kernel", "classifier/bias")
+    assert kbz.BertTextClassifier.from_preset(tmp_path, multi_label=True).load_report.fresh
+
+
+def test_a_linear_head_may_be_for_several_classes(classifier):
+    """Its file does not say."""
+    ours = kbz.BertTextClassifier.from_preset(classifier[1], multi_label=True)
+    assert (ours.multi_label, ours.load_report.fresh) == (True, ())
 
 
 def test_a_classifier_under_the_name_that_keras_nlp_gave_it(classifier, tmp_path):
