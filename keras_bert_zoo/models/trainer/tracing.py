@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import Lock
+from threading import RLock
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +21,6 @@ class TracesOnce:
     """
 
     optimizer: Any
-    predict_function: Any
     run_eagerly: bool
     trainable_variables: Any
     _distribute_strategy: Any
@@ -38,8 +37,6 @@ class TracesOnce:
             return super()._make_function(*args, **kwargs)  # type: ignore[misc]
 
     def make_predict_function(self, force: bool = False) -> Any:
-        if self.predict_function is not None and not force:
-            return self.predict_function
         with self._traces_shapes():
             return super().make_predict_function(force)  # type: ignore[misc]
 
@@ -62,7 +59,7 @@ class TracesOnce:
             optimizer.built = built
 
 
-_PATCHING = Lock()  # Threads may predict with models of their own.
+_PATCHING = RLock()  # Threads may predict with models of their own.
 
 
 @contextmanager
