@@ -18,6 +18,13 @@ BACKEND = keras.backend.backend()
 COMPILES = BACKEND == "jax"  # JAX compiles each shape; TensorFlow's graphs take any, PyTorch has none.
 
 
+@pytest.fixture(autouse=True)
+def products_of_half_precision(monkeypatch):
+    """As if the processor had them: without, PyTorch's layers keep float32 copies and attend by other operations."""
+    if keras.backend.backend() == "torch":
+        monkeypatch.setattr("keras_bert_zoo.layers.torch_product._WITHOUT_PRODUCTS", set())
+
+
 def texts_of(lengths):
     """Return a text of so many tokens for each length, [CLS] and [SEP] counted."""
     words = WORDS[5:16]  # None of them is a part of a word.

@@ -29,6 +29,13 @@ ONE_LAYER = {
 # --- Published
 
 
+@pytest.fixture(autouse=True)
+def products_of_half_precision(monkeypatch):
+    """As if the processor had them: without, PyTorch's layers keep float32 copies and attend by other operations."""
+    if keras.backend.backend() == "torch":
+        monkeypatch.setattr("keras_bert_zoo.layers.torch_product._WITHOUT_PRODUCTS", set())
+
+
 @pytest.mark.parametrize("preset, count", [("bert_base", 110_106_428), ("bert_large", 336_226_108)])
 def test_weights_are_those_of_transformers_bert_for_pretraining(preset, count):
     assert estimate(preset, "a100").parameters == count
