@@ -71,6 +71,14 @@ def test_case_is_kept_on_request():
     assert cased.tokenize("Film film Bád") == ["Film", "film", "[UNK]"]
 
 
+def test_a_cased_vocabulary_that_is_lower_cased_is_warned_of(caplog):
+    for words, lowercase in (([*WORDS, "<S>", "\u211d"], True), ([*WORDS, "Film"], False)):
+        kbz.BertTokenizer(words, lowercase)
+    assert not caplog.records
+    kbz.BertTokenizer([*WORDS, "Film"])
+    assert "the vocabulary is cased, as it has 'Film'" in caplog.text
+
+
 def test_decode_joins_pieces(tokenizer):
     ids = tokenizer.encode("the longest film, it is fine!").token_ids
     assert tokenizer.decode(ids) == "the longest film, it is fine!"

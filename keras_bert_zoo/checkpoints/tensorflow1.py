@@ -22,6 +22,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, rea
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer, split_arrays
 from keras_bert_zoo.json_files import check_allowed, read_json, typed, write_json
+from keras_bert_zoo.text.tokenizer import find_capital
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 _linear = partial(layer, ends={"kernel": "output_weights", "bias": "output_bias"}, transposed=True)
@@ -54,8 +55,6 @@ _WITHOUT = ("layer_norm_eps", "is_decoder")
 
 # The optimizer's variables are not weights of the model.
 _OPTIMIZER = re.compile(r"global_step|.*/adam_[mv]")
-
-_SPECIAL = re.compile(r"\[.*\]|<.*>")
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -143,8 +142,7 @@ def _class_name(arrays: Mapping[str, np.ndarray]) -> str:
 def _is_uncased(directory: Path) -> bool:
     """Whether the vocabulary has no capital letters; the original takes this from the command line."""
     tokens = read_tokens(directory) or []
-    # The uncased releases hold capitals that have no small letter, such as U+211D, and the Chinese one `<S>`.
-    capital = next((token for token in tokens if token.lower() != token and not _SPECIAL.fullmatch(token)), None)
+    capital = find_capital(tokens)
     if tokens:
         _logger.info("%s: taken as %s", directory, "uncased" if capital is None else f"cased, as it has {capital!r}")
     return capital is None

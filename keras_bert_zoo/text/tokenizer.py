@@ -1,5 +1,6 @@
 """WordPiece tokenisation as in transformers' `BertTokenizer`, using the engine of the `tokenizers` library."""
 
+import logging
 import os
 import re
 import reprlib
@@ -30,6 +31,10 @@ LONGEST_TOKEN = 256
 
 # Texts whose tokens are joined at a time, so that the indices of all tokens never exist at once.
 _JOINED_TOGETHER = 10_000
+
+_NO_WORD = re.compile(r"\[.*\]|<.*>")
+
+_logger = logging.getLogger("keras_bert_zoo")
 
 _WORDS = re.compile(f"[^{members(SPACES)}]+").findall
 # Splits lines into ASCII punctuation, special tokens, the text between them, and line ends.
@@ -71,6 +76,12 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
+
+
+def find_capital(tokens: Iterable[str]) -> str | None:
+    """Return the first token with a capital letter, which only cased text gives, or None."""
+    # The uncased releases hold capitals that have no small letter, such as U+211D, and the Chinese one `<S>`.
+    return next((token for token in tokens if token.lower() != token and not _NO_WORD.fullmatch(token)), None)
 
 
 def check_is_tokenizer(tokenizer: Any) -> None:
@@ -127,6 +138,8 @@ class BertTokenizer:
         missing = [token for token in SPECIAL_TOKENS if token not in ids]
         if missing:
             raise ValueError(f"`vocabulary` must hold {', '.join(SPECIAL_TOKENS)}. Received: one without {missing}")
+        if lowercase and (capital := find_capital(self.vocabulary)):
+            _logger.warning("the vocabulary is cased, as it has %r: does it need lowercase=False (--cased)?", capital)
         self._ids = ids
         self.pad_token_id, self.unk_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id = (
             ids[token] for token in SPECIAL_TOKENS
