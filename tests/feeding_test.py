@@ -60,7 +60,17 @@ AMSGRAD = partial(keras.optimizers.AdamW, amsgrad=True)
     "kind",
     [
         keras.optimizers.AdamW,
-        *(pytest.param(kind, marks=slow_on("tensorflow", "jax")) for kind in (AMSGRAD, kbz.AdamW, kbz.Lamb)),
+        *(
+            pytest.param(kind, marks=slow_on("tensorflow", "jax"))
+            for kind in (
+                AMSGRAD,
+                kbz.AdamW,
+                kbz.Lamb,
+                keras.optimizers.Adamax,
+                keras.optimizers.Nadam,
+                keras.optimizers.Muon,
+            )
+        ),
     ],
 )
 def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
@@ -85,6 +95,31 @@ def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
     fit(second)
     for one, other in zip(first.get_weights(), second.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_second_run_begins_without_gradients_of_the_first(tokenizer):
+    """With Keras' accumulation two of the first run's three batches would be in the second run's first update."""
+
+    def fresh():
+        model = kbz.BertTextClassifier(
+            kbz.BertBackbone(**{**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}), 3, dropout=0.0,
+            preprocessor=kbz.BertPreprocessor(tokenizer, sequence_length=16),
+        )  # fmt: skip
+        model.compile(keras.optimizers.SGD(kbz.WarmupPolynomialDecay(0.1, 0.0), gradient_accumulation_steps=2))
+        return model
+
+    def fit(model):
+        model.fit(TEXTS, LABELS, batch_size=2, shuffle=False, verbose=0)
+
+    first, second = randomise(fresh()), fresh()
+    fit(first)
+    second.set_weights(first.get_weights())
+    before = first.get_weights()
+    fit(first)
+    fit(second)
+    for one, other in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert any((one != was).any() for one, was in zip(first.get_weights(), before, strict=True))
 
 
 @slow_on("tensorflow", "jax")

@@ -102,6 +102,8 @@ def _restart(optimizer: Any, steps_per_epoch: int, epochs: int, initial_epoch: i
     # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
     if not initial_epoch:
         _forget_corrected(optimizer)
+        # Keras would add gradients of an earlier run's last batches, of which no update came, to the first update.
+        _reset(getattr(optimizer, "_accumulated_gradients", ()))
     # With loss scaling, a restored count may be lower: steps whose gradients overflowed were not updates.
     is_restored = initial_epoch and is_scaled and int(optimizer._iterations)
     if not is_restored:
@@ -112,13 +114,24 @@ def _restart(optimizer: Any, steps_per_epoch: int, epochs: int, initial_epoch: i
     optimizer._learning_rate.total_steps = total_steps
 
 
+# Keras' optimizers that correct moments by the step count, and what they call these moments.
+_CORRECTED = tuple(getattr(keras.optimizers, name) for name in ("Adam", "Adamax", "Lamb", "Muon", "Nadam"))
+_MOMENTS = ("_momentums", "_velocities", "_velocity_hats", "_m", "_u", "momentums", "adam_velocities")
+
+
 def _forget_corrected(optimizer: Any) -> None:
-    """Reset moments that are bias-corrected by the step count: if that restarts, updates would be too small."""
-    is_corrected = isinstance(optimizer, (keras.optimizers.Adam, keras.optimizers.Lamb))
-    if optimizer.built and is_corrected and getattr(optimizer, "bias_correction", True):
-        for moment in (*optimizer._momentums, *optimizer._velocities, *getattr(optimizer, "_velocity_hats", ())):
-            if moment is not None:  # None for float8 scales.
-                moment.assign(keras.ops.zeros(moment.shape, moment.dtype))
+    """Reset moments that are corrected by the step count: if that restarts, updates would have a wrong size."""
+    if optimizer.built and isinstance(optimizer, _CORRECTED) and getattr(optimizer, "bias_correction", True):
+        for moments in _MOMENTS:
+            _reset(getattr(optimizer, moments, ()))
+        if isinstance(optimizer, keras.optimizers.Nadam):
+            optimizer._u_product.assign(1.0)
+
+
+def _reset(variables: Any) -> None:
+    for variable in variables:
+        if variable is not None:  # None for float8 scales.
+            variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
 
 
 def _count_batches(data: Any) -> int | None:
