@@ -142,8 +142,8 @@ def test_symbolic_calls_at_positions_are_apart_from_each_other(backbone):
     [
         (-1, "`output_positions` must be at least 0 and below the length. Received: output_positions=-1, length 9"),
         (9, "`output_positions` must be at least 0 and below the length. Received: output_positions=9, length 9"),
-        (True, "`output_positions` must be an integer array. Received: bool"),
-        ([0, 1], "`output_positions` must be an integer array. Received: list"),
+        (True, "`output_positions` must be an integer array. Received: output_positions of type bool"),
+        ([0, 1], "`output_positions` must be an integer array. Received: output_positions of type list"),
         (np.array([0, 1]), "`output_positions` must have the shape [batch, n], n at least 1"),
         (np.zeros((3, 0), "int32"), "`output_positions` must have the shape [batch, n], n at least 1"),
         (np.array([[0, 1]]), "output_positions.shape=(1, 2), token_ids.shape=(3, 9)"),
@@ -248,6 +248,11 @@ def test_int8_stays_close(backbone):
 def test_bad_arguments(change, words):
     with short_error(words):
         kbz.BertBackbone(**{**TINY, **change})
+
+
+def test_bad_arguments_of_an_extractor(backbone):
+    with short_error("`hidden_states` must be True or False. Received: hidden_states='no'"):
+        backbone.extractor(hidden_states="no")
 
 
 def broken(**changes):

@@ -311,12 +311,14 @@ def test_options_on_the_console(capsys):
     "arguments, message",
     [
         ({"device": "a1000"}, "`device` must be one of .*h100.* Received: device='a1000'"),
+        ({"device": ["a100"]}, r"`device` must be one of .*h100.* Received: device=\['a100'\]"),
+        ({"rematerialise": "no"}, "`rematerialise` must be True or False. Received: rematerialise='no'"),
         ({"device": "tpu_v4"}, "`efficiency` must be given .* Received: device='tpu_v4'"),
         ({"efficiency": 0.0}, "`efficiency` must be a positive number"),
         ({"efficiency": 45}, "`efficiency` must be a share of the peak, at most 1. Received: efficiency=45"),
         ({"devices": 0}, "`devices` must be a positive integer"),
         ({"devices": 3}, "`devices` must divide each batch, or exceed it. Received: devices=3, a batch of 256"),
-        ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: 'fast'"),
+        ({"schedule": "fast"}, "`schedule` must be phases or one of paper, lamb. Received: schedule='fast'"),
         ({"schedule": []}, "`schedule` must have a phase"),
         ({"schedule": 3}, "`schedule` must be a list of phases. Received: schedule=3"),
         (

@@ -122,10 +122,10 @@ def test_comes_from_a_preset_with_a_fresh_head(tmp_path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"hidden_layers": [3]}, "`hidden_layers` must be numbers in [-3, 3). Received: hidden_layers=[3]"),
-        ({"hidden_layers": []}, "`hidden_layers` must be numbers"),
-        ({"hidden_layers": -1}, "`hidden_layers` must be numbers in [-3, 3). Received: hidden_layers=-1"),
-        ({"hidden_layers": [True]}, "`hidden_layers` must be numbers in [-3, 3). Received: hidden_layers=[True]"),
+        ({"hidden_layers": [3]}, "`hidden_layers` must be integers in [-3, 3). Received: hidden_layers=[3]"),
+        ({"hidden_layers": []}, "`hidden_layers` must be integers"),
+        ({"hidden_layers": -1}, "`hidden_layers` must be integers in [-3, 3). Received: hidden_layers=-1"),
+        ({"hidden_layers": [True]}, "`hidden_layers` must be integers in [-3, 3). Received: hidden_layers=[True]"),
         ({"combine": "mean"}, "`combine` must be one of ('concatenate', 'weighted_sum'). Received: combine='mean'"),
         ({"num_layers": 0}, "`num_layers` must be a positive integer"),
     ],

@@ -78,7 +78,7 @@ def test_words(embedder):
             for i, span in enumerate(spans):
                 expected = whole.values[:, span[:1] if words == "first" else span].mean(1)
                 np.testing.assert_allclose(row.values[:, i], expected, atol=1e-5)
-    strings = kbz.extract_features(embedder, ["the long longest film"], LAYERS, words="mean")
+    strings = kbz.extract_features(embedder, ["the long longest film"], np.array(LAYERS), words="mean")
     np.testing.assert_allclose(next(strings).values, found[0].values, atol=1e-5)
 
 
@@ -96,6 +96,9 @@ def test_json_lines_in_the_layout_of_the_original(embedder, tmp_path):
                 assert layer["values"] == [round(float(value), 6) for value in values[j, i]]
     with pytest.raises(ValueError, match="`texts` must hold strings"):  # What fails on the way leaves what was there.
         kbz.write_features(tmp_path / "features.jsonl", kbz.extract_features(embedder, ["a", None], LAYERS))
+    broken = [found[0], found[1]._replace(values=found[1].values * np.nan)]
+    with pytest.raises(ValueError, match=r"`features` must be finite\. Received: text 1 with NaN or infinity"):
+        kbz.write_features(tmp_path / "features.jsonl", broken)
     assert len((tmp_path / "features.jsonl").read_text().splitlines()) == 2
 
 
@@ -123,15 +126,15 @@ BAD = [
         {},
         "`texts` must be a list or iterator of texts. Received: texts of type DataFrame",
     ),
-    (TEXTS, {"layers": ()}, "`layers` must be numbers in [-3, 3). Received: layers=()"),
-    (TEXTS, {"layers": (True,)}, "`layers` must be numbers in [-3, 3). Received: layers=(True,)"),
-    (TEXTS, {"layers": (3,)}, "`layers` must be numbers in [-3, 3). Received: layers=(3,)"),
+    (TEXTS, {"layers": ()}, "`layers` must be integers in [-3, 3). Received: layers=()"),
+    (TEXTS, {"layers": (True,)}, "`layers` must be integers in [-3, 3). Received: layers=(True,)"),
+    (TEXTS, {"layers": (3,)}, "`layers` must be integers in [-3, 3). Received: layers=(3,)"),
     (TEXTS, {"words": "last"}, '`words` must be "first", "mean" or None. Received: words=\'last\''),
     (TEXTS, {"batch_size": 0}, "`batch_size` must be a positive integer"),
     (["a", ("a", "b")], {}, "`texts` must be all strings or all pairs. Received: both"),
     ([3], {}, "`texts` must be a list of strings"),
     ([("a", "b")], {"words": "first"}, "`texts` must hold strings or lists of words. Received: one of type tuple"),
-    (["a"], {"layers": -1}, "`layers` must be numbers in ["),
+    (["a"], {"layers": -1}, "`layers` must be integers in ["),
     ([["a", 1]], {"words": "first"}, "`texts` must hold strings. Received: texts[1]=1"),
 ]
 

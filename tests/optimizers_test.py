@@ -158,6 +158,11 @@ def test_weights_without_a_gradient_stay(kind, rule):
         assert_same(variables, weights)
 
 
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"`bias_correction` must be True or False. Received: bias_correction='no'"):
+        kbz.AdamW(0.1, bias_correction="no")
+
+
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the others compile the step")
 def test_gradients_are_added_up_all_at_once():
     import torch

@@ -325,6 +325,9 @@ def test_saving_spares_other_peoples_directories(backbone, tmp_path):
 
 
 def test_bad_presets(backbone, tmp_path):
+    with short_error("`load_weights` must be True or False. Received: load_weights='no'"):
+        kbz.BertBackbone.from_preset("bert_tiny", load_weights="no")
+
     def refused(words, preset, **options):
         with short_error(words, longest=400):  # It lists all names.
             kbz.BertBackbone.from_preset(preset, **options)

@@ -601,6 +601,8 @@ def test_nothing_is_left_of_a_failed_run(tmp_path, corpus, tokenizer):
         ([corpus], {"sequence_length": 2**16}, "`sequence_length` must be at least 8 and at most 65535"),
         ([corpus], {"short_rate": 1.5}, "`short_rate`"),
         ([corpus], {"next_sentence": "no"}, "`next_sentence` must be True or False. Received: next_sentence='no'"),
+        ([corpus], {"strict": "no"}, "`strict` must be True or False. Received: strict='no'"),
+        ([corpus], {"beam": "--runner=X"}, "`beam` must be a list of options. Received: beam='--runner=X'"),
         (str(corpus), {}, "`paths` must be a list of files"),
     ):
         with short_error(words):
@@ -639,6 +641,8 @@ def test_broken_data_sets(tmp_path, corpus, tokenizer):
 
     refused("`masking` must be None for a data set of fixed masks", masking=Masking(3))
     refused("`batch_size` must be at most the number of examples", batch_size=10**6)
+    refused("`next_sentence` must be True or False. Received: next_sentence='no'", next_sentence="no")
+    refused("`next_token` must be True or False. Received: next_token=1", next_token=1)
     for array, words in (
         (ends[:-1], "must hold arrays that fit each other"),
         (np.array([{}], dtype=object), "ends.npy must hold a NumPy array"),

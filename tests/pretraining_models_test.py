@@ -207,6 +207,7 @@ def test_bad_input(tokenizer):
     batch = inputs, {"mlm": positions}, {"mlm": np.ones(positions.shape, "float32")}
     for run, words in (
         (lambda: model.fit(["a film"], [0]), "`x` must be PretrainingBatches"),
+        (lambda: model.fit((each for each in [batch]), [0]), "`y` must be None, as batches hold it. Received: y of"),
         (lambda: model.fit((each for each in [batch]), validation_data=batch),
          "`validation_data` must be PretrainingBatches, or a data set of such batches. Received: "),
         (lambda: model({**inputs, "mask_positions": positions + 9}), "`mask_positions` must be in [0, 9)"),
@@ -224,6 +225,14 @@ def test_bad_input(tokenizer):
         with short_error(words):
             run()
     np.testing.assert_array_equal(numpy(model(inputs)["mlm"]), before)
+
+
+def test_metrics_may_be_named_auto():
+    model = kbz.BertMaskedLM(kbz.BertBackbone(**SHALLOW))
+    model.compile(metrics="auto")
+    inputs = with_positions(random_inputs(), 3)
+    batch = inputs, {"mlm": inputs["mask_positions"]}, {"mlm": np.ones((3, 3), "float32")}
+    assert set(model.test_on_batch(*batch, return_dict=True)) == {"loss", "accuracy"}
 
 
 @pytest.mark.parametrize("metrics", [{"mlm": ["accuracy"]}, ["accuracy"]])

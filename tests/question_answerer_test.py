@@ -254,11 +254,11 @@ def test_bad_data_leaves_the_model_usable(answerer):
         (lambda: answerer.score((QUESTIONS, CONTEXTS), ["a"] * 4), "`answers` must hold for each question a list of"),
         (
             lambda: answerer.score((QUESTIONS, CONTEXTS), None),
-            "`answers` must be a list with one entry per question. Received: NoneType",
+            "`answers` must be a list with one entry per question. Received: answers of type NoneType",
         ),
         (
             lambda: answerer.tune_null_threshold((QUESTIONS, CONTEXTS), [["a"]]),
-            "one entry per question, 4. Received: 1",
+            "one entry per question, 4. Received: len(answers)=1",
         ),
         (lambda: answerer.find_answers((QUESTIONS, CONTEXTS), n_best=0), "`n_best` must be a positive integer"),
         (lambda: answerer.predict((QUESTIONS, CONTEXTS), steps=1), "`steps` needs streamed data"),
@@ -276,7 +276,7 @@ def test_answers_may_be_a_column(answerer):
     answers = [*ANSWERS[:2], [("fine", 10)], ANSWERS[3]]
     column = pandas.Series(answers, index=[3, 1, 4, 2])
     assert answerer.score(x, column) == answerer.score((QUESTIONS, CONTEXTS), answers)
-    with pytest.raises(ValueError, match=r"one entry per question, 4. Received: 1"):
+    with pytest.raises(ValueError, match=r"one entry per question, 4. Received: len\(answers\)=1"):
         answerer.score(x, pandas.Series(answers[:1]))
 
 

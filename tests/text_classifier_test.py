@@ -232,6 +232,8 @@ def test_class_weight_weighs_the_loss(still):
     still.class_names = ["no", "yes", "so"]
     history = still.fit(still.batches(TEXTS, LABELS), class_weight={"yes": 3.0, "so": 0.5}, verbose=0).history
     assert history["loss"][0] == pytest.approx(np.mean(losses * weights), abs=1e-5)
+    with short_error("`class_weight` must have each class once. Received: class_weight with 1 again"):
+        still.fit(TEXTS, LABELS, class_weight={"yes": 3.0, 1: 0.5})
 
 
 @slow_on("tensorflow", "jax")
@@ -424,8 +426,8 @@ def test_targets_may_be_shares_of_classes(classifier):
     classifier.fit(TEXTS, shares, verbose=0)
     assert (numpy(classifier.weights[0]) != before).any()
     for wrong, options, words in (
-        (shares * np.nan, {}, "`y` must hold finite numbers as class probabilities"),
-        (shares.astype("float64") * 1e39, {}, "`y` must hold finite numbers as class probabilities"),
+        (shares * np.nan, {}, "`y` must hold finite numbers. Received: y with "),
+        (shares.astype("float64") * 1e39, {}, "`y` must hold finite numbers. Received: y with "),
         (shares, {"class_weight": {1: 2.0}}, "`class_weight` needs one class per example. Received: y.shape=(6, 3)"),
     ):
         with short_error(words):
@@ -513,8 +515,14 @@ def test_bad_data_leaves_the_model_usable(classifier):
     "options, words",
     [
         ({"sample_weight": [1.0]}, "`sample_weight` must have the shape (6,)"),
-        ({"sample_weight": [1.0] * 5 + [np.nan]}, "`sample_weight` must be finite. Received: nan"),
-        ({"sample_weight": [1.0] * 5 + [1e39]}, "`sample_weight` must be finite. Received: 1e+39"),
+        (
+            {"sample_weight": [1.0] * 5 + [np.nan]},
+            "`sample_weight` must hold finite numbers. Received: sample_weight with nan",
+        ),
+        (
+            {"sample_weight": [1.0] * 5 + [1e39]},
+            "`sample_weight` must hold finite numbers. Received: sample_weight with 1e+39",
+        ),
         ({"sample_weight": [[1.0], [1.0, 2.0]]}, "`sample_weight` must have rows of one length"),
         ({"sample_weight": ["a"] * 6}, "`sample_weight` must hold numbers. Received: sample_weight.dtype=<U1"),
         ({"class_weight": {5: 1.0}}, "`class_weight` must have classes as keys"),
@@ -574,9 +582,11 @@ def test_bad_streams_are_refused_before_anything_compiles(classifier):
         classifier.fit(stream(TEXTS, LABELS), LABELS, verbose=0)
     for run in (classifier.fit, classifier.evaluate, classifier.predict):
         with pytest.raises(
-            ValueError, match=r"`batch_size` must be None if `x` already consists of batches\. Received: b"
+            ValueError, match=r"`batch_size` must be None if the data are batches already\. Received: b"
         ):
             run(stream(TEXTS, LABELS), batch_size=4, verbose=0)
+    with short_error("`validation_batch_size` must be None if the data are batches already. Received: validation_"):
+        classifier.fit(TEXTS, LABELS, validation_data=stream(TEXTS, LABELS), validation_batch_size=4, verbose=0)
     classifier.fit(stream(TEXTS, LABELS), verbose=0)
 
 
@@ -694,7 +704,7 @@ def test_names_stream_too(tokenizer):
         ([["a"], ["c"]], "`y` must hold names of class_names=['a', 'b']. Received: y[1] with 'c'"),
         ([["a"], [["b"]]], "`y` must hold names of class_names=['a', 'b']. Received: y[1] with ['b']"),
         ([["a"]], "`y` must have one row per example, 2. Received: 1"),
-        ([[1, 0], [0, 2]], "`y` must hold 0 and 1 only"),
+        ([[1, 0], [0, 2]], "`y` must hold 0 and 1 only with multi_label. Received: y with 2"),
         ([1, 0], "`y` must have the shape (2, 2) with multi_label"),
         (5, "`y` must have the shape (2, 2) with multi_label"),
     ],
@@ -842,7 +852,7 @@ def test_bad_values_in_what_streams(classifier, inputs, y, words):
 @pytest.mark.parametrize(
     "weights, words",
     [
-        ([1.0, np.nan, 1.0], "`sample_weight` must be finite. Received: nan"),
+        ([1.0, np.nan, 1.0], "`sample_weight` must hold finite numbers. Received: sample_weight with nan"),
         ([1.0], "`sample_weight` must have the shape (3,) or the targets', (3,). Received: sample_weight.shape=(1,)"),
         ([[1.0, 2.0]] * 3, "Received: sample_weight.shape=(3, 2)"),
     ],
@@ -860,7 +870,7 @@ def test_weights_that_are_no_numbers_stop_a_tf_dataset(place, error, classifier)
     """In the first batch they are found before anything compiles."""
     tf = pytest.importorskip("tensorflow")
     data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS, [np.nan if i == place else 1.0 for i in range(6)]))
-    with pytest.raises(error, match="`sample_weight` must be finite"):
+    with pytest.raises(error, match="`sample_weight` must hold finite numbers"):
         classifier.fit(data.batch(3), verbose=0)
 
 

@@ -124,9 +124,9 @@ def test_fit_learns_the_vectors_of_another(tokenizer):
     assert learner.evaluate(TEXTS, targets, verbose=0) < 0.8 * first
     for y, words in (
         (targets[:5], "`y` must have the shape (6, 8), one vector per text. Received: y.shape=(5, 8)"),
-        (targets.astype(int), "`y` must hold finite floating-point numbers. Received: y.dtype=int64"),
-        (targets * np.nan, "`y` must hold finite floating-point numbers"),
-        (targets.astype("float64") * 1e39, "`y` must hold finite floating-point numbers"),
+        (targets.astype(int), "`y` must hold floating-point numbers. Received: y.dtype=int64"),
+        (targets * np.nan, "`y` must hold finite numbers. Received: y with "),
+        (targets.astype("float64") * 1e39, "`y` must hold finite numbers. Received: y with "),
     ):
         with short_error(words):
             learner.fit(TEXTS, y, verbose=0)

@@ -456,6 +456,8 @@ def test_transformers_heads_come_and_go(reference, tmp_path):
     other.save_to_preset(tmp_path / "texts")
     with pytest.raises(ValueError, match=r"the preset has no classification head\. Received: neither"):
         kbz.BertTokenClassifier.from_preset(tmp_path / "texts")
+    with pytest.raises(ValueError, match=r"`num_classes` must be a positive integer. Received: num_classes=0"):
+        kbz.BertTokenClassifier.from_preset(tmp_path / "texts", num_classes=0)
 
 
 def test_loss_and_gradients_are_those_of_transformers(reference, tmp_path):

@@ -403,6 +403,22 @@ def test_how_many_points_are_tried(name, trials, most, start, tmp_path, monkeypa
     assert seen == [most]
 
 
+def test_a_point_without_a_number_is_not_the_best():
+    from keras_tuner import Objective
+
+    from keras_bert_zoo.tuning.hypermodel import _is_best
+
+    objective, before = Objective("val_f1", "max"), [{"val_f1": 0.5}]
+    for earlier in ([], before):
+        assert not _is_best(objective, {"val_f1": math.nan}, earlier)
+        assert _is_best(objective, {"val_f1": 0.6}, earlier)
+
+
+def test_a_preset_is_a_name():
+    with short_error("`preset` must be a value, or a list of them. Received: preset=3"):
+        kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, 3)
+
+
 def test_none_and_some_of_it_are_one_choice():
     for name in ("warmup", "dropout"):
         assert declare(keras_tuner.HyperParameters(), checked_space(**{name: [0, 0.1]})) == {name: 0.0}

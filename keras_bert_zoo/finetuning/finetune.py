@@ -81,7 +81,8 @@ def _finetune(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> dict[
     if done < run.epochs:  # type: ignore[operator]
         keep_rows(folder / LOG, done)
         callbacks = [
-            _KeepConfig(run, folder),
+            # Only when training begins: until then the data may be refused and corrected.
+            keras.callbacks.LambdaCallback(on_train_begin=lambda logs: write_json(folder / CONFIG, asdict(run))),
             StopAtNaN(state),
             _Seconds(),
             ValidationScores(score),  # Before the state, because it draws random numbers on PyTorch.
@@ -155,18 +156,6 @@ class Score:
         self._kind.tune(model, self._dev, self.predictions)
         self.last = self._kind.score(model, self._dev, self.predictions)
         return self.last
-
-
-class _KeepConfig(keras.callbacks.Callback):
-    """Writes `run.json` only when training begins: until then the data may be refused and corrected."""
-
-    def __init__(self, run: Run, folder: Path) -> None:
-        super().__init__()
-        self._run = run
-        self._folder = folder
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        write_json(self._folder / CONFIG, asdict(self._run))
 
 
 class _Seconds(keras.callbacks.Callback):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.inputs import as_array, as_float32, check_range
 from keras_bert_zoo.text.texts import check_strings, is_list
 
@@ -71,13 +71,16 @@ class HasClasses:
         weights = np.ones(self.num_classes, dtype="float32")
         if not isinstance(class_weight, dict):
             raise ValueError(f"`class_weight` must be a dict. Received: class_weight={class_weight!r}")
-        names = self.class_names or []
+        names, given = self.class_names or [], set()
         for key, weight in class_weight.items():
             number = names.index(key) if key in names else key
             if not isinstance(weight, (int, float, np.number)) or not np.isfinite(as_float32(weight)):
                 raise ValueError(f"`class_weight` must hold finite numbers. Received: class_weight[{key!r}]={weight!r}")
             if not isinstance(number, (int, np.integer)) or not 0 <= number < self.num_classes:
                 raise ValueError(f"`class_weight` must have classes as keys. Received: class_weight with {key!r}")
+            if number in given:
+                raise ValueError(f"`class_weight` must have each class once. Received: class_weight with {key!r} again")
+            given.add(number)
             weights[number] = weight
         return weights
 
@@ -89,13 +92,13 @@ class HasClasses:
         names = arguments.get("class_names")
         if names is not None:
             _check_names(names)
-        asked = arguments.get("num_classes") or (0 if names is None else len(names))
+        asked = arguments.get("num_classes", None if names is None else len(names))
         saved = dict(checkpoint.head) if cls.is_own(checkpoint) else {}
-        if not asked and not saved:
+        if asked is None and not saved:
             raise ValueError(
                 "`num_classes` or `class_names` must be given: the preset has no classification head. Received: neither"
             )
-        if asked and saved and asked != saved["num_classes"]:
+        if asked is not None and saved and asked != saved["num_classes"]:
             saved = {}  # Another head: the preset's is reported as unused.
         if "class_names" in arguments:
             saved.pop("num_classes", None)
@@ -118,8 +121,7 @@ def checked_classes(num_classes: int | None, class_names: Sequence[str] | None, 
                 f"Received: num_classes={num_classes}, {len(class_names)} class_names"
             )
         num_classes = len(class_names)
-    if isinstance(num_classes, np.integer):  # `y.max() + 1`
-        num_classes = int(num_classes)
+    num_classes = python_number(num_classes)  # `y.max() + 1`
     check_positive_int(num_classes=num_classes)
     assert num_classes is not None
     if num_classes < fewest:

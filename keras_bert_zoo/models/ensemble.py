@@ -1,7 +1,8 @@
 """Several models of one task behind one `predict` (Devlin et al. 2019, section 4.2)."""
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -95,21 +96,11 @@ class _Ensemble(Task):
         for member in self.members:
             member.class_names = names
 
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def states_back(self) -> Iterator[None]:
         _ = self.class_names  # Logits of members that mean different classes have no mean.
-        return super().predict(*args, **kwargs)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        _ = self.class_names
-        return super().evaluate(*args, **kwargs)
-
-    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        _ = self.class_names
-        return super().predict_on_batch(*args, **kwargs)
-
-    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        _ = self.class_names
-        return super().test_on_batch(*args, **kwargs)
+        with super().states_back():
+            yield
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(

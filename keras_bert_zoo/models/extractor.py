@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.models.encoding import encode, outputs_of
 from keras_bert_zoo.models.inputs import ChecksInputs
 
@@ -26,6 +27,7 @@ class BertExtractor(ChecksInputs, keras.Model):
     def __init__(
         self, backbone: Any, hidden_states: bool = True, attention_scores: bool = False, **kwargs: Any
     ) -> None:
+        check_flag(hidden_states=hidden_states, attention_scores=attention_scores)
         super().__init__(**kwargs)
         self.backbone = backbone
         self.hidden_states = hidden_states

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_zoo.checks import check_positive_int
+from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.files import replacing
 from keras_bert_zoo.models.task import Task
 from keras_bert_zoo.models.trainer.workers import TrainsOnWorkers
@@ -51,10 +51,10 @@ def checked_layers(backbone: Any, **layers: Any) -> tuple[int, ...]:
     """Return the numbers of layers that one keyword holds; 0 is the embeddings, -1 the last block."""
     ((name, numbers),) = layers.items()
     count = backbone.architecture["num_layers"] + 1
-    chosen = tuple(numbers) if is_list(numbers) else ()
+    chosen = tuple(map(python_number, numbers)) if is_list(numbers) else ()
     # `True` is also an `int`.
     if not chosen or not all(type(number) is int and -count <= number < count for number in chosen):
-        raise ValueError(f"`{name}` must be numbers in [-{count}, {count}). Received: {name}={numbers!r}")
+        raise ValueError(f"`{name}` must be integers in [-{count}, {count}). Received: {name}={numbers!r}")
     return chosen
 
 
@@ -111,7 +111,8 @@ def _extract(
         if words is None:
             packed, spans = _pack_tokens(task, chunk, longest), None
         else:
-            packed, spans = _pack_words(tokenizer, [_words(text) for text in chunk], longest)
+            chunk = [_words(text) for text in chunk]
+            packed, spans = _pack_words(tokenizer, chunk, longest)
         lengths = task.static_lengths
         batches = LengthSortedBatches(packed, batch_size=batch_size, static_lengths=lengths, few_sizes=bool(lengths))
         with task.states_back():
@@ -124,7 +125,7 @@ def _extract(
                 yield Features([tokenizer.id_to_token(int(token)) for token in ids[i]], layers, values.copy())
             else:
                 starts = spans[i]
-                yield Features(_words(text)[: len(starts)], layers, _align(values, starts, words))
+                yield Features(text[: len(starts)], layers, _align(values, starts, words))
 
 
 def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -> None:
@@ -135,9 +136,14 @@ def write_features(path: str | os.PathLike[str], features: Iterable[Features]) -
     Args:
         path: The file to write.
         features: What `extract_features` returns, or some of it.
+
+    Raises:
+        ValueError: A feature is NaN or infinite, for which JSON has no number.
     """
     with replacing(Path(path)) as beside, beside.open("w", encoding="utf-8") as file:
         for number, (tokens, layers, values) in enumerate(features):
+            if not np.isfinite(values).all():
+                raise ValueError(f"`features` must be finite. Received: text {number} with NaN or infinity")
             rounded = np.round(values.astype("float64"), 6).tolist()
             rows = [
                 {

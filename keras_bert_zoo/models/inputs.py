@@ -74,6 +74,18 @@ def check_range(name: str, array: np.ndarray, stop: int) -> None:
         raise ValueError(f"`{name}` must be in [0, {stop}). Received: {name} with {outside}")
 
 
+def finite_float32(name: str, numbers: np.ndarray, kinds: str = "iufb") -> np.ndarray:
+    """Convert the argument `name` to float32; NaN, infinity and other kinds of dtypes raise a `ValueError`."""
+    if numbers.dtype.kind not in kinds:
+        what = "floating-point numbers" if kinds == "f" else "numbers"
+        raise ValueError(f"`{name}` must hold {what}. Received: {name}.dtype={numbers.dtype}")
+    converted = as_float32(numbers)
+    finite = np.isfinite(converted)
+    if not finite.all():
+        raise ValueError(f"`{name}` must hold finite numbers. Received: {name} with {numbers[~finite][0]}")
+    return converted
+
+
 def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarray | None:
     """Return weights as float32 `[count]`, or None; `what` says in the error what each weight is for."""
     if sample_weight is None:
@@ -83,7 +95,7 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
         raise ValueError(
             f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"
         )
-    return _finite_weights(weights)
+    return finite_float32("sample_weight", weights)
 
 
 def checked_stream_weights(sample_weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -94,22 +106,13 @@ def checked_stream_weights(sample_weight: np.ndarray, shape: tuple[int, ...]) ->
             f"`sample_weight` must have the shape {shape[:1]} or the targets', {shape}. "
             f"Received: sample_weight.shape={weights.shape}"
         )
-    return _finite_weights(weights)
+    return finite_float32("sample_weight", weights)
 
 
 def _as_weights(sample_weight: Any) -> np.ndarray:
     weights = unboxed(as_array("sample_weight", sample_weight))
     # NumPy does not know that bfloat16 is a float.
     return weights.astype("float32") if weights.dtype.name == "bfloat16" else weights
-
-
-def _finite_weights(weights: np.ndarray) -> np.ndarray:
-    if weights.dtype.kind not in "iufb":
-        raise ValueError(f"`sample_weight` must hold numbers. Received: sample_weight.dtype={weights.dtype}")
-    finite = np.isfinite(as_float32(weights))
-    if not finite.all():
-        raise ValueError(f"`sample_weight` must be finite. Received: {weights[~finite][0]}")
-    return as_float32(weights)
 
 
 def unboxed(array: np.ndarray) -> np.ndarray:
@@ -135,7 +138,7 @@ def check_position_array(name: str, positions: Any, shape: tuple[int | None, ...
     """
     found = getattr(positions, "shape", None)
     if found is None:
-        raise ValueError(f"`{name}` must be an integer array. Received: {type(positions).__name__}")
+        raise ValueError(f"`{name}` must be an integer array. Received: {name} of type {type(positions).__name__}")
     if len(found) != 2 or found[1] == 0 or (None not in (found[0], shape[0]) and found[0] != shape[0]):
         raise ValueError(
             f"`{name}` must have the shape [batch, n], n at least 1. "

@@ -93,6 +93,8 @@ class BertMaskedLM(Task):
         """
         if loss == "auto":  # The batches' weights make it a mean over predictions; the losses are summed.
             loss = {output: TokenCrossentropy() for output in self.output}
+        if isinstance(metrics, str) and metrics == "auto":
+            metrics = None
         if weighted_metrics == "auto":
             accuracies = {output: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for output in self.output}
             weighted_metrics = accuracies if metrics is None and loss is not None else None
@@ -122,10 +124,11 @@ class BertMaskedLM(Task):
                 "`x` must be PretrainingBatches, or a data set of such batches, not texts. "
                 f"Received: x of type {type(x).__name__}"
             )
-        if y is not None or sample_weight is not None:
-            raise ValueError(
-                f"`y` and `sample_weight` must be part of the batches. Received: x of type {type(x).__name__}"
-            )
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` must be None, as batches hold it. Received: {name} of type {type(value).__name__}"
+                )
         if isinstance(x, PartedBatches):
             self.check_batches(x)
         if is_tf_dataset(x):

@@ -310,9 +310,13 @@ def _check_threshold(null_threshold: Any) -> None:
 def _texts(x: Any, answers: Any) -> list[list[str]]:
     """Return the texts of answers, given as for `fit` or as strings."""
     if not is_list(answers):
-        raise ValueError(f"`answers` must be a list with one entry per question. Received: {type(answers).__name__}")
+        raise ValueError(
+            f"`answers` must be a list with one entry per question. Received: answers of type {type(answers).__name__}"
+        )
     if isinstance(x, tuple) and is_list(x[0]) and len(x[0]) != len(answers):
-        raise ValueError(f"`answers` must have one entry per question, {len(x[0])}. Received: {len(answers)}")
+        raise ValueError(
+            f"`answers` must have one entry per question, {len(x[0])}. Received: len(answers)={len(answers)}"
+        )
     return answer_texts(answers)
 
 

@@ -11,7 +11,7 @@ from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
-from keras_bert_zoo.models.inputs import as_array, as_float32, as_row
+from keras_bert_zoo.models.inputs import as_array, as_row, finite_float32
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
@@ -118,7 +118,7 @@ class BertTextClassifier(HasClasses, Task):
             hint = ""
             if labels.shape == (count, self.num_classes):
                 if not isinstance(self.loss, keras.losses.SparseCategoricalCrossentropy):
-                    return _checked_shares(labels)
+                    return finite_float32("y", labels)  # Class probabilities, such as smoothed or mixed labels.
                 hint = ", or `loss` must take class probabilities, as CategoricalCrossentropy(from_logits=True) does"
             raise ValueError(
                 f"`y` must have the shape ({count},), one label per example{hint}. Received: y.shape={labels.shape}"
@@ -159,9 +159,11 @@ class BertTextClassifier(HasClasses, Task):
                 f"`y` must have the shape ({count}, {self.num_classes}) with multi_label. "
                 f"Received: y.shape={labels.shape}"
             )
-        if labels.dtype.kind not in "iufb" or not np.isin(labels, (0, 1)).all():
-            raise ValueError(f"`y` must hold 0 and 1 only with multi_label. Received: y.dtype={labels.dtype}")
-        return labels.astype("float32")
+        targets = finite_float32("y", labels)
+        others = labels[~np.isin(targets, (0, 1))]
+        if others.size:
+            raise ValueError(f"`y` must hold 0 and 1 only with multi_label. Received: y with {others[0]}")
+        return targets
 
     def weigh_classes(self, targets: np.ndarray, class_weight: dict[Any, float]) -> np.ndarray:
         if self.multi_label or targets.ndim > 1:
@@ -185,10 +187,3 @@ class BertTextClassifier(HasClasses, Task):
                 'A preset needs `pooling="first"`; save(".keras") keeps any. '
                 f"Received: a classifier with pooling={self.pooling!r}"
             )
-
-
-def _checked_shares(targets: np.ndarray) -> np.ndarray:
-    """Check targets that are class probabilities, such as smoothed or mixed labels."""
-    if targets.dtype.kind not in "iufb" or not np.isfinite(as_float32(targets)).all():
-        raise ValueError(f"`y` must hold finite numbers as class probabilities. Received: y.dtype={targets.dtype}")
-    return as_float32(targets)

@@ -12,7 +12,7 @@ from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.layers.pooling import TokenPooling
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_sees_text, check_task_arguments
-from keras_bert_zoo.models.inputs import as_array, as_float32, unboxed
+from keras_bert_zoo.models.inputs import as_array, finite_float32, unboxed
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
 
@@ -93,9 +93,7 @@ class BertTextEmbedder(Task):
         vectors, shape = unboxed(as_array("y", y)), (count, self.backbone.architecture["hidden_dim"])
         if vectors.shape != shape:
             raise ValueError(f"`y` must have the shape {shape}, one vector per text. Received: y.shape={vectors.shape}")
-        if vectors.dtype.kind != "f" or not np.isfinite(as_float32(vectors)).all():
-            raise ValueError(f"`y` must hold finite floating-point numbers. Received: y.dtype={vectors.dtype}")
-        return as_float32(vectors)
+        return finite_float32("y", vectors, "f")
 
     def are_labels(self, y: Any) -> bool:
         return True  # Any loss takes vectors of the outputs' shape.

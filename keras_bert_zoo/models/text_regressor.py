@@ -9,7 +9,7 @@ from keras_bert_zoo.checks import check_rate
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_pooler, check_sees_text, check_task_arguments
-from keras_bert_zoo.models.inputs import as_float32, as_row, unboxed
+from keras_bert_zoo.models.inputs import as_row, finite_float32, unboxed
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
 from keras_bert_zoo.models.task import Task
@@ -73,13 +73,8 @@ class BertTextRegressor(Task):
             raise ValueError(
                 f"`y` must have the shape ({count},), one number per example. Received: y.shape={numbers.shape}"
             )
-        if numbers.dtype.kind not in "iuf":
-            raise ValueError(f"`y` must hold numbers. Received: y.dtype={numbers.dtype}")
-        targets = as_float32(numbers)
-        if not np.isfinite(targets).all():
-            raise ValueError(f"`y` must hold finite numbers. Received: y with {numbers[~np.isfinite(targets)][0]}")
         # Give targets the outputs' shape, so that no loss or metric has to guess which of the two to expand.
-        return targets[:, None]
+        return finite_float32("y", numbers, "iuf")[:, None]
 
     def are_labels(self, y: Any) -> bool:
         return True  # Any loss takes numbers of the outputs' shape.

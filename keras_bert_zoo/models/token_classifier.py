@@ -152,8 +152,8 @@ class BertTokenClassifier(HasClasses, Task):
             return predict_stream(self, x, steps=steps, **options)
         if steps is not None:
             batch_size = batch_size or 32
-            count = first_rows(steps, batch_size).stop
-            x = {name: array[:count] for name, array in x.items()} if isinstance(x, dict) else x[:count]
+            kept = first_rows(steps, batch_size)
+            x = {name: array[kept] for name, array in x.items()} if isinstance(x, dict) else x[kept]
         examples = self._examples(x)
         if not isinstance(examples, WordWindows):
             logits = np.zeros((*np.shape(x["token_ids"]), self.num_classes), "float32")

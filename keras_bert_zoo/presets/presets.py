@@ -9,6 +9,7 @@ from pathlib import Path
 from keras_bert_zoo.checkpoints import Checkpoint, huggingface, keras_hub, tensorflow1
 from keras_bert_zoo.checkpoints.model_card import CARD, check_license, is_written_by_hand
 from keras_bert_zoo.checkpoints.shapes import check_shapes
+from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.files import write_directory
 from keras_bert_zoo.json_files import read_json
 from keras_bert_zoo.presets import hub
@@ -50,6 +51,7 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
     Raises:
         ValueError: Nothing was found (the message says what was tried), or the preset is unreadable or inconsistent.
     """
+    check_flag(load_weights=load_weights)
     if not isinstance(preset, (str, os.PathLike)):
         raise ValueError(
             f"`preset` must be a name, a directory, or hf://org/name. Received: preset={reprlib.repr(preset)}"

@@ -1,4 +1,4 @@
-"""Turn raw text into examples, and examples into batches for pre-training."""
+"""Pre-training: raw text to examples, to batches, to a preset, and what that takes on other machines."""
 
 from keras_bert_zoo.pretraining.batches import PretrainingBatches as PretrainingBatches
 from keras_bert_zoo.pretraining.configuration import Run as Run

@@ -10,7 +10,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_positive_int, check_seed
+from keras_bert_zoo.checks import check_flag, check_positive_int, check_seed
 from keras_bert_zoo.pretraining.description import DESCRIPTION, read_description
 from keras_bert_zoo.pretraining.making import draw_masks, maskable
 from keras_bert_zoo.pretraining.shards import lengths_of, open_shard, rows_of
@@ -66,6 +66,7 @@ class PretrainingBatches(PartedBatches):
         super().__init__()
         check_positive_int(batch_size=batch_size, gradient_accumulation_steps=gradient_accumulation_steps)
         check_seed(seed=seed)
+        check_flag(next_token=next_token, **({} if next_sentence is None else {"next_sentence": next_sentence}))
         if masking is not None:
             Masking.check(masking)
         folder = Path(path)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_bert_zoo.checks import check_positive, check_positive_int
+from keras_bert_zoo.checks import check_flag, check_positive, check_positive_int
 from keras_bert_zoo.presets import load_preset
 from keras_bert_zoo.pretraining.cost import PARTS, StepCost, parameters, step_cost
 from keras_bert_zoo.text.texts import is_list
@@ -89,8 +89,9 @@ def estimate(
     print(f"{run.seconds / 60:.0f} minutes, {run.bytes / 1e9:.1f} GB a chip, {run.bound}")
     ```
     """
-    if device not in DEVICES:
+    if not isinstance(device, str) or device not in DEVICES:
         raise ValueError(f"`device` must be one of {', '.join(DEVICES)}. Received: device={device!r}")
+    check_flag(rematerialise=rematerialise)
     kind = DEVICES[device]
     efficiency = kind.measured if efficiency is None else efficiency
     if efficiency is None:
@@ -126,7 +127,9 @@ def estimate(
 def _phases(schedule: str | Sequence[Phase], devices: int, longest: int) -> Sequence[Phase]:
     if isinstance(schedule, str):
         if schedule not in SCHEDULES:
-            raise ValueError(f"`schedule` must be phases or one of {', '.join(SCHEDULES)}. Received: {schedule!r}")
+            raise ValueError(
+                f"`schedule` must be phases or one of {', '.join(SCHEDULES)}. Received: schedule={schedule!r}"
+            )
         schedule = SCHEDULES[schedule]
     if not is_list(schedule):
         raise ValueError(f"`schedule` must be a list of phases. Received: schedule={reprlib.repr(schedule)}")

@@ -16,6 +16,7 @@ from keras_bert_zoo.pretraining.making import ExampleRules
 from keras_bert_zoo.pretraining.shards import join_shards, shard_name
 from keras_bert_zoo.text.files import write_vocabulary
 from keras_bert_zoo.text.masking import LONGEST, Masking
+from keras_bert_zoo.text.texts import is_list
 from keras_bert_zoo.text.tokenizer import BertTokenizer, check_is_tokenizer
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -81,7 +82,7 @@ def prepare(
     """
     check_positive_int(sequence_length=sequence_length, duplicates=duplicates)
     check_rate(short_rate=short_rate)
-    check_flag(next_sentence=next_sentence, fix_masks=fix_masks)
+    check_flag(next_sentence=next_sentence, fix_masks=fix_masks, strict=strict)
     check_seed(seed=seed)
     if not 8 <= sequence_length <= LONGEST:
         raise ValueError(
@@ -89,6 +90,8 @@ def prepare(
         )
     if layout not in LAYOUTS:
         raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
+    if beam is not None and not (is_list(beam) and all(isinstance(option, str) for option in beam)):
+        raise ValueError(f"`beam` must be a list of options. Received: beam={reprlib.repr(beam)}")
     languages = _by_language(paths)
     check_is_tokenizer(tokenizer)
     check_local(out=out)

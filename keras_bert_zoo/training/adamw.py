@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bert_zoo.checks import check_flag
 from keras_bert_zoo.training.optimizer import BertOptimizer
 
 # On PyTorch `keras.optimizers.AdamW(...)` creates a subclass that updates all variables in one call. Deriving from that
@@ -68,6 +69,7 @@ class AdamW(BertOptimizer, _KerasAdamW):  # type: ignore[misc, valid-type]
             name=name,
             **kwargs,
         )
+        check_flag(bias_correction=bias_correction)
         self.bias_correction = bias_correction
 
     # TensorFlow and PyTorch have kernels for the formula, which make one pass over memory. Keras makes a dozen on

@@ -73,7 +73,8 @@ def distribute(strategy: str | None = None) -> AbstractContextManager[Any]:
         expected = f"be None or one of {', '.join(known)}" if known else "be None"
         raise ValueError(f"`strategy` must {expected} on the {backend} backend. Received: strategy={strategy!r}")
     if backend == "jax":
-        return _data_parallel().scope() if kind == "data_parallel" else _model_parallel(strategy, detail).scope()
+        across = keras.distribution.DataParallel() if kind == "data_parallel" else _model_parallel(strategy, detail)
+        return across.scope()
     if kind == "tpu":
         return _tpu(strategy, detail).scope()
     return (_mirrored() if kind == "mirrored" else _multi_worker()).scope()
@@ -227,10 +228,6 @@ def _tpu(strategy: str, address: str) -> Any:
 
 
 # --- JAX
-
-
-def _data_parallel() -> Any:
-    return keras.distribution.DataParallel(devices=keras.distribution.list_devices())
 
 
 def _model_parallel(strategy: str, shares: str) -> Any:

@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_bert_zoo.training.devices import peak_of
 from keras_bert_zoo.training.distribution import is_tpu
@@ -54,7 +53,7 @@ def peak_flops(dtype: str) -> float | None:
 def _seconds(matrix: Any) -> float:
     start = time.perf_counter()
     product = keras.ops.matmul(matrix, matrix)
-    np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(product[0, 0], "float32")))  # Waits for the product.
+    keras.ops.convert_to_numpy(keras.ops.cast(product[0, 0], "float32"))  # Waits for the product.
     return time.perf_counter() - start
 
 

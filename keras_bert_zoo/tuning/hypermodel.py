@@ -226,7 +226,7 @@ def _keep_numbers_only(folder: Path, hp: Any) -> None:
 def _is_best(objective: Any, scores: dict[str, float], before: list[dict[str, float]]) -> bool:
     """Whether this is better than all earlier trainings of the same point."""
     mine = objective.get_value(scores)
-    return all(objective.better_than(mine, objective.get_value(one)) for one in before)
+    return not np.isnan(mine) and all(objective.better_than(mine, objective.get_value(one)) for one in before)
 
 
 def _is_best_trial(oracle: Any, summary: dict[str, float]) -> bool:
@@ -234,4 +234,4 @@ def _is_best_trial(oracle: Any, summary: dict[str, float]) -> bool:
     finished = [trial for trial in oracle.get_best_trials(1) if trial.status == "COMPLETED"]
     # In single precision, in which the chief of a shared sweep sends scores.
     mine = np.float32(oracle.objective.get_value(summary))
-    return all(oracle.objective.better_than(mine, np.float32(trial.score)) for trial in finished)
+    return not np.isnan(mine) and all(oracle.objective.better_than(mine, np.float32(trial.score)) for trial in finished)

@@ -146,7 +146,8 @@ def _check(run: Run, grid: str, search: str, trials: int | None, restarts: int, 
             raise ValueError(f"`{name}` must be a value or a list of them. Received: {name}=None")
     if run.strategy is not None:
         raise ValueError(
-            f"`strategy` must be None: the trials of a sweep are what many devices share. Received: {run.strategy!r}"
+            "`strategy` must be None: the trials of a sweep are what many devices share. "
+            f"Received: strategy={run.strategy!r}"
         )
 
 

@@ -131,7 +131,7 @@ class FedModel(
                 data = self._fed(batches)
             else:
                 data, batches, validation = self._streamed(x, y, sample_weight, self.needs_targets), x, None
-                _check_batch_size(batch_size)
+                _check_batch_size("batch_size", batch_size)
                 if share:
                     raise ValueError("`validation_split` needs arrays or raw text. Received: streamed data")
                 if class_weight is not None:
@@ -139,6 +139,8 @@ class FedModel(
             if isinstance(batches, OwnBatches):
                 callbacks = _with_callback(callbacks, _FollowEpochs(batches))
             if validation_data is not None:
+                if not isinstance(validation_data, (tuple, list, dict)):
+                    _check_batch_size("validation_batch_size", validation_batch_size)
                 validation = self._validation(validation_data, held_out_size, validation_steps)
             for callback in self.lay_schedule(batches, steps_per_epoch, epochs, initial_epoch):
                 callbacks = _with_callback(callbacks, callback)
@@ -184,7 +186,7 @@ class FedModel(
                 x = self._fed(self._batches(examples, targets, weight, batch_size, first_rows(steps, batch_size)))
             else:
                 x = self._streamed(x, y, sample_weight, self.needs_targets)
-                _check_batch_size(batch_size)
+                _check_batch_size("batch_size", batch_size)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
         with weights_kept(), self.states_back():
             return super().evaluate(x, **options)
@@ -242,7 +244,7 @@ class FedModel(
                 data, options["batch_size"] = x, batch_size
             else:
                 data = self._streamed(inputs_alone(x))
-                _check_batch_size(batch_size)
+                _check_batch_size("batch_size", batch_size)
                 refuse_bare_pairs(x, self)
             return self.predict_fed(data, **options)
         most_tokens = self.most_predicted_tokens if batch_size is None and steps is None else None
@@ -325,11 +327,9 @@ def _split(count: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     return rows[:split], rows[split:]
 
 
-def _check_batch_size(batch_size: int | None) -> None:
+def _check_batch_size(name: str, batch_size: int | None) -> None:
     if batch_size is not None:
-        raise ValueError(
-            f"`batch_size` must be None if `x` already consists of batches. Received: batch_size={batch_size}"
-        )
+        raise ValueError(f"`{name}` must be None if the data are batches already. Received: {name}={batch_size}")
 
 
 def _with_callback(callbacks: Any, callback: keras.callbacks.Callback) -> Any:

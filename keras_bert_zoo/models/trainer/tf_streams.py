@@ -144,7 +144,7 @@ def _divided(dataset: Any, devices: int, first: Any = None) -> Any:
 def _finite(weights: Any) -> Any:
     import tensorflow as tf
 
-    return tf.debugging.assert_all_finite(tf.cast(weights, "float32"), "`sample_weight` must be finite")
+    return tf.debugging.assert_all_finite(tf.cast(weights, "float32"), "`sample_weight` must hold finite numbers")
 
 
 def _check_arrays(task: Any) -> Callable[[Any], Any]:
