@@ -80,6 +80,10 @@ def toys(tmp_path_factory):
         official.squad2(folder, part)
     official.mrpc(folder / "glue_data", "test", header="index\t#1 ID\t#2 ID\t#1 String\t#2 String")
     official.write(folder / "glue_data/MNLI/dev_matched.tsv", "sentence1\tsentence2\tgold_label", "a\tb\tneutral")
+    for part in ("train", "dev"):
+        official.write(
+            folder / f"{part}.csv", "message,queue", *(f"{text},sales" for text in WORDS[5:9]), "a film,help"
+        )
     sentences = "\n".join(f"{text.capitalize()}, and so {other}." for text in GIVEN["texts"] for other in WORDS[5:])
     for name in ("books", "novels", "held_out"):
         (folder / name).mkdir()
