@@ -104,8 +104,12 @@ def _write_onnx(model: keras.Model, path: Path, axes: Axes, longest: dict[str, i
     # Outputs keep the model's names; an unnamed one is called as in Keras' SavedModels.
     with gelu_spelled(gelu_of_products):
         if keras.backend.backend() == "tensorflow":
+            from keras_bert_zoo.export_rewrites import LAYER_NORM_OPSET, join_operations
+
             outputs = model.output if isinstance(model.output, dict) else {"output_0": model.output}
+            options = {"opset_version": LAYER_NORM_OPSET, **options}
             _export(keras.Model(model.input, outputs), path, "onnx", axes, options)
+            join_operations(path)
             return
         if keras.backend.backend() == "jax":
             _write_onnx_of_jax(model, path, axes, options)

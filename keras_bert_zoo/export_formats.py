@@ -27,7 +27,7 @@ class Format(NamedTuple):
 
 
 _ONNX: dict[str, tuple[str, ...]] = {
-    "tensorflow": ("onnx", "tf2onnx"),
+    "tensorflow": ("onnx", "tf2onnx", "onnxscript"),
     "jax": ("onnx", "jax2onnx"),
     "torch": ("onnx", "onnxscript"),
 }
