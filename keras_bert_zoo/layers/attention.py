@@ -131,7 +131,7 @@ class SelfAttention(keras.layers.Layer):
             query = at_positions(query, output_positions)
         bias = self._bias_of(mask, output_positions, ops.shape(key)[2])
         scores = self._softmax(self._scores(query, key, bias))
-        context = matmul(call_part(self, self.dropout_layer, scores, training=training), value)
+        context = _batch_product(call_part(self, self.dropout_layer, scores, training=training), value)
         return ops.transpose(context, (0, 2, 1, 3)), scores
 
     def _leaves_bias(self, hidden: Any, shape: tuple[int, ...], dropout: float) -> bool:
@@ -183,7 +183,7 @@ class SelfAttention(keras.layers.Layer):
             # default at none. Without that they take a fifth of a bfloat16 prediction at 512 tokens.
             bias = ops.zeros((1, 1, 1, 1), query.dtype) if bias is None else ops.cast(bias, query.dtype)
             return product(query, key, self._scale, bias, transposed=True)
-        return self._scaled(matmul(query, ops.transpose(key, (0, 1, 3, 2))), bias)
+        return self._scaled(_batch_product(query, key, transposed=True), bias)
 
     def _scaled(self, scores: Any, bias: Any) -> Any:
         scores = ops.cast(scores, self._dtype_of_sums) * self._scale
@@ -232,6 +232,16 @@ class SelfAttention(keras.layers.Layer):
             "causal": self.causal,
             "initializer_range": self.initializer_range,
         }
+
+
+def _batch_product(left: Any, right: Any, transposed: bool = False) -> Any:
+    """Return `left @ right`, of four axes, or that with the last two of `right` exchanged."""
+    if keras.backend.backend() == "tensorflow":
+        from keras_bert_zoo.layers.tensorflow_batch_product import batch_product, is_available
+
+        if is_available(left):
+            return batch_product(left, right, transposed)
+    return matmul(left, ops.transpose(right, (0, 1, 3, 2)) if transposed else right)
 
 
 def _is_for_onednn(tensor: Any) -> bool:

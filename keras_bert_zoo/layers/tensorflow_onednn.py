@@ -11,7 +11,7 @@ from keras_bert_zoo.on_cpu import on_cpu
 
 PRODUCT, SOFTMAX, GELU_PRODUCT = "_MklFusedBatchMatMulV2", "_MklSoftmax", "_MklNativeFusedMatMul"
 # TensorFlow's rewriter marks most of the operations that it creates so.
-_CREATED = {"_kernel": "MklNameChangeOp"}
+CREATED = {"_kernel": "MklNameChangeOp"}
 
 
 def operation(kind: str, inputs: Sequence[Any], shape: Any, **attributes: bool | int | float | str | tuple) -> Any:
@@ -63,7 +63,7 @@ def softmax(scores: Any) -> Any:
     It reads and writes bfloat16 itself. Between two casts it takes up to twice as long where rows are a multiple of 16
     values. In float32 it takes half to three quarters of the time of TensorFlow's own.
     """
-    return operation(SOFTMAX, [scores], scores.shape, **_CREATED)
+    return operation(SOFTMAX, [scores], scores.shape, **CREATED)
 
 
 def product_with_gelu(inputs: Any, kernel: Any, bias: Any) -> Any:
@@ -74,7 +74,7 @@ def product_with_gelu(inputs: Any, kernel: Any, bias: Any) -> Any:
     """
     shape, fused = [inputs.shape[0], kernel.shape[1]], ("BiasAdd", "GeluExact")
     options = {"transpose_a": False, "transpose_b": False, "epsilon": 0.0, "leakyrelu_alpha": 0.0}
-    return operation(GELU_PRODUCT, [inputs, kernel, bias], shape, num_args=1, fused_ops=fused, **options, **_CREATED)
+    return operation(GELU_PRODUCT, [inputs, kernel, bias], shape, num_args=1, fused_ops=fused, **options, **CREATED)
 
 
 def takes(inputs: Any) -> bool:
