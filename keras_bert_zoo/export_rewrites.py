@@ -1,12 +1,13 @@
 """Operations that ONNX has as one and tf2onnx takes apart, joined again."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnxscript import ir
-from onnxscript.rewriter import rewrite
+from onnxscript.ir.passes.common import RemoveUnusedNodesPass
 from onnxscript.rewriter.pattern import RewriteRule, RewriteRuleSet
 
 LAYER_NORM_OPSET = 17
@@ -20,27 +21,37 @@ def join_operations(path: Path) -> None:
     """
     model = ir.load(path)
     # tf2onnx writes a lower version only where it is asked for.
-    has_layer_norm = model.graph.opset_imports[""] >= LAYER_NORM_OPSET
-    rules = [_GELU, _LAYER_NORM] if has_layer_norm else [_GELU]
-    ir.save(rewrite(model, pattern_rewrite_rules=RewriteRuleSet(rules, commute=True)), path)
+    rules = [_GELU, *_LAYER_NORMS] if model.graph.opset_imports[""] >= LAYER_NORM_OPSET else [_GELU]
+    RewriteRuleSet(rules, commute=True).apply_to_model(model)
+    RemoveUnusedNodesPass()(model)  # The weights in their old shapes.
+    ir.save(model, path)
 
 
-def _moments(op: Any, x: Any, scale: Any, shift: Any, epsilon: Any) -> Any:
-    """Return Keras' LayerNorm on TensorFlow; a mean over the last of three axes is a pool to tf2onnx."""
-    mean = op.GlobalAveragePool(x)
+def _moments(op: Any, mean_of: Callable[[Any], Any], x: Any, scale: Any, shift: Any, epsilon: Any) -> Any:
+    """Return Keras' LayerNorm on TensorFlow."""
+    mean = mean_of(x)
     apart = op.Sub(x, mean)
-    variance = op.GlobalAveragePool(op.Mul(apart, apart))
-    factor = op.Mul(op.Reciprocal(op.Sqrt(op.Add(variance, epsilon))), scale)
+    factor = op.Mul(op.Reciprocal(op.Sqrt(op.Add(mean_of(op.Mul(apart, apart)), epsilon))), scale)
     return op.Add(op.Mul(x, factor), op.Add(op.Mul(op.Neg(mean), factor), shift))
 
 
-def _layer_norm(op: Any, x: Any, scale: Any, shift: Any, epsilon: Any) -> Any:
+def _of_pools(op: Any, x: Any, scale: Any, shift: Any, epsilon: Any) -> Any:
+    """A mean over the last of three axes, before version 18."""
+    return _moments(op, op.GlobalAveragePool, x, scale, shift, epsilon)
+
+
+def _of_means(op: Any, x: Any, scale: Any, shift: Any, epsilon: Any, axes: Any) -> Any:
+    return _moments(op, lambda values: op.ReduceMean(values, axes), x, scale, shift, epsilon)
+
+
+def _layer_norm(op: Any, x: Any, scale: Any, shift: Any, epsilon: Any, **_: Any) -> Any:
     gamma, beta = (op.Constant(value=ir.tensor(_values(weight).reshape(-1))) for weight in (scale, shift))
     return op.LayerNormalization(x, gamma, beta, axis=-1, epsilon=_values(epsilon).item())
 
 
-def _has_weights(context: Any, x: Any, scale: Any, shift: Any, epsilon: Any, **_: Any) -> bool:
-    return all(_values(each) is not None for each in (scale, shift, epsilon))
+def _has_weights(context: Any, x: Any, scale: Any, shift: Any, epsilon: Any, axes: Any = None, **_: Any) -> bool:
+    is_last = axes is None or (_values(axes) is not None and _values(axes).tolist() in ([-1], [2]))
+    return is_last and all(_values(each) is not None for each in (scale, shift, epsilon))
 
 
 def _erf_of_product(op: Any, x: Any, factor: Any) -> Any:
@@ -64,5 +75,5 @@ def _values(value: Any) -> Any:
     return None if constant is None else constant.numpy()
 
 
-_LAYER_NORM = RewriteRule(_moments, _layer_norm, _has_weights)
+_LAYER_NORMS = [RewriteRule(means, _layer_norm, _has_weights) for means in (_of_pools, _of_means)]
 _GELU = RewriteRule(_erf_of_product, _erf_of_quotient, _is_of_gelu)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.export_formats import FORMATS
 from keras_bert_zoo.models.ensemble import _mean_with
 from keras_bert_zoo.text.answers import search_answers
 from tests.helpers import SHALLOW, TEXTS, WORDS, numpy, random_inputs, randomise, short_error, slow_on
@@ -151,7 +152,8 @@ def test_members_keep_their_precision(tmp_path):
     together = kbz.ensemble([member("regressor", 0), member("regressor", 1, {"dtype": "mixed_bfloat16"})])
     assert together.output.dtype == "float32"
     assert [one.backbone.embeddings.compute_dtype for one in together.members] == ["float32", "bfloat16"]
-    pytest.importorskip({"tensorflow": "tf2onnx", "jax": "jax2onnx", "torch": "onnxscript"}[keras.backend.backend()])
+    for module in FORMATS["onnx"].needs[keras.backend.backend()]:
+        pytest.importorskip(module)
     with pytest.raises(ValueError, match=r"needs a float32 model\. Received: one of mixed_bfloat16"):
         together.export(tmp_path / "mixed.onnx", "onnx")
 

@@ -69,6 +69,7 @@ AMSGRAD = partial(keras.optimizers.AdamW, amsgrad=True)
                 keras.optimizers.Adamax,
                 keras.optimizers.Nadam,
                 keras.optimizers.Muon,
+                keras.optimizers.ScheduleFreeAdamW,
             )
         ),
     ],
@@ -97,21 +98,45 @@ def test_a_second_run_corrects_moments_of_its_own(kind, tokenizer):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_a_second_run_begins_without_gradients_of_the_first(tokenizer):
-    """With Keras' accumulation two of the first run's three batches would be in the second run's first update."""
+def accumulating(tokenizer):
+    model = kbz.BertTextClassifier(
+        kbz.BertBackbone(**{**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}),
+        num_classes=3,
+        dropout=0.0,
+        preprocessor=kbz.BertPreprocessor(tokenizer, sequence_length=16),
+    )
+    model.compile(keras.optimizers.SGD(kbz.WarmupPolynomialDecay(0.1, 0.0), gradient_accumulation_steps=2))
+    return model
 
-    def fresh():
-        model = kbz.BertTextClassifier(
-            kbz.BertBackbone(**{**SHALLOW, "dropout": 0.0, "attention_dropout": 0.0}), 3, dropout=0.0,
-            preprocessor=kbz.BertPreprocessor(tokenizer, sequence_length=16),
-        )  # fmt: skip
-        model.compile(keras.optimizers.SGD(kbz.WarmupPolynomialDecay(0.1, 0.0), gradient_accumulation_steps=2))
-        return model
+
+@slow_on("tensorflow", "jax")
+def test_an_epoch_that_is_repeated_begins_without_its_gradients(tokenizer, tmp_path):
+    """`BackupAndRestore(save_freq=1)` restores those of a batch that comes again."""
+
+    class Killed(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise InterruptedError
+
+    def fit(model, *callbacks):
+        model.fit(TEXTS, LABELS, batch_size=2, shuffle=False, verbose=0, callbacks=list(callbacks))
+        return model.get_weights()
+
+    killed, resumed, whole = randomise(accumulating(tokenizer)), accumulating(tokenizer), accumulating(tokenizer)
+    whole.set_weights(killed.get_weights())
+    with pytest.raises(InterruptedError):
+        fit(killed, keras.callbacks.BackupAndRestore(tmp_path, save_freq=1), Killed())
+    found = fit(resumed, keras.callbacks.BackupAndRestore(tmp_path, save_freq=1))
+    for one, other in zip(found, fit(whole), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_second_run_begins_without_gradients_of_the_first(tokenizer):
+    """With Keras' accumulation the last of the first run's three batches would be in the second run's first update."""
 
     def fit(model):
         model.fit(TEXTS, LABELS, batch_size=2, shuffle=False, verbose=0)
 
-    first, second = randomise(fresh()), fresh()
+    first, second = randomise(accumulating(tokenizer)), accumulating(tokenizer)
     fit(first)
     second.set_weights(first.get_weights())
     before = first.get_weights()

@@ -406,17 +406,20 @@ def test_how_many_points_are_tried(name, trials, most, start, tmp_path, monkeypa
 def test_a_point_without_a_number_is_not_the_best():
     from keras_tuner import Objective
 
-    from keras_bert_zoo.tuning.hypermodel import _is_best
+    from keras_bert_zoo.tuning.hypermodel import _is_best, _is_best_trial
 
     objective, before = Objective("val_f1", "max"), [{"val_f1": 0.5}]
     for earlier in ([], before):
         assert not _is_best(objective, {"val_f1": math.nan}, earlier)
         assert _is_best(objective, {"val_f1": 0.6}, earlier)
+    oracle = SimpleNamespace(objective=objective, get_best_trials=lambda count: [])
+    assert [_is_best_trial(oracle, {"val_f1": score}) for score in (math.nan, 0.6)] == [False, True]
 
 
 def test_a_preset_is_a_name():
-    with short_error("`preset` must be a value, or a list of them. Received: preset=3"):
-        kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, 3)
+    for preset in (3, ["a", None]):
+        with short_error(f"`preset` must be a value, or a list of them. Received: preset={preset!r}"):
+            kbz.tuning.TaskHyperModel(kbz.BertTextClassifier, preset)
 
 
 def test_none_and_some_of_it_are_one_choice():

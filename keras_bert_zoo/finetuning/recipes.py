@@ -194,3 +194,4 @@ RECIPES: dict[str, Recipe] = {
         score="pearson",
     ),
 }
+"""Name of a task on the console -> its recipe; the sources of the numbers are beside them."""

@@ -20,7 +20,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: The peak.
         warmup: Share of the steps spent warming up, in [0, 1).
         total_steps: Number of steps to zero. If None, the `fit` of a keras_bert_zoo task sets it: each `fit` restarts
-            the schedule, and the moments that Keras' optimizers, AdamW and LAMB correct by the number of steps.
+            the schedule and the moments that optimizers correct by the number of steps, and drops gradients that were
+            accumulated without an update.
         power: 1 is BERT's and LAMB's linear decay; NVIDIA pre-trains with LAMB and 0.5 (DeepLearningExamples,
             schedulers.py).
 

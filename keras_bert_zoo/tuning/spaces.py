@@ -39,7 +39,7 @@ def checked_space(**choices: Any) -> dict[str, Any]:
         several = isinstance(choice, Sequence) and not isinstance(choice, str)
         values = list(choice) if several else [choice]
         kinds = (str, os.PathLike) if name == "preset" else (str, Real)  # A string is refused below.
-        if not all(isinstance(value, kinds) for value in values if value is not None):
+        if not all(isinstance(value, kinds) for value in values if value is not None or name == "preset"):
             raise ValueError(f"`{name}` must be a value, or a list of them. Received: {name}={choice!r}")
         if not values or len(set(values)) < len(values):
             raise ValueError(f"`{name}` must be a value, or a list of different ones. Received: {name}={choice!r}")

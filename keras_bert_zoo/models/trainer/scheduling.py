@@ -87,7 +87,7 @@ class _RepeatsEpoch(keras.callbacks.Callback):
         if epoch == self._fitted._initial_epoch:  # None unless a callback restored it.
             for optimizer in self._fitted.optimizers_following_fit():
                 if not epoch:
-                    _forget_corrected(optimizer)  # Those that the callback has restored since.
+                    _begin_anew(optimizer)  # The callback has restored it since.
                 optimizer._iterations.assign(epoch * self._steps_per_epoch)
 
 
@@ -101,9 +101,7 @@ def _restart(optimizer: Any, steps_per_epoch: int, epochs: int, initial_epoch: i
     # them, or a callback is about to restore them.
     # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
     if not initial_epoch:
-        _forget_corrected(optimizer)
-        # Keras would add gradients of an earlier run's last batches, of which no update came, to the first update.
-        _reset(getattr(optimizer, "_accumulated_gradients", ()))
+        _begin_anew(optimizer)
     # With loss scaling, a restored count may be lower: steps whose gradients overflowed were not updates.
     is_restored = initial_epoch and is_scaled and int(optimizer._iterations)
     if not is_restored:
@@ -115,17 +113,35 @@ def _restart(optimizer: Any, steps_per_epoch: int, epochs: int, initial_epoch: i
 
 
 # Keras' optimizers that correct moments by the step count, and what they call these moments.
-_CORRECTED = tuple(getattr(keras.optimizers, name) for name in ("Adam", "Adamax", "Lamb", "Muon", "Nadam"))
+_CORRECTED = (
+    keras.optimizers.Adam,
+    keras.optimizers.Adamax,
+    keras.optimizers.Lamb,
+    keras.optimizers.Muon,
+    keras.optimizers.Nadam,
+)
 _MOMENTS = ("_momentums", "_velocities", "_velocity_hats", "_m", "_u", "momentums", "adam_velocities")
 
 
-def _forget_corrected(optimizer: Any) -> None:
-    """Reset moments that are corrected by the step count: if that restarts, updates would have a wrong size."""
-    if optimizer.built and isinstance(optimizer, _CORRECTED) and getattr(optimizer, "bias_correction", True):
+def _begin_anew(optimizer: Any) -> None:
+    """Forget what an earlier run has left: gradients of which no update came, and moments corrected by the step count.
+
+    Keras would add the gradients to the first update. Corrected by a count that restarts, old moments would give
+    updates of a wrong size.
+    """
+    _reset(getattr(optimizer, "_accumulated_gradients", ()))
+    if not optimizer.built:
+        return
+    if isinstance(optimizer, _CORRECTED) and getattr(optimizer, "bias_correction", True):
         for moments in _MOMENTS:
             _reset(getattr(optimizer, moments, ()))
         if isinstance(optimizer, keras.optimizers.Nadam):
             optimizer._u_product.assign(1.0)
+    if isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW):
+        _reset(optimizer._velocities)
+        for momentum, variable in zip(optimizer._momentums, optimizer._trainable_variables, strict=True):
+            if momentum is not None:  # It averages weights, not gradients.
+                momentum.assign(variable.value)
 
 
 def _reset(variables: Any) -> None:
