@@ -647,7 +647,7 @@ def graph_flops(function, argument):
     """Return the operations of the matrix products in TensorFlow's graph."""
     total = 0
     for operation in graph_of(function, argument).get_operations():
-        if operation.type in ("MatMul", "BatchMatMulV2"):
+        if operation.type in ("MatMul", "BatchMatMulV2", "_MklBatchMatMulV2"):
             left, (product,) = operation.inputs[0].shape, operation.outputs
             if operation.type == "MatMul" and 1 in product.shape:
                 continue  # A product with a vector, for a sum.
