@@ -69,8 +69,9 @@ def test_values_and_gradients_are_numpys(transposed, taped_outside):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def trained(classifier_of, inputs):
-    model = classifier_of()
+def trained(inputs):
+    backbone = kbz.BertBackbone(**{**TINY, "dropout": 0.0, "attention_dropout": 0.0})
+    model = randomise(kbz.BertTextClassifier(backbone, num_classes=3, dropout=0.0))
     model.compile(keras.optimizers.SGD(0.1))
     for _ in range(2):
         model.train_on_batch(inputs, np.array([0, 1, 2]))
@@ -79,15 +80,10 @@ def trained(classifier_of, inputs):
 
 def test_a_step_trains_as_with_tensorflows_own(rewrites):
     """The last block, at one position, has products of its own."""
-
-    def classifier():
-        backbone = kbz.BertBackbone(**{**TINY, "dropout": 0.0, "attention_dropout": 0.0})
-        return randomise(kbz.BertTextClassifier(backbone, num_classes=3, dropout=0.0))
-
     inputs = random_inputs()
-    model = trained(classifier, inputs)
+    model = trained(inputs)
     rewrites(True)
-    other = trained(classifier, inputs)
+    other = trained(inputs)
     for one, weight in zip(model.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_allclose(one, weight, atol=1e-6)
     rewrites(False)

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_bert_zoo.layers.passes import makes_outputs_alone, trains_here
-from keras_bert_zoo.layers.tensorflow_gradient import takes_gradients, with_gradient
+from keras_bert_zoo.layers.tensorflow_gradient import gradient_within_functions, takes_gradients, with_gradient
 from keras_bert_zoo.layers.tensorflow_onednn import CREATED, computes, operation
 from keras_bert_zoo.on_cpu import on_cpu
 
@@ -45,17 +45,12 @@ def _gradient(left: Any, right: Any, transposed: bool, outer: Any) -> tuple[Any,
     return _product(outer, right, adj_y=True), _product(left, outer, adj_x=True)
 
 
-try:
-
-    @tf.RegisterGradient(_OPERATION)
-    def _gradient_within_a_function(op: Any, outer: Any) -> Any:
-        """Return the gradient where a function that no tape has seen is differentiated from outside."""
-        if op.get_attr("adj_x"):
-            raise LookupError("A gradient of attention's products has no gradient of its own.")
-        left, right = op.inputs
-        return _gradient(left, right, op.get_attr("adj_y"), outer)
-except KeyError:  # This TensorFlow has one itself.
-    pass
+@gradient_within_functions(_OPERATION)
+def _gradient_within_a_function(op: Any, outer: Any) -> Any:
+    if op.get_attr("adj_x"):
+        raise LookupError("A gradient of attention's products has no gradient of its own.")
+    left, right = op.inputs
+    return _gradient(left, right, op.get_attr("adj_y"), outer)
 
 
 def _is_rewritten() -> bool:

@@ -1,6 +1,7 @@
 """Custom gradients in TensorFlow functions; imported on that backend only."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
@@ -27,3 +28,14 @@ def with_gradient(compute: Callable[..., Any], gradient: Callable[[Any], Any], i
         outputs = compute(*inputs)
     record_operation("Bert", [outputs], list(inputs), lambda outer: gradient(tf.convert_to_tensor(outer)))
     return outputs
+
+
+def gradient_within_functions(kind: str) -> Callable[[Any], Any]:
+    """Decorator: register an operation's gradient for functions that no tape has seen, taken from outside."""
+
+    def register(gradient: Any) -> Any:
+        with suppress(KeyError):  # This TensorFlow has one itself.
+            tf.RegisterGradient(kind)(gradient)
+        return gradient
+
+    return register

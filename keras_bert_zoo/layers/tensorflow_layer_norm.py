@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_bert_zoo.layers.tensorflow_gradient import takes_gradients, with_gradient
+from keras_bert_zoo.layers.tensorflow_gradient import gradient_within_functions, takes_gradients, with_gradient
 from keras_bert_zoo.layers.tensorflow_onednn import computes, operation
 
 _OPERATION = "_MklLayerNorm"
@@ -52,15 +52,10 @@ def _gradient(inputs: Any, gamma: Any, epsilon: float, outer: Any) -> Any:
     return tf.cast(of_inputs, inputs.dtype), *(tf.cast(part, gamma.dtype) for part in of_weights)
 
 
-try:
-
-    @tf.RegisterGradient(_OPERATION)
-    def _gradient_within_a_function(op: Any, outer: Any) -> Any:
-        """Return the gradient where a function that no tape has seen is differentiated from outside."""
-        inputs, gamma, _ = op.inputs
-        return _gradient(inputs, gamma, op.get_attr("epsilon"), outer)
-except KeyError:  # This TensorFlow has one itself.
-    pass
+@gradient_within_functions(_OPERATION)
+def _gradient_within_a_function(op: Any, outer: Any) -> Any:
+    inputs, gamma, _ = op.inputs
+    return _gradient(inputs, gamma, op.get_attr("epsilon"), outer)
 
 
 @cache

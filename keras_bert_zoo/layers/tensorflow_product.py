@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_bert_zoo.layers import tensorflow_onednn as onednn
 from keras_bert_zoo.layers.passes import makes_outputs_alone, trains_here
-from keras_bert_zoo.layers.tensorflow_gradient import takes_gradients, with_gradient
+from keras_bert_zoo.layers.tensorflow_gradient import gradient_within_functions, takes_gradients, with_gradient
 from keras_bert_zoo.on_cpu import has_amx, on_cpu
 
 _HAS_AMX = has_amx()
@@ -75,15 +75,10 @@ def adds_gelu(inputs: Any) -> bool:
     return is_wanted and inputs.dtype == tf.float32 and on_cpu(inputs) and onednn.has_gelu()
 
 
-try:
-
-    @tf.RegisterGradient(onednn.PRODUCT)
-    def _gradient_within_a_function(op: Any, outer: Any) -> Any:
-        """Return the gradient where a function that no tape has seen is differentiated from outside."""
-        if op.get_attr("adj_y"):
-            raise LookupError("Attention's scores have no gradient in a step that makes outputs alone.")
-        inputs, kernel = (tf.squeeze(tensor, [0, 1]) for tensor in op.inputs[:2])
-        of_inputs, of_kernel, of_bias = _gradient(inputs, kernel, tf.squeeze(outer, [0, 1]))
-        return of_inputs[None, None], of_kernel[None, None], None, of_bias[None, None, None]
-except KeyError:  # This TensorFlow has one itself.
-    pass
+@gradient_within_functions(onednn.PRODUCT)
+def _gradient_within_a_function(op: Any, outer: Any) -> Any:
+    if op.get_attr("adj_y"):
+        raise LookupError("Attention's scores have no gradient in a step that makes outputs alone.")
+    inputs, kernel = (tf.squeeze(tensor, [0, 1]) for tensor in op.inputs[:2])
+    of_inputs, of_kernel, of_bias = _gradient(inputs, kernel, tf.squeeze(outer, [0, 1]))
+    return of_inputs[None, None], of_kernel[None, None], None, of_bias[None, None, None]
