@@ -8,8 +8,8 @@ from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
 from keras_bert_zoo.files import TOKENIZER_BYTES
 from keras_bert_zoo.json_files import check_allowed, read_json, read_json_if_there, typed, write_json
 from keras_bert_zoo.text.characters import LONGEST_WORD
-from keras_bert_zoo.text.files import write_vocabulary
-from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS, read_vocabulary
+from keras_bert_zoo.text.files import read_vocabulary, write_vocabulary
+from keras_bert_zoo.text.tokenizer import SPECIAL_TOKENS
 
 VOCABULARY, TOKENIZER_CONFIG, TOKENIZER_JSON = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 # From transformers before 4.34. Since then the config holds the added tokens, and since 5 tokenizer.json does.

@@ -16,7 +16,7 @@ from keras_bert_zoo.checkpoints.hdf5 import read_hdf5
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer
 from keras_bert_zoo.json_files import read_json, read_json_if_there, typed
-from keras_bert_zoo.text.tokenizer import read_vocabulary
+from keras_bert_zoo.text.files import read_vocabulary
 
 CONFIG, TASK, PREPROCESSOR, TOKENIZER = "config.json", "task.json", "preprocessor.json", "tokenizer.json"
 VOCABULARY = "assets/tokenizer/vocabulary.txt"

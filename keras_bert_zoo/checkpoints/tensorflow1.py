@@ -22,7 +22,7 @@ from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, rea
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.checkpoints.tensors import Template, join_tensors, layer, split_arrays
 from keras_bert_zoo.json_files import check_allowed, read_json, typed, write_json
-from keras_bert_zoo.text.tokenizer import find_capital
+from keras_bert_zoo.text.texts import find_capital
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 _linear = partial(layer, ends={"kernel": "output_weights", "bias": "output_bias"}, transposed=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_bert_zoo.files import replacing
-from keras_bert_zoo.text.texts import check_tokens, is_list
+from keras_bert_zoo.files import TEXT_BYTES, check_size, replacing
+from keras_bert_zoo.text.texts import check_tokens, is_list, token_of_line
 
 # Longer lines are read in parts, so that a whole file is never in memory.
 _LONGEST_LINE = 2**20
@@ -84,6 +84,24 @@ def _pieces(file: Any) -> Iterator[_Piece]:
         is_last = not ends and len(raw) < _LONGEST_LINE
         yield _Piece(number, raw, begins, ends, is_last)
         number, begins = number + ends, ends or is_last
+
+
+def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
+    """Read the tokens of a `vocab.txt`, one per line, in the order of their ids."""
+    try:
+        check_size(Path(path), TEXT_BYTES)
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The vocabulary must be UTF-8 text ({error.reason}). Received: path={str(path)!r}") from None
+    except OSError as error:
+        raise ValueError(
+            f"The vocabulary must be a text file ({error.strerror}). Received: path={str(path)!r}"
+        ) from None
+    # Not `splitlines`: released vocabularies contain U+2028 and similar characters as tokens.
+    lines = [token_of_line(line) for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
 
 
 def write_vocabulary(path: str | os.PathLike[str], vocabulary: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Checks of what is a text, a list of texts, a pair or a token, with the same errors everywhere."""
 
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 
 _EXPECTED = "`{name}` must be a list of strings, or for pairs a tuple of two such lists, (first, second)"
+
+_NO_WORD = re.compile(r"\[.*\]|<.*>")
 
 
 def is_texts(x: Any) -> bool:
@@ -79,6 +82,12 @@ def check_tokens(vocabulary: Iterable[Any]) -> None:
             raise ValueError(
                 f"`vocabulary` must hold right-stripped strings of one line. Received: vocabulary[{i}]={token!r}"
             )
+
+
+def find_capital(tokens: Iterable[str]) -> str | None:
+    """Return the first token with a capital letter, which only cased text gives, or None."""
+    # The uncased releases hold capitals that have no small letter, such as U+211D, and the Chinese one `<S>`.
+    return next((token for token in tokens if token.lower() != token and not _NO_WORD.fullmatch(token)), None)
 
 
 def _is_column(x: Any) -> bool:

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
 from operator import index
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_bert_zoo.checks import check_flag
-from keras_bert_zoo.files import TEXT_BYTES, check_size
 from keras_bert_zoo.text.characters import SPACES, members
-from keras_bert_zoo.text.texts import check_iterable, check_strings, check_tokens, token_of_line
+from keras_bert_zoo.text.files import read_vocabulary
+from keras_bert_zoo.text.texts import check_iterable, check_strings, check_tokens, find_capital
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -31,8 +30,6 @@ LONGEST_TOKEN = 256
 
 # Texts whose tokens are joined at a time, so that the indices of all tokens never exist at once.
 _JOINED_TOGETHER = 10_000
-
-_NO_WORD = re.compile(r"\[.*\]|<.*>")
 
 _logger = logging.getLogger("keras_bert_zoo")
 
@@ -58,30 +55,6 @@ class Encoding:
     segment_ids: list[int]
     tokens: list[str]
     offsets: list[tuple[int, int]]
-
-
-def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
-    """Read the tokens of a `vocab.txt`, one per line, in the order of their ids."""
-    try:
-        check_size(Path(path), TEXT_BYTES)
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"The vocabulary must be UTF-8 text ({error.reason}). Received: path={str(path)!r}") from None
-    except OSError as error:
-        raise ValueError(
-            f"The vocabulary must be a text file ({error.strerror}). Received: path={str(path)!r}"
-        ) from None
-    # Not `splitlines`: released vocabularies contain U+2028 and similar characters as tokens.
-    lines = [token_of_line(line) for line in text.split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
-def find_capital(tokens: Iterable[str]) -> str | None:
-    """Return the first token with a capital letter, which only cased text gives, or None."""
-    # The uncased releases hold capitals that have no small letter, such as U+211D, and the Chinese one `<S>`.
-    return next((token for token in tokens if token.lower() != token and not _NO_WORD.fullmatch(token)), None)
 
 
 def check_is_tokenizer(tokenizer: Any) -> None:
