@@ -11,6 +11,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli, files, finetuning, pretraining
 from keras_bert_zoo.checks import listed
+from keras_bert_zoo.data import write_squad_predictions, write_submission
 from keras_bert_zoo.files import clear_leftovers, replacing, write_directory
 from keras_bert_zoo.finetuning import evaluate, finetune
 from keras_bert_zoo.json_files import read_json, write_json
@@ -288,6 +289,8 @@ def test_who_may_read_stays(tmp_path):
         ("out", lambda model, path: tune(finetuning.Run("mrpc", "bert_tiny"), path)),
         ("path", lambda model, path: model.save_to_preset(path)),
         ("path", lambda model, path: kbz.convert_preset("preset", path)),
+        ("directory", lambda model, path: write_submission(path, "RTE", [0])),
+        ("directory", lambda model, path: write_squad_predictions(path, [], [])),
         ("filepath", lambda model, path: model.export(path, format="tf_saved_model")),
     ],
 )

@@ -50,6 +50,10 @@ if left_to_torch():
         ("it rained. nobody came.", ["it rained.", "nobody came."]),  # In a text without capitals none is needed.
         ("It rained. nobody came.", ["It rained. nobody came."]),
         ("„Komm.“ Er ging. ‚Nein!‘ So.", ["„Komm.“", "Er ging.", "‚Nein!‘", "So."]),
+        ("« Non. » Il partit. « Où ? » dit-elle.", ["« Non. »", "Il partit.", "« Où ? » dit-elle."]),
+        ("« Bien\u00a0! ‹\u202fOui.\u202f› » Il vint.", ["« Bien\u00a0!", "‹\u202fOui.\u202f› »", "Il vint."]),
+        ("Er kam. »Nein!« ›Doch.‹ So.", ["Er kam.", "»Nein!«", "›Doch.‹", "So."]),
+        ("Он сказал: «Нет.» И ушёл. «да» и всё.", ["Он сказал: «Нет.»", "И ушёл. «да» и всё."]),
         ("Sie kam. „Dr. Müller?“ Ja.", ["Sie kam.", "„Dr. Müller?“", "Ja."]),
         ("He came. “Go.” He went. ‘No.’", ["He came.", "“Go.”", "He went.", "‘No.’"]),
         ("He met\tMr. Smith and\u00a0Dr. Who. J.\tK. sat.", ["He met\tMr. Smith and\u00a0Dr. Who.", "J.\tK. sat."]),

@@ -9,6 +9,7 @@ from functools import partial
 
 import keras
 import numpy as np
+import pandas
 import pytest
 
 import keras_bert_zoo as kbz
@@ -788,6 +789,17 @@ def test_labels_of_objects(classifier):
     for kind in (object, str, bytes):
         names = np.array(["c", "a", "b"] * 2, dtype=kind)
         np.testing.assert_array_equal(classifier.encode_targets(names, 6), [2, 0, 1] * 2)
+
+
+def test_shares_of_classes_as_a_column(classifier):
+    """A data frame's column of lists or arrays has one dimension, of objects."""
+    classifier.compile(loss="categorical_crossentropy")
+    shares = np.random.default_rng(0).dirichlet([1, 1, 1], 6).astype("float32")
+    for rows in (shares.tolist(), list(shares)):
+        np.testing.assert_array_equal(classifier.encode_targets(pandas.Series(rows), 6), shares)
+    np.testing.assert_array_equal(classifier.encode_targets(pandas.Series([[label] for label in LABELS]), 6), LABELS)
+    with short_error("`y` must hold integers or class names. Received: y with list"):
+        classifier.encode_targets(pandas.Series([[0.5], [0.5, 0.5]] * 3), 6)
 
 
 def test_batches_to_train_on_are_ready_arrays(still):

@@ -338,6 +338,16 @@ def test_nothing_is_found_where_there_are_no_words(tagger):
         tagger.fit([""], [[]], verbose=0)
 
 
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_words_without_a_label(tagger, kind):
+    tags = [[0, -100, 2], [-100], [1, 1, -100, 0, 2, -100], [], [2, 0]]
+    rows = [kind(row) for row in tags]
+    flat, logits = np.concatenate(tags), np.concatenate(tagger.predict(SENTENCES, verbose=0))
+    losses = crossentropy(logits[flat >= 0], flat[flat >= 0].astype(int))
+    assert tagger.evaluate(SENTENCES, rows, verbose=0)[0] == pytest.approx(losses.mean(), rel=1e-5)
+    assert tagger.evaluate(SENTENCES, [[-100] * len(row) for row in tags], verbose=0)[0] == 0
+
+
 def test_a_batch_that_streams_weighs_its_labelled_tokens(tagger):
     inputs = random_inputs()
     targets = np.where((np.arange(9) % 2 == 1) & (inputs["padding_mask"] > 0), np.arange(27).reshape(3, 9) % 3, -100)

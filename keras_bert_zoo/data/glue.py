@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bert_zoo.data.columns import Columns, class_reader, is_withheld, text_columns
 from keras_bert_zoo.data.tables import Source, open_table, tsv_table
-from keras_bert_zoo.files import replacing
+from keras_bert_zoo.files import check_local, replacing
 
 
 class GlueTask(NamedTuple):
@@ -147,6 +147,7 @@ def write_submission(directory: str | os.PathLike[str], name: str, predictions: 
     write_submission("submission", "RTE", classifier.predict(test.x).argmax(-1))
     ```
     """
+    check_local(directory=directory)
     if name not in SUBMISSIONS:
         raise ValueError(f"`name` must be one of {list(SUBMISSIONS)}. Received: name={name!r}")
     labels = GLUE[SUBMISSIONS[name]].labels

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
-from keras_bert_zoo.files import replacing
+from keras_bert_zoo.files import check_local, replacing
 from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.text.answers import FoundAnswers
 
@@ -39,6 +39,7 @@ def write_squad_predictions(
     # python evaluate-v2.0.py dev-v2.0.json out/predictions.json --na-prob-file out/null_odds.json --na-prob-thresh …
     ```
     """
+    check_local(directory=directory)
     if len(set(ids)) != len(ids) or len(ids) != len(found):
         raise ValueError(
             "`ids` must be different, one for each question. "

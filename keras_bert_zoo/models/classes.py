@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints import Checkpoint
 from keras_bert_zoo.checks import check_positive_int, python_number
-from keras_bert_zoo.models.inputs import as_array, as_float32, check_range
+from keras_bert_zoo.models.inputs import as_array, as_float32, check_range, unboxed
 from keras_bert_zoo.text.texts import check_strings, is_list
 
 
@@ -31,10 +31,7 @@ class HasClasses:
 
     def number_classes(self, y: Any, learn: bool = False) -> np.ndarray:
         """Convert names or numbers to int32 class numbers; with `learn`, the names become the class names."""
-        labels = as_array("y", y)
-        if labels.dtype == object:  # The objects may be integers.
-            y = labels.tolist()
-            labels = np.asarray(y)
+        labels = unboxed(as_array("y", y))
         if not len(labels):
             return np.zeros(0, dtype="int32")
         if labels.dtype.kind in "OUST":

@@ -11,7 +11,7 @@ from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.models.backbone import BertBackbone
 from keras_bert_zoo.models.backbone_checks import check_task_arguments
 from keras_bert_zoo.models.classes import HasClasses, checked_classes
-from keras_bert_zoo.models.inputs import as_array, as_row, finite_float32
+from keras_bert_zoo.models.inputs import as_array, as_row, finite_float32, unboxed
 from keras_bert_zoo.models.linear_head import linear_head
 from keras_bert_zoo.models.pooling import pool
 from keras_bert_zoo.models.preprocessor import BertPreprocessor
@@ -113,7 +113,8 @@ class BertTextClassifier(HasClasses, Task):
     def encode_targets(self, y: Any, count: int, learn: bool = False) -> np.ndarray:
         if self.multi_label:
             return self._encode_label_sets(y, count)
-        labels = as_row("y", y, count)
+        given = unboxed(as_array("y", y))
+        labels = as_row("y", given, count)
         if labels.shape != (count,):
             hint = ""
             if labels.shape == (count, self.num_classes):
@@ -123,7 +124,7 @@ class BertTextClassifier(HasClasses, Task):
             raise ValueError(
                 f"`y` must have the shape ({count},), one label per example{hint}. Received: y.shape={labels.shape}"
             )
-        return self.number_classes(y if np.ndim(y) == 1 else labels, learn)
+        return self.number_classes(y if given.ndim == 1 else labels, learn)
 
     def are_labels(self, y: Any) -> bool:
         return self.multi_label or super().are_labels(y)

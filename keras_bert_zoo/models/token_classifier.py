@@ -52,7 +52,7 @@ class BertTokenClassifier(HasClasses, Task):
 
     `x` is a list of
 
-    - sentences, each a list of words; `y` has a class for each word, by name or number;
+    - sentences, each a list of words; `y` has a class for each word, by name or number (-100 if it has no label);
     - documents, each a list of sentences, which share as much document context as fits (section 5.3);
     - texts, which are split into words; `y` has a list of `(start, end, label)` in characters for each text.
 
@@ -279,9 +279,16 @@ class BertTokenClassifier(HasClasses, Task):
         if y is None:
             raise ValueError("`y` must be given. Received: y=None")
         weights = checked_weights(sample_weight, len(examples.words.examples))
-        targets = examples.lay(self.number_classes(flat_tags(examples.words, y), learn))
+        targets = examples.lay(self._word_classes(flat_tags(examples.words, y), learn))
         self.check_loss(targets)
         return targets, None if weights is None else weights[examples.examples]
+
+    def _word_classes(self, tags: list[Any], learn: bool) -> np.ndarray:
+        """Return the class of each word, and `IGNORED` where that stands in place of one."""
+        labelled = np.array([not isinstance(tag, (int, np.integer)) or tag != IGNORED for tag in tags])
+        classes = np.full(len(tags), IGNORED, "int32")
+        classes[labelled] = self.number_classes([tags[i] for i in np.flatnonzero(labelled)], learn)
+        return classes
 
     def check_targets(self, examples: Any, targets: np.ndarray, rows: np.ndarray) -> None:
         if targets.shape != examples.arrays["token_ids"].shape:

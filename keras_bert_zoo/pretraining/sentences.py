@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 # A sentence may end after these and the quotes or brackets that close it, before white space. English opens with “,
-# but never between a mark and white space, where German closes with it. Matching starts only at the first mark of a
-# run: starting at each would take time quadratic in its length.
-_ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’“‘)\]]*+\s++")
+# but never between a mark and white space, where German closes with it, as it does with «. French has a space before ».
+# Matching starts only at the first mark of a run: starting at each would take time quadratic in its length.
+_ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’“‘»«›‹)\]]*+(?:\s[»›](?=\s))*+\s++")
 # Chinese and Japanese need no space.
 _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
 _SPACE = re.compile(r"\s")
@@ -15,7 +15,7 @@ _SPACE = re.compile(r"\s")
 _GATHERED = 2**16
 # Of an abbreviation, with what opens it.
 _LONGEST_WORD = 64
-_OPENING = "\"'“‘„‚([-–—"
+_OPENING = "\"'“‘„‚«»‹›([-–—\u00a0\u202f"  # French has such a space after «.
 # A full stop after one of these does not end a sentence.
 _ABBREVIATIONS = frozenset(
     """
