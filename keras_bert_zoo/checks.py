@@ -14,8 +14,8 @@ class NotANumberError(ValueError):
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join the first six names and count the others."""
-    shown = ", ".join(names[:6])
+    """Join the first six names and count the others; those that are long or could not be printed are quoted."""
+    shown = ", ".join(name if name.isprintable() and len(name) <= 200 else reprlib.repr(name) for name in names[:6])
     return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
@@ -74,6 +74,12 @@ def check_position(length: Any, **arguments: Any) -> None:
             raise ValueError(
                 f"`{name}` must be at least 0 and below the length. Received: {name}={value}, length {length}"
             )
+
+
+def check_logits(logits: np.ndarray) -> None:
+    """Check that a model predicts numbers, where the greatest counts: with NaN that would be any."""
+    if np.isnan(logits).any():
+        raise NotANumberError("The model must predict numbers. Received: NaN, as after training that diverged")
 
 
 def check_trainable(dtype: str) -> None:

@@ -3,8 +3,10 @@
 import glob
 import os
 import re
+import secrets
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -12,6 +14,32 @@ from pathlib import Path
 # No configuration comes near the first limit. The largest known vocabularies reach a third of the second as JSON,
 # which takes up to 25 times its size in memory, and a tenth of the third.
 SETTINGS_BYTES, TOKENIZER_BYTES, TEXT_BYTES = 16 * 2**20, 32 * 2**20, 256 * 2**20
+
+
+# What follows `.part` in a temporary name: the process' number and, as containers may all have the same, random digits.
+_PART = re.compile(r"(\d+)(?:x[0-9a-f]+)?")
+# Temporary paths that threads are writing, each with the process that has the thread.
+_written: set[tuple[int, Path]] = set()
+_exchanging = threading.Lock()
+
+
+@contextmanager
+def _writing(folder: Path, begin: str, end: str = "") -> Iterator[Path]:
+    """Yield a new path for this process and thread, whose name begins and ends so."""
+    mine = os.getpid(), folder / f"{begin}{os.getpid()}x{secrets.token_hex(4)}{end}"
+    _written.add(mine)
+    try:
+        yield mine[1]
+    finally:
+        _written.discard(mine)
+
+
+def _written_elsewhere(folder: Path, begin: str, end: str = "") -> Iterator[tuple[Path, int]]:
+    """Yield other processes' temporary paths with the numbers of those processes."""
+    for path in folder.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
+        match = _PART.fullmatch(path.name.removeprefix(begin).removesuffix(end))
+        if match and (os.getpid(), path) not in _written:
+            yield path, int(match[1])
 
 
 def check_size(path: Path, limit: int) -> None:
@@ -25,27 +53,26 @@ def check_size(path: Path, limit: int) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` that replaces `path` at the end; an error leaves nothing behind.
 
-    Each process has its own temporary path. It deletes those of other processes, even of running ones, so that none
-    can put a partial file into place.
+    Each call has its own temporary path. It deletes those of other processes, even of running ones, so that none can
+    put an older file into place.
     """
     if path.exists() and not path.is_file():
         received = "a directory" if path.is_dir() else "a pipe or a device"
         raise ValueError(f"{path} must be a regular file, or a new one. Received: {received}")
     target = Path(os.path.realpath(path))  # A link is kept.
     begin, end = f".{target.stem}.part", path.suffix  # Some writers require their suffix.
-    for left in target.parent.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
-        if left.name.removeprefix(begin).removesuffix(end).isdecimal():
-            left.unlink(missing_ok=True)
-    beside = target.with_name(f"{begin}{os.getpid()}{end}")
-    try:
-        yield beside
-        _to_disk(beside)
-        if target.exists():
-            with suppress(OSError):  # Some file systems have no permissions.
-                shutil.copymode(target, beside)
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+    for left, _ in _written_elsewhere(target.parent, begin, end):
+        left.unlink(missing_ok=True)
+    with _writing(target.parent, begin, end) as beside:
+        try:
+            yield beside
+            _to_disk(beside)
+            if target.exists():
+                with suppress(OSError):  # Some file systems have no permissions.
+                    shutil.copymode(target, beside)
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def _to_disk(path: Path) -> None:
@@ -95,27 +122,25 @@ def names_tensors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def directory_beside(target: Path, folder: Path | None = None) -> Iterator[Path]:
-    """Yield a new directory of this process for what is to become `target`; it is removed at the end.
+    """Yield a new directory of this call for what is to become `target`; it is removed at the end.
 
     Args:
         target: The path to write later.
         folder: The directory to make it in; by default that of `target`.
     """
-    beside = (folder or target.parent) / f".{target.name}.part{os.getpid()}"
-    beside.mkdir(parents=True)
-    try:
-        yield beside
-    finally:
-        _remove(beside, target)
+    with _writing(folder or target.parent, f".{target.name}.part") as beside:
+        beside.mkdir(parents=True)
+        try:
+            yield beside
+        finally:
+            _remove(beside, target)
 
 
 def clear_leftovers(target: Path) -> None:
     """Undo, finish or remove what processes killed in `directory_beside` left."""
-    begin = f".{target.name}.part"
     for folder in (target.parent, target):
-        for left in folder.glob(f"{glob.escape(begin)}*"):
-            process = left.name.removeprefix(begin) or "0"
-            if process.isdecimal() and left.is_dir() and not left.is_symlink() and not _is_running(int(process)):
+        for left, process in _written_elsewhere(folder, f".{target.name}.part"):
+            if left.is_dir() and not left.is_symlink() and not _is_running(process):
                 _remove(left, target)
 
 
@@ -185,7 +210,8 @@ def write_directory(
         for file in filter(Path.is_file, new.rglob("*")):
             _to_disk(file)
         if stays:
-            _exchange(target, beside, owned, opened_by or marker)
+            with _exchanging:  # Of two threads, none is to move the other's files.
+                _exchange(target, beside, owned, opened_by or marker)
         else:
             new.rename(target)
 

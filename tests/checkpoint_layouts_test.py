@@ -247,6 +247,20 @@ def test_a_tokenizer_json_that_is_not_berts_is_refused_by_name(theirs, place, va
         kbz.BertBackbone.from_preset(tmp_path)
 
 
+def test_another_kind_of_tokenizer_is_refused_by_its_name(theirs, tmp_path):
+    """Such as XLM-R's, whose tokens are a list of pairs; multilingual models with BERT's layers have it."""
+    theirs.save_pretrained(tmp_path)
+    unigram = {"model": {"type": "Unigram", "vocab": [["<s>", 0.0]]}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(unigram))
+    for config, words in (
+        ({"tokenizer_class": "XLMRobertaTokenizer"}, "`tokenizer_class` must be one of"),
+        ({}, "`type` must be one of ('WordPiece', None). Received: 'Unigram'"),
+    ):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        with short_error(words, longest=400):
+            kbz.BertBackbone.from_preset(tmp_path)
+
+
 def test_tokens_that_were_added_are_refused_by_name(theirs, tmp_path):
     """They stand in one file or the other beside `vocab.txt`, and would otherwise be cut into pieces."""
     theirs.save_pretrained(tmp_path)

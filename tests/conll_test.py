@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert_zoo.data import read_conll
+from keras_bert_zoo.data.conll import begins_conll
 from keras_bert_zoo.metrics import entity_scores, entity_scores_by_label, find_entities, to_bio
 from tests.helpers import left_to_torch, short_error
 
@@ -45,6 +46,25 @@ def test_reads_words_tags_and_documents(tmp_path):
     assert read_conll(path).documents == [0, 1, 2]
     path.write_text("\ufeffÅsa B-PER\r\nNilsson\u00a0x I-PER\r\n\r\nhej O")  # A no-break space separates no columns.
     assert read_conll(path) == ([["Åsa", "Nilsson\u00a0x"], ["hej"]], [["B-PER", "I-PER"], ["O"]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    "text, is_conll",
+    [
+        (FILE, True),
+        ("U.N. NNP I-NP I-ORG\nofficial NN I-NP O\nEkeus NNP I-NP O", True),
+        ("film O\nParis B-LOC", True),
+        ("film O", True),
+        ("-DOCSTART-\nfilm", True),
+        ("my blood type is O", False),  # Texts.
+        ("I take vitamin B-12\nWe drove on I-95", False),
+        ("I take B-12\nI drove on I-95\nMy type is O", False),
+        ("film\nParis", False),
+        ("", False),
+    ],
+)
+def test_tells_columns_from_texts(text, is_conll):
+    assert begins_conll(text.splitlines()) is is_conll
 
 
 def test_reads_columns():

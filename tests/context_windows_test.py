@@ -125,6 +125,11 @@ def test_places_of_answers(tokenizer):
     assert windows.token_span(0, 14, 15) == (3, 3)
     assert windows.token_span(0, 8, 9) is None
     assert windows.token_span(0, 0, len(CONTEXT)) == (0, 9)
+    offsets = windows.context_offsets(0)
+    for start in range(len(CONTEXT)):
+        for end in range(start + 1, len(CONTEXT) + 1):
+            held = [i for i, (a, b) in enumerate(offsets) if b > start and a < end]
+            assert windows.token_span(0, start, end) == ((held[0], held[-1]) if held else None)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +204,9 @@ def test_answers_by_hand(tokenizer):
     assert found.n_best[0].probability == pytest.approx(np.exp(8) / np.exp([8, 7.5, 3, -1, -6, -6.5]).sum())
     assert found.best().text == found.best(-5.0).text == "very"
     assert found.best(-5.1) == found.n_best[2]
+    (empty,) = search_answers(windows, [np.where(np.arange(14) == 0, 1.0, logits)], True, n_best=1)
+    assert empty.n_best == [("", 0, 0, 1.0, 1.0, 1.0)]
+    assert empty.best() == empty.best(9.0) == empty.n_best[0]  # The only candidate is certain.
     (short,) = search_answers(windows, [logits], with_null=False, n_best=6, max_answer_tokens=1)
     assert [span.text for span in short.n_best] == ["very"]
 

@@ -270,6 +270,7 @@ def test_bad_sources(tmp_path):
         ({"sentence": 5, "label": [0]}, "'sentence' of type int"),
         ({"sentence": "ab", "label": [0, 1]}, "'sentence' of type str"),
         ({"sentence": {"a": "b"}, "label": [0]}, "'sentence' of type dict"),
+        ({"sentence": {"a", "b"}, "label": [0, 1]}, "'sentence' of type set"),
     ):
         refused(
             lambda source=source: readers.read_glue("sst2", source),
@@ -336,6 +337,8 @@ def test_layouts_of_xnli(tmp_path):
     rows = [{"language": "de", "gold_label": "neutral", "sentence1": "a", "sentence2": "b", "genre": "g"}]
     lines = written(tmp_path, "xnli.dev.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert readers.read_xnli(lines, "de")[:2] == ((["a"], ["b"]), [1])
+    named = {"sentence1": ["a"], "sentence2": ["b"], "label": ["neutral"]}
+    assert readers.read_xnli(named)[:2] == ((["a"], ["b"]), [1])
     two = written(
         tmp_path, "two.tsv", "label\tsentence1_de\tsentence2_de\tsentence1_ur\tsentence2_ur\nneutral\ta\tb\tc\td\n"
     )

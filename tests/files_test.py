@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,43 @@ def test_a_process_puts_no_half_written_file_of_another_into_place(tmp_path, mon
     with pytest.raises(FileNotFoundError):
         overlap()
     assert contents(tmp_path) == {"state.json": "whole"}
+
+
+def test_threads_write_one_path_each_completely(tmp_path):
+    """The last to end counts; a process with the number of one in another container is no thread of this one."""
+    one, other = replacing(tmp_path / "a.json"), replacing(tmp_path / "a.json")
+    first = one.__enter__()
+    first.write_text("fir")
+    second = other.__enter__()
+    second.write_text("second")
+    first.write_text("first")
+    other.__exit__(None, None, None)
+    assert contents(tmp_path) == {"a.json": "second", first.name: "first"}
+    one.__exit__(None, None, None)
+    assert contents(tmp_path) == {"a.json": "first"}
+    (tmp_path / f".a.part{os.getpid()}x01234567.json").touch()
+    write_json(tmp_path / "a.json", {})
+    assert contents(tmp_path) == {"a.json": "{}\n"}
+
+
+def test_threads_replace_one_directory_each_completely(tmp_path):
+    target, halfway, ended = tmp_path / "preset", threading.Event(), threading.Event()
+    save(target, "marker", "a", "b")
+
+    def write(folder):
+        for name in ("marker", "a", "b"):
+            (folder / name).write_text("first")
+            halfway.set()
+            assert ended.wait(60)
+
+    thread = threading.Thread(target=lambda: write_directory(target, "marker", (), write))
+    thread.start()
+    assert halfway.wait(60)
+    save(target, "marker", "a", "b")
+    assert {path.name for path in target.iterdir() if path.is_file()} == {"marker", "a", "b"}
+    ended.set()
+    thread.join()
+    assert contents(target) == dict.fromkeys(["marker", "a", "b"], "first")
 
 
 def test_nothing_is_written_through_a_planted_link(tmp_path):
@@ -355,5 +393,6 @@ def test_convert_to_here(backbone, tmp_path, monkeypatch):
 
 
 def test_of_many_names_six_are_listed():
+    assert listed(["a\x1b[2K\nb", "n" * 300]) == r"'a\x1b[2K\nb', 'nnnnnnnnnnnn...nnnnnnnnnnnnn'"
     assert listed("abcdef") == "a, b, c, d, e, f"
     assert listed("abcdefgh") == "a, b, c, d, e, f and 2 more"

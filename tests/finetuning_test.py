@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from safetensors.numpy import load_file
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
+from keras_bert_zoo.checks import NotANumberError
 from keras_bert_zoo.data import read_conll, read_glue, read_squad, read_swag, read_texts
 from keras_bert_zoo.finetuning import RECIPES, Run, evaluate, finetune, predict
 from keras_bert_zoo.finetuning.curve import train_seconds
@@ -423,6 +425,12 @@ def test_predictions_need_no_labels(label, start, tmp_path):
     predict(Run("rte", tmp_path / "rte"), tmp_path / "RTE.tsv", tmp_path / "rte.tsv")
     assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n0\tentailment\n1\tentailment\n"
     predict(Run("xnli", tmp_path / "xnli"), tmp_path / "xnli.jsonl", tmp_path / "xnli.tsv")
+    write(
+        tmp_path / "rows.jsonl",
+        *(json.dumps({"premise": a, "hypothesis": b}) for a, b in (("a film", "bad"), ("good", "so warm"))),
+    )
+    predict(Run("xnli", tmp_path / "xnli"), tmp_path / "of_json.jsonl", tmp_path / "rows.jsonl")
+    assert lines_of(tmp_path / "of_json.jsonl") == lines_of(tmp_path / "xnli.jsonl")
     assert [row["label"] for row in lines_of(tmp_path / "xnli.jsonl")] == ["contradiction"] * 2
     for name, file in (("full", full), ("odd", tmp_path / "swag.csv")):
         predict(Run("swag", tmp_path / "choices"), tmp_path / f"{name}.jsonl", file)
@@ -1006,13 +1014,13 @@ def test_what_is_read_is_looked_for_before_the_model_is_loaded(tmp_path):
 
 
 @slow_on("tensorflow", "jax")
-@pytest.mark.parametrize("task, words", [(rte, "predictions"), (squad2, "null_odds")])
+@pytest.mark.parametrize("task, words", [(rte, r"predictions\[0\]=.*nan.*"), (squad2, "NaN for question 0")])
 def test_the_last_update_of_an_epoch_may_diverge(task, words, start, tmp_path):
     for part in ("train", "dev"):
         task(tmp_path, part)
     options = {"epochs": 1, "batch_size": 64, "learning_rate": 1e38, "sequence_length": 80}
     run = Run(task.__name__, start, data=tmp_path, warmup=0.0, **options)
-    with pytest.raises(ValueError, match=rf"Received: {words}\[0\]=.*nan.*; there is no state yet"):
+    with pytest.raises(ValueError, match=rf"Received: {words}; there is no state yet"):
         finetune(run, tmp_path / "out", verbose=0)
 
 
@@ -1033,6 +1041,30 @@ def test_predictions_are_finite(task, start, tmp_path):
         with pytest.raises(ValueError, match=r"must be finite\. Received: .*NaN or infinity"):
             predict(run, tmp_path / "out" / out, run.path("dev"))
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
+
+
+@slow_on("tensorflow", "jax")
+@pytest.mark.parametrize("task", [conll, squad])
+def test_scores_and_tags_are_of_numbers(task, start, tmp_path):
+    """The greatest of such logits would be the first tag, or a span like any other."""
+    name = task.__name__
+    options = {"class_names": ["O", "B-LOC", "I-LOC"]} if name == "conll" else {"sequence_length": 80}
+    model = RECIPES[name].kind.model_class.from_preset(start, **options)
+    bias = model.get_layer(model.head_layers[0]).weights[-1]
+    bias.assign(np.full(bias.shape, np.nan))
+    model.save_to_preset(tmp_path / "preset")
+    task(tmp_path, "dev")
+    write(tmp_path / "lines", "a film")
+    run = Run(name, tmp_path / "preset", data=tmp_path)
+    calls = [lambda: evaluate(run)]
+    if name == "conll":
+        x, y = read_conll(run.path("dev")).by_document()
+        calls += [partial(predict, run, tmp_path / "out.jsonl", file) for file in (run.path("dev"), tmp_path / "lines")]
+        calls += [lambda: model.evaluate_entities(x, y)]
+    for call in calls:
+        with pytest.raises(NotANumberError, match="Received: NaN"):
+            call()
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 @slow_on("tensorflow", "jax")

@@ -257,6 +257,31 @@ def test_vocabularies_that_are_none(classifier_preset, tmp_path, content, words)
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "field, value, words",
+    [
+        ("hidden_act", "x |\n\n# Injected", "`activation` must be one of"),
+        ("hidden_act", "\ud800", "`activation` must be one of"),
+        ("num_attention_heads", 7, "`num_heads` must divide `hidden_dim`"),
+        ("hidden_dropout_prob", 9.0, "`dropout` must be a number in [0, 1). Received: dropout=9.0"),
+        ("classifier_dropout", 9.0, "`dropout` must be a number in [0, 1). Received: dropout=9.0"),
+        ("layer_norm_eps", -1.0, "`layer_norm_epsilon` must be"),
+    ],
+)
+def test_a_config_that_no_model_can_have_is_neither_written_nor_uploaded(
+    classifier_preset, field, value, words, tmp_path
+):
+    path = classifier_preset / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    for run in (
+        lambda: kbz.convert_preset(classifier_preset, tmp_path / "out"),
+        lambda: kbz.upload_preset("hf://me/out", classifier_preset),
+    ):
+        with short_error(words):
+            run()
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_preset_that_no_task_could_open_is_neither_written_nor_uploaded(classifier_preset, tmp_path):
     (classifier_preset / "vocab.txt").write_text("\n".join([*WORDS, *map(str, range(41 - len(WORDS)))]) + "\n")
     for run in (
@@ -542,6 +567,8 @@ def test_zip_bombs(pytorch_preset):
             content[start + 20 : start + 28] = struct.pack("<II", 2**31, 2**31)
             break
     refused("'archive/data.pkl' of 2147483648 bytes", pytorch_preset(bytes(content)))
+    entries = {f"archive/{i}": b"" for i in range(40_000)}  # Each becomes an object of half a kilobyte.
+    refused("an archive whose list of entries is too long", pytorch_preset(zipped(state(a=tensor()), entries)))
 
 
 @pytest.mark.parametrize(
@@ -610,9 +637,24 @@ def deep(file):
         file = file.create_group("a")
 
 
+def of_a_type_that_numpy_lacks(file):
+    import h5py
+
+    space = h5py.h5s.create_simple((1,))
+    h5py.h5d.create(file.id, b"a", h5py.h5t.UNIX_D32LE, space)
+
+
+def of_another_encoding(file):
+    import h5py
+
+    h5py.h5g.create(file.id, b"\xff\xfe")
+
+
 @pytest.mark.parametrize(
     "write, words",
     [
+        (of_a_type_that_numpy_lacks, "must be an HDF5 file (No NumPy equivalent for TypeTimeID exists)"),
+        (of_another_encoding, "must hold names in UTF-8. Received: b'\\xff\\xfe'"),
         (compressed, "must hold its values without filters, such as compression. Received: 'a' with 1"),
         (more_than_a_chunk, "must hold its values without filters, such as compression. Received: 'a' with 1"),
         (a_list_of_types, "must hold arrays of numbers. Received: 'a' of |V2"),

@@ -138,6 +138,7 @@ def test_half_precision(tmp_path):
         ("config.json", ("config", "num_layers"), None, "Received: one without num_layers"),
         ("config.json", ("config", "num_layers"), "12", "`num_layers` must be of type int. Received: '12'"),
         ("config.json", ("config", "num_layers"), 11, "the number of layers that the weights have, 12. Received: 11"),
+        ("config.json", ("config", "num_heads"), 4, "must have num_heads=4. Received: shape ("),
         ("task.json", ("config", "activation"), "sigmoid", "`activation` must be linear or softmax."),
         ("tokenizer.json", ("config", "suffix_indicator"), "@@", "`suffix_indicator` must be '##'. Received: '@@'"),
         ("tokenizer.json", ("config", "split"), False, "`split` must be True. Received: False"),

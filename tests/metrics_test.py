@@ -283,6 +283,11 @@ def test_squad_2_edges():
         (metrics.squad_v1_scores, ([[{"text": "a", "answer_start": 0}]], ["a"]), "Received: answers[0]=[{"),
         (metrics.squad_v1_scores, ([("a", 0)], ["a"]), "Received: answers[0]=('a', 0)"),
         (metrics.squad_v2_scores, ([["a"]], ["a"], [1.0, 2.0]), "`null_odds` must be numbers of the shape (1,)"),
+        # The official files, whose keys would be compared.
+        (metrics.squad_v1_scores, ([["a"]], {"q": "a"}), "`predictions` must be a list, one for each question. Rec"),
+        (metrics.squad_v2_scores, ({"q": ["a"]}, ["a"]), "`answers` must be a list, one for each question. Received"),
+        (metrics.squad_v2_scores, ([["a"]], ["a"], {"q": 1.0}), "`null_odds` must be a list of numbers. Received: a"),
+        (metrics.squad_v2_scores, ([["a"]], ["a"], [0.0], float("nan")), "`threshold` must be a number. Received"),
     ],
 )
 def test_bad_squad_scores(score, arguments, words):

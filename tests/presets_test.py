@@ -247,6 +247,16 @@ def test_a_missing_or_misshapen_weight_is_refused(backbone, tmp_path):
     with pytest.raises(ValueError, match="one without encoder_layer_1/attention/qkv/bias"):
         kbz.BertBackbone.from_preset(tmp_path / "preset")
     tensors["encoder.layer.1.attention.self.key.bias"] = bias
+    name = "encoder.layer.0.attention.self.{}.bias"
+    uneven = {name.format("query"): np.zeros(4, "float32"), name.format("key"): np.zeros(12, "float32")}
+    save_file({**tensors, **uneven}, path)
+    with pytest.raises(
+        ValueError, match=r"of one layer must fit each other. Received: .*query.bias \(4,\), .* \(12,\)"
+    ):
+        kbz.BertBackbone.from_preset(tmp_path / "preset")
+    save_file({**tensors, "embeddings.LayerNorm.gamma": np.zeros(8, "float32")}, path)
+    with pytest.raises(ValueError, match=r"once. Received: embeddings.LayerNorm.gamma beside embeddings.LayerNorm.wei"):
+        kbz.BertBackbone.from_preset(tmp_path / "preset")
     tensors["pooler.dense.weight"] = np.zeros((8, 9), "float32")
     save_file(tensors, path)
     with pytest.raises(ValueError, match=r"pooler/kernel must have the shape \(8, 8\).*Received: \(9, 8\)"):
@@ -471,6 +481,28 @@ def test_a_head_is_told_by_its_tensors(task, tmp_path):
     with pytest.raises(ValueError, match="`num_classes` or `class_names` must be given: the preset has no classif"):
         kbz.BertTextClassifier.from_preset(tmp_path)
     assert {path.split("/")[0] for path in loaded.load_report.unused} <= {"pooler"}
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForSomethingElse"])
+def test_a_head_is_told_by_its_tensors_whatever_the_class_is_called(architecture, tmp_path):
+    randomise(kbz.BertMaskedLM(kbz.BertBackbone(**TINY))).save_to_preset(tmp_path)
+    (tmp_path / "preset.json").unlink()
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": [architecture]}))
+    assert kbz.BertMaskedLM.from_preset(tmp_path).load_report.fresh == ()
+    assert "mlm_head/dense/kernel" in kbz.BertBackbone.from_preset(tmp_path).load_report.unused
+
+
+def test_labels_that_a_config_does_not_count(backbone, tmp_path):
+    kbz.BertTextClassifier(backbone, 3).save_to_preset(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["id2label"], config["label2id"]
+    path.write_text(json.dumps(config))
+    for asked in ({}, {"num_classes": 3}):
+        loaded = kbz.BertTextClassifier.from_preset(tmp_path, **asked)
+        assert (loaded.num_classes, loaded.load_report.fresh) == (3, ())
+    assert kbz.BertBackbone.from_preset(tmp_path).load_report.unused == ("classifier/kernel", "classifier/bias")
 
 
 def test_a_number_of_labels_may_contradict_their_names(backbone, tmp_path):

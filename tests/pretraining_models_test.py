@@ -134,6 +134,24 @@ def test_a_copy_that_is_not_tied_is_refused(tmp_path):
     kbz.BertBackbone.from_preset(tmp_path)
 
 
+def test_a_bias_may_stand_under_its_other_name_alone(tmp_path):
+    model = saved_model("BertForMaskedLM", tmp_path)
+    state = {name: value.clone() for name, value in model.state_dict().items() if name != "cls.predictions.bias"}
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    masked = kbz.BertMaskedLM.from_preset(tmp_path)
+    assert (masked.load_report.fresh, masked.load_report.unused) == ((), ())
+    inputs = with_positions(random_inputs(3, 20, 90))
+    expected = logits_of(run_theirs(model, inputs), inputs)["mlm"]
+    np.testing.assert_allclose(numpy(masked(inputs)["mlm"]), expected, atol=5e-6)
+    state["cls.predictions.decoder.weight"][3, 3] += 1
+    for left_out in ("", "cls.predictions.decoder.bias"):
+        state.pop(left_out, None)
+        torch.save(state, tmp_path / "pytorch_model.bin")
+        with pytest.raises(ValueError, match=r"decoder.weight must be tied to embeddings.word_embeddings.weight"):
+            kbz.BertMaskedLM.from_preset(tmp_path)
+
+
 def test_other_heads_are_reported(tmp_path):
     saved_model("BertForPreTraining", tmp_path)
     masked = kbz.BertMaskedLM.from_preset(tmp_path)

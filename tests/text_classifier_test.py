@@ -798,8 +798,18 @@ def test_shares_of_classes_as_a_column(classifier):
     for rows in (shares.tolist(), list(shares)):
         np.testing.assert_array_equal(classifier.encode_targets(pandas.Series(rows), 6), shares)
     np.testing.assert_array_equal(classifier.encode_targets(pandas.Series([[label] for label in LABELS]), 6), LABELS)
+    with short_error("`y` must hold integers or class names. Received: y[3]=nan"):
+        classifier.encode_targets(pandas.Series([0, 1, 2, None, 1, 0], dtype="Int64"), 6)
     with short_error("`y` must hold integers or class names. Received: y with list"):
         classifier.encode_targets(pandas.Series([[0.5], [0.5, 0.5]] * 3), 6)
+
+
+def test_a_column_of_weights_and_one_of_pyarrow(classifier):
+    pyarrow = pytest.importorskip("pyarrow")
+    weights = np.arange(6.0)
+    expected = classifier.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0)
+    found = classifier.evaluate(pyarrow.array(TEXTS), pyarrow.array(LABELS), sample_weight=weights[:, None], verbose=0)
+    assert found == pytest.approx(expected)
 
 
 def test_batches_to_train_on_are_ready_arrays(still):

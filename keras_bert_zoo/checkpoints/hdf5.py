@@ -25,7 +25,9 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
 
-    def add(name: str, node: Any) -> None:  # Soft and external links are not visited.
+    def add(name: str | bytes, node: Any) -> None:  # Soft and external links are not visited.
+        if not isinstance(name, str):
+            raise ValueError(f"{path} must hold names in UTF-8. Received: {name[:80]!r}")
         if len(name) > _LONGEST_NAME:  # Such as the path of thousands of nested groups.
             raise ValueError(f"{path} must hold names of at most {_LONGEST_NAME} characters. Received: {len(name)}")
         if not isinstance(node, h5py.Dataset):
@@ -40,7 +42,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     try:
         with h5py.File(path, "r") as file:
             file.visititems(add)
-    except (OSError, RuntimeError, KeyError) as error:
+    except (OSError, RuntimeError, KeyError, TypeError) as error:  # Of types that NumPy lacks, it raises the last.
         raise ValueError(f"{path} must be an HDF5 file ({error})") from None
     check_bytes(path, tensors, path.stat().st_size)
     return tensors

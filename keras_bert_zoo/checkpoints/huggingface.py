@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bert_zoo.checkpoints import sentence_transformers
 from keras_bert_zoo.checkpoints.bert_config import NAMED, read_backbone, read_classes, write_backbone, write_classes
-from keras_bert_zoo.checkpoints.checkpoint import Checkpoint
+from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Tensor
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, class_by_head, read_tensors, split_tensors
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import FILES as TOKENIZER_FILES
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, write_tokenizer
@@ -66,6 +66,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     check_allowed(path, config, {"problem_type": _PROBLEMS})
     backbone = read_backbone(path, config)
     tensors = read_weights(directory) if load_weights else {}
+    config = _with_labels(config, tensors)
     class_name = _read_class_name(path, config, preset, tensors)
     arrays: Mapping[str, np.ndarray] = {}
     unknown: tuple[str, ...] = ()
@@ -103,6 +104,8 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
         # The first of our classes that corresponds to theirs.
         classes = [*ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
         name = next((ours for ours, theirs in classes if theirs == architectures[0]), "BertBackbone")
+        if name == "BertBackbone":  # Of a class with another name, or named by hand: a head may still be known.
+            name = class_by_head(names) or name
     elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
     else:  # Files from before 2020 name no class. A classifier must also have labels: others use the same tensor names.
@@ -110,6 +113,15 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
         is_classifier = is_classifier and (not names or "classifier.weight" in names)
         name = class_by_head(names) or ("BertTextClassifier" if is_classifier else "BertBackbone")
     return _by_loss(path, config) if name == "BertTextClassifier" else name
+
+
+def _with_labels(config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the config with the number of labels that a classifier has, if nothing else states it."""
+    bias = tensors.get("classifier.bias")
+    if not config.get("architectures") or bias is None or len(bias.shape) != 1:
+        return config
+    stated = config.get("id2label") or config.get("num_labels")
+    return config if stated else {**config, "num_labels": bias.shape[0]}
 
 
 def _by_loss(path: Path, config: dict[str, Any]) -> str:

@@ -57,10 +57,8 @@ HEADS: dict[str, list[Template]] = {
 }
 
 # Copies of tied tensors in older files.
-_TIED = {
-    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
+_TIED_BIAS = ("cls.predictions.decoder.bias", "cls.predictions.bias")
+_TIED = dict([("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"), _TIED_BIAS])
 
 # A buffer of positions that older versions of transformers wrote; it holds 0, 1, 2, ….
 _BUFFERS = {"embeddings.position_ids"}
@@ -93,17 +91,23 @@ def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyAr
         tensors: Tensors by name.
         class_name: Our name for the file's class.
     """
-    tensors = {_modern(name): tensor for name, tensor in tensors.items()}
+    names = {name: _modern(name) for name in tensors}
+    if len(set(names.values())) < len(names):
+        twice = next(name for name, modern in names.items() if name != modern and modern in names)
+        raise ValueError(f"The preset must hold each weight once. Received: {twice} beside {names[twice]}")
+    tensors = {names[name]: tensor for name, tensor in tensors.items()}
     prefix = BACKBONE_PREFIX if any(name.startswith(BACKBONE_PREFIX) for name in tensors) else ""
     # The released models call themselves BertForMaskedLM but also have the other head of pre-training.
     heads = HEADS["BertPretrainer" if class_name == "BertMaskedLM" else class_name]
     known = {prefix + name for name in _BUFFERS}
     if _MASKED_LM[0] in heads:
+        if (copied := _TIED_BIAS[0]) in tensors:  # Newer files may hold the copy alone.
+            tensors.setdefault(_TIED_BIAS[1], tensors[copied])
         copies = _copies(tensors, prefix)
         known |= set(copies)
-        (bias,) = _MASKED_LM[-1].theirs
-        if bias in tensors:
-            tensors[bias] = _once_tied(tensors[bias], copies)
+        (first,) = _MASKED_LM[0].theirs
+        if first in tensors:
+            tensors[first] = _once_tied(tensors[first], copies)
     arrays, unknown = join_tensors(tensors, _templates(prefix, heads))
     return arrays, tuple(name for name in unknown if name not in known)
 

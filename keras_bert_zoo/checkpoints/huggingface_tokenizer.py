@@ -66,20 +66,22 @@ def read_tokenizer(
     """
     path = directory / TOKENIZER_CONFIG
     config = {"tokenizer_class": class_name, **read_json_if_there(path)}
+    check_allowed(path, config, _REFUSED_FIELDS)
     vocabulary = read_tokens(directory)
     options: dict[str, Any] = {}
     whole = directory / TOKENIZER_JSON
     as_json_says = whole.is_file() and config["tokenizer_class"] in _AS_JSON_SAYS
     if whole.is_file():
         document = read_json(whole, TOKENIZER_BYTES)
-        words = _in_order(whole, typed(whole, typed(whole, document, "model", dict, {}), "vocab", dict, {}))
+        model = typed(whole, document, "model", dict, {})
+        check_allowed(whole, model, {"type": _MODEL["type"]})
+        words = _in_order(whole, typed(whole, model, "vocab", dict, {}))
         if vocabulary is None or not path.is_file() or as_json_says:
             options = _options_of_json(whole, document)
         if vocabulary is not None and words not in ([], vocabulary):  # transformers does not delete an old one.
             raise ValueError(f"{whole} must have the tokens of {VOCABULARY}, in its order. Received: a different list")
         vocabulary = words if vocabulary is None else vocabulary
         _check_added(whole, typed(whole, document, "added_tokens", list, []), vocabulary)
-    check_allowed(path, config, _REFUSED_FIELDS)
     _check_inputs(path, config)
     _check_special(path, config)
     if (directory / _SPECIAL_MAP).is_file():

@@ -91,10 +91,13 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     arrays: Mapping[str, np.ndarray] = {}
     unknown: tuple[str, ...] = ()
     if load_weights:
-        tensors = _read_tensors(directory / WEIGHTS)
+        tensors = _read_tensors(directory / WEIGHTS, backbone["num_heads"])
         heads = _HEADS.get(class_name, [])
         if heads:  # Both files have a layer named `dense`.
-            tensors |= {f"head/{name}": tensor for name, tensor in _read_tensors(directory / TASK_WEIGHTS).items()}
+            tensors |= {
+                f"head/{name}": tensor
+                for name, tensor in _read_tensors(directory / TASK_WEIGHTS, backbone["num_heads"]).items()
+            }
         arrays, unknown = join_tensors(tensors, [*_BACKBONE, *heads])
         check_layers(path, "num_layers", backbone["num_layers"], arrays)
     vocabulary, tokenizer = _read_tokenizer(directory)
@@ -180,22 +183,25 @@ def _read_length(path: Path, longest: int) -> int | None:
     return None if length is None else min(length, longest)
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path, num_heads: int) -> dict[str, Tensor]:
     """Return the tensors below `layers/` by path, as matrices. Those of an optimizer are left out."""
     tensors = {}
     for name, tensor in read_hdf5(path).items():
         if name.startswith("layers/"):
             # The first layer has no number.
             place = re.sub(r"^layers/transformer_encoder(?:_(\d+))?/", lambda m: f"encoder/layer_{m[1] or 0}/", name)
-            tensors[place.removeprefix("layers/")] = _flat(name, tensor)
+            tensors[place.removeprefix("layers/")] = _flat(name, tensor, num_heads)
     return tensors
 
 
-def _flat(name: str, tensor: Tensor) -> Tensor:
+def _flat(name: str, tensor: Tensor, num_heads: int) -> Tensor:
     """Reshape attention's weights, which are split by heads, to a linear layer's."""
     place = re.search(r"/(query|key|value|output)_dense/vars/(\d)$", name)
     if place is None:
         return tensor
+    heads = tensor.shape[-3 if place[1] == "output" else -2 :][:1]
+    if place.groups() != ("output", "1") and heads != (num_heads,):
+        raise ValueError(f"The preset's weight {name} must have num_heads={num_heads}. Received: shape {tensor.shape}")
     shape: tuple[int, ...]
     if place[2] == "1":
         shape = (math.prod(tensor.shape),)

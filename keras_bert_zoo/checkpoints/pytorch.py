@@ -159,8 +159,21 @@ def _load_state_dict(stream: io.BytesIO) -> dict[str, _View]:
 # --- Where the storages are
 
 
+class _Bounded(io.BufferedReader):
+    """A file of which no large part is read at once, such as a list of millions of entries."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(MOST_BYTES + 1 if size is None or size < 0 else min(size, MOST_BYTES + 1))
+        if len(content) > MOST_BYTES:
+            raise PickleError("an archive whose list of entries is too long")
+        return content
+
+
 def _read_zip(path: Path) -> tuple[dict[str, _View], dict[str, int]]:
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+    with _Bounded(path) as whole, zipfile.ZipFile(whole) as archive, path.open("rb") as file:
         entries = {entry.filename: entry for entry in archive.infolist()}
         for name, entry in entries.items():
             if not _ENTRY.fullmatch(name) or ".." in name.split("/"):

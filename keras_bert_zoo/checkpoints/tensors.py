@@ -61,7 +61,7 @@ def _join(parts: dict[str, Tensor], transposed: bool) -> Tensor:
         return np.concatenate([array.T if transposed else array for array in arrays], axis=-1)
 
     shapes = [tensor.shape[::-1] if transposed else tensor.shape for tensor in parts.values()]
-    if len({shape[:-1] for shape in shapes}) > 1 or () in shapes:
+    if len(set(shapes)) > 1 or () in shapes:  # Of other widths, they would be taken apart elsewhere.
         described = ", ".join(f"{name} {tensor.shape}" for name, tensor in parts.items())
         raise ValueError(f"Tensors of one layer must fit each other. Received: {described}")
     return Tensor((*shapes[0][:-1], sum(shape[-1] for shape in shapes)), read)

@@ -81,11 +81,20 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
 
 
 def begins_conll(lines: Sequence[str]) -> bool:
-    """Whether `read_conll` reads files with such first lines: `-DOCSTART-`, or lines that all end in a tag."""
+    """Whether these are the first lines of a file for `read_conll`: `-DOCSTART-`, or rows that all end in a tag.
+
+    Texts may end in "O" or "B-12", too: fewer than three rows must be a word and its tag.
+    """
     rows = [_COLUMNS.split(line.strip(" \t")) for line in lines]
-    return bool(rows) and (
-        rows[0][0] == _DOCUMENT
-        or all(len(cells) > 1 and (is_tag(cells[-1]) or cells[0] == _DOCUMENT) for cells in rows)
+    if not rows or rows[0][0] == _DOCUMENT:
+        return bool(rows)
+    rows = [cells for cells in rows if cells[0] != _DOCUMENT]
+    columns = {len(cells) for cells in rows}
+    return (
+        len(columns) == 1
+        and columns != {1}
+        and all(is_tag(cells[-1]) for cells in rows)
+        and (len(rows) > 2 or columns == {2})
     )
 
 

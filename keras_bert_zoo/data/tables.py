@@ -5,7 +5,7 @@ import logging
 import os
 import reprlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +109,7 @@ def _columns_table(source: Any) -> Table:
     columns = [source[name] for name in names]
     columns = [column.tolist() if hasattr(column, "tolist") else column for column in columns]
     for name, column in zip(names, columns, strict=True):
-        if isinstance(column, (str, Mapping)) or not hasattr(column, "__len__"):
+        if isinstance(column, (str, Mapping, Set)) or not hasattr(column, "__len__"):
             raise ValueError(f"The columns must be lists in memory. Received: {name!r} of type {type(column).__name__}")
     lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
     if len(set(lengths.values())) > 1:

@@ -45,7 +45,7 @@ def read_xnli(source: Source, language: str | None = None, labels: bool = True) 
 def _layout(table: Table, language: str | None) -> tuple[tuple[str, str], str]:
     """Return the columns of the two texts, and that of the label."""
     if table.has("sentence1", "sentence2"):
-        return ("sentence1", "sentence2"), "gold_label"
+        return ("sentence1", "sentence2"), "gold_label" if table.has("gold_label") else "label"
     for second in ("hypo", "hypothesis"):
         if table.has("premise", second):
             return ("premise", second), "label"

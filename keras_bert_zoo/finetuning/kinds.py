@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from keras_bert_zoo.checks import listed
+from keras_bert_zoo.checks import check_logits, listed
 from keras_bert_zoo.metrics import entity_scores, squad_v1_scores, squad_v2_scores
 from keras_bert_zoo.metrics.spans import find_entities
 from keras_bert_zoo.models import (
@@ -98,7 +98,8 @@ class Classes(Kind):
     def predict(self, model: Any, data: Data, verbose: Any = 0) -> np.ndarray:
         """Return logits, with the classes in the data's order if it has one."""
         names = _classes(model, data)
-        unknown = next((name for name in data.y or () if name not in names), None)
+        known = frozenset(names)
+        unknown = next((name for name in data.y or () if name not in known), None)
         if unknown is not None:
             raise ValueError(
                 f"The labels must be among the preset's classes, {listed(names)}. Received: {reprlib.repr(unknown)}"
@@ -164,7 +165,9 @@ class Tags(Kind):
             raise ValueError(
                 "`preset` must have names for its classes, such as O, B-PER, I-PER. Received: one without names"
             )
-        sentences = chain.from_iterable(super().predict(model, data, verbose))
+        sentences = list(chain.from_iterable(super().predict(model, data, verbose)))
+        for logits in sentences:
+            check_logits(logits)
         return [[names[i] for i in logits.argmax(-1)] for logits in sentences]
 
     def score(self, model: Any, data: Data, predictions: Any) -> Scores:

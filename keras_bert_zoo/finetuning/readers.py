@@ -43,9 +43,11 @@ def own_reader(convert: Callable[[Any], Any], check: Callable[[str, Any, Any], N
         label: str | None = "label",
         class_names: Sequence[str] | None = None,
     ) -> Data:
+        known = None if class_names is None else frozenset(class_names)
+
         def check_known(place: str, written: Any, number: Any) -> None:
             check(place, written, number)
-            if class_names is not None and convert(written) not in class_names:
+            if known is not None and class_names is not None and convert(written) not in known:
                 raise ValueError(
                     f"{place}: a label must be one of {listed(class_names)}. Received: {reprlib.repr(written)}"
                 )

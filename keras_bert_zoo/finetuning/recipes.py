@@ -185,6 +185,7 @@ RECIPES: dict[str, Recipe] = {
         epochs=2,
         options=("language",),
         unlabelled={"labels": False},
+        suffixes=(".tsv", ".jsonl"),
     ),
     "texts": _TEXTS,
     "numbers": replace(

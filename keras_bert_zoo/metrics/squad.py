@@ -4,7 +4,8 @@ import re
 import reprlib
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,10 @@ def squad_v2_scores(
         name: np.array([max(measure(text, guess) for text in texts) for texts, guess in pairs])
         for name, measure in measures.items()
     }
+    if isnan(threshold):
+        raise ValueError("`threshold` must be a number. Received: threshold=nan")
+    if isinstance(null_odds, Mapping):
+        raise ValueError(f"`null_odds` must be a list of numbers. Received: a {type(null_odds).__name__}")
     odds = np.full(len(pairs), -np.inf) if null_odds is None else np.asarray(null_odds, dtype="float64")
     if odds.shape != (len(pairs),):
         raise ValueError(
@@ -142,6 +147,9 @@ def _is_answer(answer: Any) -> bool:
 
 
 def _check_predictions(answers: Sequence[Sequence[Any]], predictions: Sequence[str]) -> None:
+    for name, given in (("answers", answers), ("predictions", predictions)):
+        if isinstance(given, Mapping):  # The official programs take a dict, by the questions' ids.
+            raise ValueError(f"`{name}` must be a list, one for each question. Received: a {type(given).__name__}")
     if len(answers) != len(predictions) or len(answers) == 0:
         raise ValueError(
             "`answers` and `predictions` must be equal in number and not empty. "

@@ -41,7 +41,9 @@ class HasClasses:
                 raise ValueError(f"`y` must hold integers or class names. Received: y with {' and '.join(kinds)}")
             return self._number_names([_text(label) for label in y], learn)
         if labels.dtype.kind not in "iub":
-            raise ValueError(f"`y` must hold integers or class names. Received: y.dtype={labels.dtype}")
+            is_missing = labels.dtype.kind == "f" and np.isnan(labels).any()  # As a data frame has it.
+            received = f"y[{int(np.isnan(labels).argmax())}]=nan" if is_missing else f"y.dtype={labels.dtype}"
+            raise ValueError(f"`y` must hold integers or class names. Received: {received}")
         check_range("y", labels, self.num_classes)
         return labels.astype("int32")
 

@@ -90,7 +90,7 @@ def checked_weights(sample_weight: Any, count: int, what: str = "") -> np.ndarra
     """Return weights as float32 `[count]`, or None; `what` says in the error what each weight is for."""
     if sample_weight is None:
         return None
-    weights = _as_weights(sample_weight)
+    weights = as_row("sample_weight", _as_weights(sample_weight), count)
     if weights.shape != (count,):
         raise ValueError(
             f"`sample_weight` must have the shape ({count},){what}. Received: sample_weight.shape={weights.shape}"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import keras
 import numpy as np
 
-from keras_bert_zoo.checks import check_rate
+from keras_bert_zoo.checks import check_logits, check_rate
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.metrics.spans import entity_scores, find_entities, is_tag
 from keras_bert_zoo.models.backbone import BertBackbone
@@ -189,6 +189,7 @@ class BertTokenClassifier(HasClasses, Task):
         single = isinstance(x, str)
         examples = self._word_examples([x] if single else x)
         logits = self._word_logits(examples, batch_size, verbose=verbose)
+        check_logits(logits)
         probabilities = softmax(logits)
         words = examples.words
         flat_words = [word for example in words.examples for word in example]
@@ -224,7 +225,9 @@ class BertTokenClassifier(HasClasses, Task):
         true = flat_tags(words, y)
         if not all(isinstance(tag, str) for tag in true):  # Names that the model lacks count as missed.
             true = [names[i] for i in self.number_classes(true)]
-        best = [names[i] for i in self._word_logits(examples, batch_size, verbose=0).argmax(-1)]
+        logits = self._word_logits(examples, batch_size, verbose=0)
+        check_logits(logits)
+        best = [names[i] for i in logits.argmax(-1)]
         return entity_scores(words.by_sentence(true), words.by_sentence(best))
 
     def _word_examples(self, x: Any) -> WordWindows:

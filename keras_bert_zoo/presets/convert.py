@@ -13,7 +13,7 @@ from keras_bert_zoo.checkpoints.sentence_transformers import as_embedder
 from keras_bert_zoo.checkpoints.shapes import backbone_shapes
 from keras_bert_zoo.checks import listed
 from keras_bert_zoo.files import check_local, is_empty, write_directory
-from keras_bert_zoo.presets.presets import check_tokenizer, load_preset, save_preset
+from keras_bert_zoo.presets.presets import check_buildable, load_preset, save_preset
 
 LAYOUTS = ("huggingface", "tensorflow1")
 
@@ -78,7 +78,7 @@ def convert_preset(
 def _read(preset: str | os.PathLike[str]) -> tuple[Checkpoint, tuple[str, ...]]:
     """Return the checkpoint with only the weights of its class, and the names of its other tensors."""
     checkpoint = load_preset(preset)
-    check_tokenizer(checkpoint)
+    check_buildable(checkpoint)
     if checkpoint.modules:
         checkpoint = as_embedder(checkpoint)
     assert isinstance(checkpoint.arrays, LazyArrays)

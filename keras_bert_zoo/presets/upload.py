@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keras_bert_zoo.checkpoints import huggingface
 from keras_bert_zoo.presets import hub
-from keras_bert_zoo.presets.presets import check_tokenizer, load_preset
+from keras_bert_zoo.presets.presets import check_buildable, load_preset
 
 
 def upload_preset(uri: str, preset: str | os.PathLike[str], private: bool = False) -> str:
@@ -36,5 +36,5 @@ def upload_preset(uri: str, preset: str | os.PathLike[str], private: bool = Fals
     directory = Path(preset)
     if not huggingface.is_huggingface(directory):
         raise ValueError(f"`preset` must be a directory with a {huggingface.CONFIG}. Received: preset={str(preset)!r}")
-    check_tokenizer(load_preset(directory))  # Upload only what can be read back.
+    check_buildable(load_preset(directory))  # Upload only what can be read back.
     return hub.upload(uri, directory, private)

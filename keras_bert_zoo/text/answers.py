@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert_zoo.checks import NotANumberError
 from keras_bert_zoo.probabilities import softmax
 from keras_bert_zoo.text.characters import MARKS, members
 from keras_bert_zoo.text.context_windows import ContextWindows, most_context
@@ -46,19 +48,25 @@ class FoundAnswers(NamedTuple):
 
     def best(self, null_threshold: float | None = None) -> AnswerSpan:
         """Return the best span, or `""` if there is none or `null_odds` exceeds the threshold."""
-        span = next((span for span in self.n_best if span.text), _NOTHING)
+        nothing = next((span for span in self.n_best if not span.text), _NOTHING)
         if null_threshold is not None and self.null_odds > null_threshold:
-            return next((span for span in self.n_best if not span.text), _NOTHING)
-        return span
+            return nothing
+        return next((span for span in self.n_best if span.text), nothing)
 
 
 _NOTHING = AnswerSpan("", 0, 0, 0.0, 0.0, 0.0)
 
 
 def texts_and_odds(found: Iterable[FoundAnswers]) -> tuple[list[str], list[float]]:
-    """Return the inputs of SQuAD's scores: each question's best span and odds of no answer."""
+    """Return the inputs of SQuAD's scores: each question's best span and odds of no answer.
+
+    Raises:
+        NotANumberError: The logits were no numbers, so that the best span is any.
+    """
     texts, odds = [], []
-    for one in found:
+    for number, one in enumerate(found):
+        if isnan(one.null_odds):
+            raise NotANumberError(f"The answers must have finite logits. Received: NaN for question {number}")
         texts.append(one.best().text)
         odds.append(one.null_odds)
     return texts, odds

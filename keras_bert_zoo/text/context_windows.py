@@ -51,9 +51,10 @@ class ContextWindows(PackedTexts):
 
     def token_span(self, question: int, start: int, end: int) -> tuple[int, int] | None:
         """Return the first and the last token that overlap `context[start:end]`, or None if there is none."""
-        offsets = self.context_offsets(question)
-        held = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
-        return (int(held[0]), int(held[-1])) if len(held) else None
+        offsets = self.context_offsets(question)  # Both columns ascend.
+        first = int(np.searchsorted(offsets[:, 1], start, "right"))
+        stop = int(np.searchsorted(offsets[:, 0], end, "left"))
+        return (first, stop - 1) if first < stop else None
 
     def answer_tokens(self, question: int, text: str, start: int) -> tuple[int, int] | None:
         """Return the first and the last token of an answer.

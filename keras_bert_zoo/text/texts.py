@@ -105,7 +105,8 @@ def _column(x: Any, name: str) -> list[str]:
     if getattr(x, "ndim", 1) != 1:
         raise ValueError(f"`{name}` must have one dimension. Received: {name}.shape={x.shape}")
     try:
-        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in x]
+        column = np.asarray(x) if hasattr(x, "to_numpy") else x  # Rows of PyArrow are no strings.
+        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in column]
     except UnicodeDecodeError as error:
         raise ValueError(f"`{name}` must hold UTF-8 texts. Received: {error.object[:20]!r}") from None
     check_strings(texts, name)

@@ -58,10 +58,10 @@ def checked_stream(x: Any, task: Any, needs_targets: bool) -> Any:
         return x
     inputs = first[0] if isinstance(first, (tuple, list)) and first else first
     if not (inputs is None or isinstance(inputs, dict)):
+        kind = type(x.batches if isinstance(x, MappedBatches) else x).__name__
         raise ValueError(
-            f"`x` must hold batches of ready arrays, a dict of {', '.join(INPUT_NAMES)}, if it is a "
-            f"{type(x).__name__}; raw text in memory is passed as a list. Received: batches whose inputs are a "
-            f"{type(inputs).__name__}"
+            f"`x` must hold batches of ready arrays, a dict of {', '.join(INPUT_NAMES)}, if it is a {kind}; raw text "
+            f"in memory is passed as a list. Received: batches whose inputs are a {type(inputs).__name__}"
         )
     if first is None:
         raise ValueError(f"`x` must hold at least one batch. Received: an empty {type(x).__name__}")
