@@ -25,6 +25,15 @@ from tests.helpers import (
 BATCH = random_inputs(), np.array([0, 1, 2])
 
 
+def every_stream(batch):
+    """Yield this batch in each form that Keras accepts, `tf.data` on TensorFlow among them."""
+    yield from streams(batch)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        yield tf.data.Dataset.from_tensors(batch)
+
+
 class Named(Batches):
     """A data set with names that the package's own batches have, which mean something else here."""
 
@@ -200,24 +209,19 @@ def test_a_data_set_may_give_its_number_of_batches(classifier):
 def test_what_is_trained_on_has_targets(batch, classifier):
     """Its lack is found before anything is trained, also in what validates; `predict` needs none."""
 
-    def made():
-        yield from streams(batch)
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            yield tf.data.Dataset.from_tensors(batch)
-
     def validate(data, **options):
         classifier.fit(Batches(BATCH), validation_data=data, **options)
 
     for run in (classifier.fit, classifier.evaluate, validate):
-        for data in made():
+        for data in every_stream(batch):
             with short_error("`y` must be part of the data set, unless you compile with loss=None."):
                 run(data, verbose=0)
     assert classifier.optimizer.iterations == 0
     with short_error("`y` must be part of the data set"):
         classifier.evaluate(classifier.batches(TEXTS), verbose=0)
-    assert [len(classifier.predict(data, steps=1, verbose=0)) for data in made()] == [3] * len(list(made()))
+    assert [len(classifier.predict(data, steps=1, verbose=0)) for data in every_stream(batch)] == [3] * len(
+        list(every_stream(batch))
+    )
 
 
 def test_what_is_pretrained_on_has_targets():
@@ -260,6 +264,11 @@ def test_what_is_no_data_is_refused_by_name(classifier):
     for run in (classifier.fit, classifier.evaluate, classifier.predict, model.fit):
         for x in streams():
             with short_error("`x` must hold at least one batch. Received: an empty"):
+                run(x, verbose=0)
+    four = *BATCH, np.ones(3), np.ones(3)
+    for run in (classifier.fit, classifier.evaluate):
+        for x in every_stream(four):
+            with short_error("(inputs, targets) or (inputs, targets, weights). Received: a batch of 4 parts"):
                 run(x, verbose=0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_zoo.checks import check_positive_int, python_number
 from keras_bert_zoo.models.inputs import ChecksInputs, as_array, checked_stream_weights, checked_weights
-from keras_bert_zoo.models.trainer.streaming import checked_stream, is_mappable, is_stream, is_tf_dataset
+from keras_bert_zoo.models.trainer.streaming import check_parts, checked_stream, is_mappable, is_stream, is_tf_dataset
 from keras_bert_zoo.models.trainer.tf_streams import check_ready, tokenise_tf_dataset
 from keras_bert_zoo.models.trainer.workers import distribute_parts
 from keras_bert_zoo.text.batching import LengthSortedBatches, OwnBatches, PartedBatches, static_lengths
@@ -140,6 +140,7 @@ class MakesBatches(ChecksInputs):
 
     def _checked_parts(self, batch: Any) -> tuple[dict[str, np.ndarray], Any, list[Any]]:
         """Return the inputs as arrays, the targets or None, and a list of at most one weights array."""
+        check_parts(batch)
         inputs, y, *weights = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
         if isinstance(inputs, dict):
             inputs = {name: keras.ops.convert_to_numpy(array) for name, array in inputs.items()}

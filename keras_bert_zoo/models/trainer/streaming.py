@@ -92,6 +92,15 @@ def check_divides(count: int, devices: int) -> None:
         raise ValueError(UNEVEN.format(devices, count))
 
 
+def check_parts(batch: Any) -> None:
+    """Check that a batch, or the `element_spec` of batches, has one to three parts."""
+    if isinstance(batch, (tuple, list)) and not 1 <= len(batch) <= 3:
+        raise ValueError(
+            "`x` must hold batches of (inputs,), (inputs, targets) or (inputs, targets, weights). "
+            f"Received: a batch of {len(batch)} parts"
+        )
+
+
 def check_has_targets(batch: Any, needs_targets: bool) -> None:
     """Check that a batch, or the `element_spec` of batches, has targets if there is a loss."""
     if needs_targets and not has_targets(batch):

@@ -7,7 +7,14 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.models.inputs import INPUT_NAMES, checked_stream_weights
-from keras_bert_zoo.models.trainer.streaming import UNEVEN, check_divides, check_has_targets, is_none, must_divide
+from keras_bert_zoo.models.trainer.streaming import (
+    UNEVEN,
+    check_divides,
+    check_has_targets,
+    check_parts,
+    is_none,
+    must_divide,
+)
 from keras_bert_zoo.training.distribution import check_calls_python, on_tpu, replicas
 
 
@@ -25,6 +32,7 @@ def check_pretraining(dataset: Any, task: Any, needs_targets: bool) -> Any:
     """
     import tensorflow as tf
 
+    check_parts(dataset.element_spec)
     check_has_targets(dataset.element_spec, needs_targets)
     architecture = task.backbone.architecture
     vocabulary_size, num_segments = architecture["vocabulary_size"], architecture["num_segments"]
@@ -64,6 +72,7 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
     spec = dataset.element_spec
     if isinstance(spec, tuple) and len(spec) == 3 and is_none(spec[2]):
         return tokenise_tf_dataset(dataset.map(lambda x, y, _: (x, y)), task, needs_targets)
+    check_parts(spec)
     parts = spec if isinstance(spec, tuple) else (spec,)
     ready, pairs = isinstance(parts[0], dict), isinstance(parts[0], tuple)
     columns = parts[0] if pairs else (parts[0],)
