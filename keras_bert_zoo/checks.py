@@ -42,6 +42,15 @@ def check_positive(**arguments: Any) -> None:
             raise ValueError(f"`{name}` must be a positive number. Received: {name}={reprlib.repr(value)}")
 
 
+def check_heads(hidden_dim: int, num_heads: int) -> None:
+    """Check that attention's heads have equal widths."""
+    check_positive_int(hidden_dim=hidden_dim, num_heads=num_heads)
+    if hidden_dim % num_heads:
+        raise ValueError(
+            f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
+        )
+
+
 def check_rate(**arguments: Any) -> None:
     """Check that each keyword holds a number in [0, 1), such as a dropout rate."""
     for name, value in arguments.items():

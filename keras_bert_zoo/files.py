@@ -16,11 +16,16 @@ from pathlib import Path
 SETTINGS_BYTES, TOKENIZER_BYTES, TEXT_BYTES = 16 * 2**20, 32 * 2**20, 256 * 2**20
 
 
-# What follows `.part` in a temporary name: the process' number and, as containers may all have the same, random digits.
-_PART = re.compile(r"(\d+)(?:x[0-9a-f]+)?")
+# What follows `.part` in a temporary name: the process' number and, for its threads, random digits.
+_PART = re.compile(r"(\d*)(?:x[0-9a-f]+)?")
 # Temporary paths that threads are writing, each with the process that has the thread.
 _written: set[tuple[int, Path]] = set()
-_exchanging = threading.Lock()
+_locks: dict[int, threading.Lock] = {}
+
+
+def _one_thread() -> threading.Lock:
+    """Return this process' lock; that of a process it was forked from may be held by a thread that it lacks."""
+    return _locks.setdefault(os.getpid(), threading.Lock())
 
 
 @contextmanager
@@ -35,11 +40,11 @@ def _writing(folder: Path, begin: str, end: str = "") -> Iterator[Path]:
 
 
 def _written_elsewhere(folder: Path, begin: str, end: str = "") -> Iterator[tuple[Path, int]]:
-    """Yield other processes' temporary paths with the numbers of those processes."""
+    """Yield other processes' temporary paths with the numbers of those processes, 0 where there is none."""
     for path in folder.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
         match = _PART.fullmatch(path.name.removeprefix(begin).removesuffix(end))
         if match and (os.getpid(), path) not in _written:
-            yield path, int(match[1])
+            yield path, int(match[1] or 0)
 
 
 def check_size(path: Path, limit: int) -> None:
@@ -61,8 +66,9 @@ def replacing(path: Path) -> Iterator[Path]:
         raise ValueError(f"{path} must be a regular file, or a new one. Received: {received}")
     target = Path(os.path.realpath(path))  # A link is kept.
     begin, end = f".{target.stem}.part", path.suffix  # Some writers require their suffix.
-    for left, _ in _written_elsewhere(target.parent, begin, end):
-        left.unlink(missing_ok=True)
+    for left, process in _written_elsewhere(target.parent, begin, end):
+        if process:
+            left.unlink(missing_ok=True)
     with _writing(target.parent, begin, end) as beside:
         try:
             yield beside
@@ -197,23 +203,24 @@ def write_directory(
     target = Path(path).resolve()  # A link is kept, and `.` has a parent.
     if target.exists() and not target.is_dir():
         raise ValueError(f"`path` must be a directory. Received: path={str(path)!r}, a file")
-    clear_leftovers(target)
-    if target.is_dir() and not is_empty(target) and not (target / marker).is_file():
-        raise ValueError(
-            f"`path` must be a new or empty directory, or one with a {marker}. Received: path={str(path)!r}"
-        )
-    stays = target.exists()
+    with _one_thread():  # Another may have moved the marker away.
+        clear_leftovers(target)
+        if target.is_dir() and not is_empty(target) and not (target / marker).is_file():
+            raise ValueError(
+                f"`path` must be a new or empty directory, or one with a {marker}. Received: path={str(path)!r}"
+            )
+        stays = target.exists()
     with directory_beside(target, target if stays else target.parent) as beside:
         new = beside / "new"
         new.mkdir()
         write(new)
         for file in filter(Path.is_file, new.rglob("*")):
             _to_disk(file)
-        if stays:
-            with _exchanging:  # Of two threads, none is to move the other's files.
+        with _one_thread():
+            if stays or target.exists():  # Another thread may have made it.
                 _exchange(target, beside, owned, opened_by or marker)
-        else:
-            new.rename(target)
+            else:
+                new.rename(target)
 
 
 def _exchange(target: Path, beside: Path, owned: tuple[str, ...], opened_by: str) -> None:

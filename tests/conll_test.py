@@ -55,6 +55,8 @@ def test_reads_words_tags_and_documents(tmp_path):
         ("U.N. NNP I-NP I-ORG\nofficial NN I-NP O\nEkeus NNP I-NP O", True),
         ("film O\nParis B-LOC", True),
         ("film O", True),
+        ("Peter NNP B-NP B-PER\nBlackburn NNP I-NP I-PER", True),
+        ("EU NNP B-NP B-PER\nrejects VBZ O\nGerman JJ B-NP O\ncall NN I-NP O", True),  # For `read_conll` to refuse.
         ("-DOCSTART-\nfilm", True),
         ("my blood type is O", False),  # Texts.
         ("I take vitamin B-12\nWe drove on I-95", False),

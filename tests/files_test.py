@@ -4,7 +4,7 @@ import os
 import stat
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,7 +71,7 @@ def test_a_process_puts_no_half_written_file_of_another_into_place(tmp_path, mon
 
 
 def test_threads_write_one_path_each_completely(tmp_path):
-    """The last to end counts; a process with the number of one in another container is no thread of this one."""
+    """The last to end counts. What an earlier process of the same number has left is removed."""
     one, other = replacing(tmp_path / "a.json"), replacing(tmp_path / "a.json")
     first = one.__enter__()
     first.write_text("fir")
@@ -87,24 +87,47 @@ def test_threads_write_one_path_each_completely(tmp_path):
     assert contents(tmp_path) == {"a.json": "{}\n"}
 
 
-def test_threads_replace_one_directory_each_completely(tmp_path):
-    target, halfway, ended = tmp_path / "preset", threading.Event(), threading.Event()
-    save(target, "marker", "a", "b")
+@pytest.mark.parametrize("exists", [True, False])
+def test_threads_replace_one_directory_each_completely(exists, tmp_path):
+    """None fails, whichever it meets halfway; the last counts."""
+    target, names = tmp_path / "preset", [f"file{i}" for i in range(20)]
 
     def write(folder):
-        for name in ("marker", "a", "b"):
-            (folder / name).write_text("first")
-            halfway.set()
-            assert ended.wait(60)
+        for name in ("marker", *names):
+            (folder / name).write_text(folder.parent.name)
 
-    thread = threading.Thread(target=lambda: write_directory(target, "marker", (), write))
-    thread.start()
-    assert halfway.wait(60)
-    save(target, "marker", "a", "b")
-    assert {path.name for path in target.iterdir() if path.is_file()} == {"marker", "a", "b"}
-    ended.set()
-    thread.join()
-    assert contents(target) == dict.fromkeys(["marker", "a", "b"], "first")
+    def save_often(_):
+        for _ in range(10):
+            write_directory(target, "marker", (), write)
+
+    if exists:
+        save(target, "marker", *names)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(save_often, range(4)))
+    found = contents(target)
+    assert set(found) == {"marker", *names}
+    assert len(set(found.values())) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_does_not_wait_for_a_thread_that_it_lacks(tmp_path):
+    save(tmp_path / "preset", "marker")
+    program = """
+import importlib.util, os, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("files", sys.argv[1])
+files = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(files)
+with files._one_thread():
+    child = os.fork()
+    if not child:
+        files.write_directory(sys.argv[2], "marker", (), lambda folder: (folder / "marker").write_text("new"))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    subprocess.run([sys.executable, "-c", program, files.__file__, tmp_path / "preset"], check=True, timeout=60)
+    assert contents(tmp_path / "preset") == {"marker": "new"}
 
 
 def test_nothing_is_written_through_a_planted_link(tmp_path):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pickle
+import random
 import resource
 import struct
 import tracemalloc
@@ -280,6 +281,12 @@ def test_a_config_that_no_model_can_have_is_neither_written_nor_uploaded(
         with short_error(words):
             run()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_conversion_leaves_the_state_of_random_numbers(classifier_preset, tmp_path):
+    random.seed(0)
+    kbz.convert_preset(classifier_preset, tmp_path / "out")
+    assert random.random() == random.Random(0).random()
 
 
 def test_a_preset_that_no_task_could_open_is_neither_written_nor_uploaded(classifier_preset, tmp_path):

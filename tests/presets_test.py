@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo.models.task import Task
@@ -237,8 +238,6 @@ def test_nothing_is_drawn_that_the_checkpoint_overwrites(backbone, tmp_path, mon
 
 
 def test_a_missing_or_misshapen_weight_is_refused(backbone, tmp_path):
-    from safetensors.numpy import load_file, save_file
-
     backbone.save_to_preset(tmp_path / "preset")
     path = tmp_path / "preset" / "model.safetensors"
     tensors = load_file(path)
@@ -489,8 +488,19 @@ def test_a_head_is_told_by_its_tensors_whatever_the_class_is_called(architecture
     (tmp_path / "preset.json").unlink()
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": [architecture]}))
-    assert kbz.BertMaskedLM.from_preset(tmp_path).load_report.fresh == ()
-    assert "mlm_head/dense/kernel" in kbz.BertBackbone.from_preset(tmp_path).load_report.unused
+    for name in ("cls.predictions.bias", "cls.predictions.decoder.bias"):
+        tensors = load_file(tmp_path / "model.safetensors")
+        tensors[name] = tensors.pop("cls.predictions.bias")
+        save_file(tensors, tmp_path / "model.safetensors")
+        assert kbz.BertMaskedLM.from_preset(tmp_path).load_report.fresh == ()
+        assert "mlm_head/dense/kernel" in kbz.BertBackbone.from_preset(tmp_path).load_report.unused
+    # Of three rows, it is the head of no class of ours.
+    width = TINY["hidden_dim"]
+    three = {"qa_outputs.weight": np.zeros((3, width), "float32"), "qa_outputs.bias": np.zeros(3, "float32")}
+    rest = {name: tensor for name, tensor in tensors.items() if not name.startswith("cls.")}
+    save_file({**rest, **three}, tmp_path / "model.safetensors")
+    report = kbz.convert_preset(tmp_path, tmp_path / "out")
+    assert (report.class_name, report.unused) == ("BertBackbone", ("qa_outputs.bias", "qa_outputs.weight"))
 
 
 def test_labels_that_a_config_does_not_count(backbone, tmp_path):

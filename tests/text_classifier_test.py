@@ -810,6 +810,10 @@ def test_a_column_of_weights_and_one_of_pyarrow(classifier):
     expected = classifier.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0)
     found = classifier.evaluate(pyarrow.array(TEXTS), pyarrow.array(LABELS), sample_weight=weights[:, None], verbose=0)
     assert found == pytest.approx(expected)
+    classifier.class_names = ["a", "b", "c"]
+    names = pyarrow.array(["c", "a", "b"] * 2)
+    for column in (names, pyarrow.chunked_array([names]), names.dictionary_encode()):
+        np.testing.assert_array_equal(classifier.encode_targets(column, 6), [2, 0, 1] * 2)
 
 
 def test_batches_to_train_on_are_ready_arrays(still):

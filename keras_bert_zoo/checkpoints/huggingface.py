@@ -2,7 +2,7 @@
 
 import reprlib
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,8 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     )
 
 
-def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any], names: Collection[str]) -> str:
-    """Return our class for a file with these tensor names; an unknown head counts as none."""
+def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Return our class for a file with these tensors; an unknown head counts as none."""
     architectures = typed(path, config, "architectures", list, None)
     if architectures:
         if "model_type" not in config and not str(architectures[0]).startswith("Bert"):
@@ -105,20 +105,20 @@ def _read_class_name(path: Path, config: dict[str, Any], preset: dict[str, Any],
         classes = [*ARCHITECTURES.items(), ("BertMaskedLM", _LEFT_TO_RIGHT)]
         name = next((ours for ours, theirs in classes if theirs == architectures[0]), "BertBackbone")
         if name == "BertBackbone":  # Of a class with another name, or named by hand: a head may still be known.
-            name = class_by_head(names) or name
+            name = class_by_head(tensors) or name
     elif str(preset.get("class")) in ARCHITECTURES:
         name = preset["class"]
     else:  # Files from before 2020 name no class. A classifier must also have labels: others use the same tensor names.
         is_classifier = any(config.get(field) for field in ("id2label", "num_labels", "problem_type"))
-        is_classifier = is_classifier and (not names or "classifier.weight" in names)
-        name = class_by_head(names) or ("BertTextClassifier" if is_classifier else "BertBackbone")
+        is_classifier = is_classifier and (not tensors or "classifier.weight" in tensors)
+        name = class_by_head(tensors) or ("BertTextClassifier" if is_classifier else "BertBackbone")
     return _by_loss(path, config) if name == "BertTextClassifier" else name
 
 
 def _with_labels(config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the config with the number of labels that a classifier has, if nothing else states it."""
+    """Return the config with the number of labels that a classifier's weights have, if nothing else states it."""
     bias = tensors.get("classifier.bias")
-    if not config.get("architectures") or bias is None or len(bias.shape) != 1:
+    if not config.get("architectures") or bias is None or len(bias.shape) != 1 or not bias.shape[0]:
         return config
     stated = config.get("id2label") or config.get("num_labels")
     return config if stated else {**config, "num_labels": bias.shape[0]}

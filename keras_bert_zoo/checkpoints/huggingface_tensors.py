@@ -4,7 +4,7 @@ Theirs are PyTorch's: linear weights are `[out, in]`, and query, key and value a
 Keras variables.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -75,13 +75,17 @@ def _templates(prefix: str, heads: list[Template]) -> list[Template]:
 
 
 # Classes that the names of their heads' tensors tell apart. A head with more tensors may include another: it is first.
+_OF_TWO = {"cls.seq_relationship.bias", "qa_outputs.bias"}  # With more rows, they are of other heads.
 _TOLD_BY_HEAD = ("BertPretrainer", "BertMaskedLM", "BertNextSentencePredictor", "BertQuestionAnswerer")
 
 
-def class_by_head(names: Collection[str]) -> str | None:
+def class_by_head(tensors: Mapping[str, Tensor]) -> str | None:
     """Return the first of these classes whose whole head is among the tensors, if there is one."""
-    modern = set(map(_modern, names))
-    return next((ours for ours in _TOLD_BY_HEAD if all(modern.issuperset(t.theirs) for t in HEADS[ours])), None)
+    shapes = {_modern(name): tensor.shape for name, tensor in tensors.items()}
+    found = {name for name, shape in shapes.items() if name not in _OF_TWO or shape == (2,)}
+    if _TIED_BIAS[0] in found:
+        found.add(_TIED_BIAS[1])
+    return next((ours for ours in _TOLD_BY_HEAD if all(found.issuperset(t.theirs) for t in HEADS[ours])), None)
 
 
 def read_tensors(tensors: Mapping[str, Tensor], class_name: str) -> tuple[LazyArrays, tuple[str, ...]]:

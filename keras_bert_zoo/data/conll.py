@@ -3,6 +3,7 @@
 import os
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -83,19 +84,18 @@ def read_conll(source: Source, labels: bool = True, class_names: Collection[str]
 def begins_conll(lines: Sequence[str]) -> bool:
     """Whether these are the first lines of a file for `read_conll`: `-DOCSTART-`, or rows that all end in a tag.
 
-    Texts may end in "O" or "B-12", too: fewer than three rows must be a word and its tag.
+    Texts may end in "O" or "B-12", too. So most rows must have as many columns; of fewer than three, each must be a
+    word and its tag, or have another tag before the last. What is wrong in other rows `read_conll` says.
     """
     rows = [_COLUMNS.split(line.strip(" \t")) for line in lines]
     if not rows or rows[0][0] == _DOCUMENT:
         return bool(rows)
     rows = [cells for cells in rows if cells[0] != _DOCUMENT]
-    columns = {len(cells) for cells in rows}
-    return (
-        len(columns) == 1
-        and columns != {1}
-        and all(is_tag(cells[-1]) for cells in rows)
-        and (len(rows) > 2 or columns == {2})
-    )
+    if not all(len(cells) > 1 and is_tag(cells[-1]) for cells in rows):
+        return False
+    if len(rows) < 3:
+        return all(len(cells) == 2 or is_tag(cells[-2]) for cells in rows)
+    return 3 * max(Counter(map(len, rows)).values()) > 2 * len(rows)
 
 
 def _file_sentences(

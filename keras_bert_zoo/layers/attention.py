@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_zoo.checks import check_flag, check_positive, check_positive_int, check_rate
+from keras_bert_zoo.checks import check_flag, check_heads, check_positive, check_rate
 from keras_bert_zoo.layers.dense import Dense, add_bias, matmul
 from keras_bert_zoo.layers.dropout import Dropout
 from keras_bert_zoo.layers.fused_attention import fused_attention, fused_attention_pays, own_kernels
@@ -57,14 +57,10 @@ class SelfAttention(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive_int(hidden_dim=hidden_dim, num_heads=num_heads)
+        check_heads(hidden_dim, num_heads)
         check_rate(dropout=dropout)
         check_positive(initializer_range=initializer_range)
         check_flag(causal=causal)
-        if hidden_dim % num_heads:
-            raise ValueError(
-                f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
-            )
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.dropout = dropout

@@ -31,7 +31,10 @@ class HasClasses:
 
     def number_classes(self, y: Any, learn: bool = False) -> np.ndarray:
         """Convert names or numbers to int32 class numbers; with `learn`, the names become the class names."""
-        labels = unboxed(as_array("y", y))
+        given = as_array("y", y)
+        labels = unboxed(given)
+        if given.dtype == object:
+            y = given.tolist()  # Rows of PyArrow or TensorFlow are no Python values.
         if not len(labels):
             return np.zeros(0, dtype="int32")
         if labels.dtype.kind in "OUST":

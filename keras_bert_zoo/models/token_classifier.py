@@ -216,7 +216,8 @@ class BertTokenClassifier(HasClasses, Task):
     def evaluate_entities(self, x: Any, y: Any, batch_size: int | None = None) -> dict[str, float]:
         """Return precision, recall and F1 of whole entities, as conlleval does.
 
-        `keras_bert_zoo.metrics.entity_scores` computes them. `x` and `y` are words and tags as for `fit`.
+        `keras_bert_zoo.metrics.entity_scores` computes them. `x` and `y` are words and tags as for `fit`, each
+        word with a tag.
         `metrics.ValidationScores` adds the scores to the logs of `fit`.
         """
         names = self._tag_names()

@@ -1,7 +1,6 @@
 """Find, read and write presets."""
 
 import dataclasses
-import inspect
 import os
 import reprlib
 from collections.abc import Callable
@@ -10,10 +9,10 @@ from pathlib import Path
 from keras_bert_zoo.checkpoints import Checkpoint, huggingface, keras_hub, tensorflow1
 from keras_bert_zoo.checkpoints.model_card import CARD, check_license, is_written_by_hand
 from keras_bert_zoo.checkpoints.shapes import check_shapes
-from keras_bert_zoo.checks import check_flag, check_rate
+from keras_bert_zoo.checks import check_flag, check_heads, check_positive, check_positive_int, check_rate
 from keras_bert_zoo.files import write_directory
 from keras_bert_zoo.json_files import read_json
-from keras_bert_zoo.layers import BertEmbeddings, EncoderLayer
+from keras_bert_zoo.layers.activations import get_activation
 from keras_bert_zoo.presets import hub
 from keras_bert_zoo.text import BertTokenizer
 
@@ -65,11 +64,13 @@ def load_preset(preset: str | os.PathLike[str], load_weights: bool = True) -> Ch
 
 def check_buildable(checkpoint: Checkpoint) -> None:
     """Check that a model and its tokenizer can be built, for callers that build none before writing or uploading."""
-    for layer in (BertEmbeddings, EncoderLayer):  # They check their arguments, and take no memory yet.
-        taken = inspect.signature(layer).parameters
-        layer(**{name: value for name, value in checkpoint.backbone.items() if name in taken})
-    if "dropout" in checkpoint.head:
-        check_rate(dropout=checkpoint.head["dropout"])
+    backbone = checkpoint.backbone
+    check_positive_int(**{name: backbone[name] for name in ("num_layers", "intermediate_dim", "num_segments")})
+    check_heads(backbone["hidden_dim"], backbone["num_heads"])
+    get_activation(backbone["activation"])
+    check_rate(dropout=backbone["dropout"], attention_dropout=backbone["attention_dropout"])
+    check_rate(dropout=checkpoint.head.get("dropout", 0.0))
+    check_positive(**{name: backbone[name] for name in ("layer_norm_epsilon", "initializer_range")})
     if checkpoint.vocabulary is None:
         return
     BertTokenizer(checkpoint.vocabulary, **checkpoint.tokenizer)

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 # A sentence may end after these and the quotes or brackets that close it, before white space. English opens with “,
-# but never between a mark and white space, where German closes with it, as it does with «. French has a space before ».
-# Matching starts only at the first mark of a run: starting at each would take time quadratic in its length.
-_ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’“‘»«›‹)\]]*+(?:\s[»›](?=\s))*+\s++")
+# but never between a mark and white space, where German closes with it, as it does with «. French has a space before »,
+# which may precede another mark. Matching starts only at the first mark of a run: starting at each would take time
+# quadratic in its length.
+_ENDS = re.compile(r"(?<![.!?…।॥۔؟])[.!?…।॥۔؟]++[\"'”’“‘»«›‹)\]]*+(?:\s[»›](?=\s|$))*+(?!\s[»›][.,;:!?…])\s++")
 # Chinese and Japanese need no space.
 _WIDE_ENDS = re.compile(r"[。！？]+[”’」』）]*")
 _SPACE = re.compile(r"\s")
