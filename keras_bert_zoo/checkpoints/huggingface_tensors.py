@@ -74,8 +74,8 @@ def _templates(prefix: str, heads: list[Template]) -> list[Template]:
     ]
 
 
-# Classes that the names of their heads' tensors tell apart. A head with more tensors may include another: it is first.
 _OF_TWO = {"cls.seq_relationship.bias", "qa_outputs.bias"}  # With more rows, they are of other heads.
+# Classes that the names of their heads' tensors tell apart. A head with more tensors may include another: it is first.
 _TOLD_BY_HEAD = ("BertPretrainer", "BertMaskedLM", "BertNextSentencePredictor", "BertQuestionAnswerer")
 
 
