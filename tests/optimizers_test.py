@@ -414,6 +414,12 @@ def test_a_norm_to_clip_at_is_positive():
     for norm in (-1.0, 0.0, math.nan):
         with pytest.raises(ValueError, match="`global_clipnorm` must be a positive number"):
             kbz.AdamW(global_clipnorm=norm)
+    for kind in (kbz.AdamW, kbz.Lamb):  # By default they clip by the whole gradient.
+        with pytest.raises(
+            ValueError, match=r"must be None with `clipvalue`. Received: global_clipnorm=1.0, clipvalue=2"
+        ):
+            kind(clipvalue=2)
+        assert kind(clipnorm=0.5, global_clipnorm=None).clipnorm == 0.5
 
 
 def test_averaged_weights_are_the_models_own(classifier):

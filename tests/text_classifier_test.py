@@ -1301,6 +1301,25 @@ def test_a_batch_has_the_weights_of_its_classes(still, losses):
 # --- Between two runs of `fit`
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_a_fit_reads_what_was_quantized_since(still):
+    """TensorFlow's program kept training the float weights; on JAX the optimizer's weights must be the model's."""
+    still.compile(keras.optimizers.SGD(0.0))
+    still.fit(TEXTS, LABELS, batch_size=6, verbose=0)
+    still.backbone.quantize("int8")
+    scales = [layer for layer in still.backbone._flatten_layers() if hasattr(layer, "kernel_scale")]
+    for layer in scales:
+        layer.kernel_scale.assign(layer.kernel_scale / 5)
+    assert scales
+    expected = still.evaluate(TEXTS, LABELS, verbose=0)[0]
+    if keras.backend.backend() == "jax":
+        with pytest.raises(ValueError, match=r"`compile` must be called again .* Received: .*, no longer trainable"):
+            still.fit(TEXTS, LABELS, batch_size=6, verbose=0)
+        still.compile(keras.optimizers.SGD(0.0))
+    history = still.fit(TEXTS, LABELS, batch_size=6, verbose=0).history
+    assert history["loss"][0] == pytest.approx(expected, abs=1e-5)
+
+
 @slow_on("tensorflow", "jax")
 def test_other_weights_to_train_need_another_compile(still):
     still.backbone.trainable = False

@@ -24,6 +24,11 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def __init__(self, gradient_accumulation_steps: int | None = None, **kwargs: Any) -> None:
         if kwargs.get("global_clipnorm") is not None:
             check_positive(global_clipnorm=kwargs["global_clipnorm"])
+            if other := next((name for name in ("clipnorm", "clipvalue") if kwargs.get(name) is not None), None):
+                raise ValueError(
+                    f"`global_clipnorm` must be None with `{other}`. "
+                    f"Received: global_clipnorm={kwargs['global_clipnorm']}, {other}={kwargs[other]}"
+                )
         if gradient_accumulation_steps and kwargs.get("use_ema"):
             raise ValueError(
                 "`use_ema` and `gradient_accumulation_steps` exclude each other. "

@@ -34,6 +34,15 @@ class LaysSchedules:
                 "`compile` must be called again after the trainable weights change. "
                 f"Received: {unknown.path}, trainable now"
             )
+        if keras.backend.backend() != "jax":  # Whose step has all that the optimizer was built for.
+            return
+        trained = {id(variable) for variable in self.trainable_variables}
+        gone = next((each for each in optimizer._trainable_variables if id(each) not in trained), None)
+        if gone is not None:
+            raise ValueError(
+                "`compile` must be called again after the trainable weights change. "
+                f"Received: {gone.path}, no longer trainable"
+            )
 
     def optimizers_following_fit(self) -> list[Any]:
         """Return the optimizers, of a `MultiOptimizer` perhaps several, whose schedules follow `fit`."""

@@ -13,6 +13,9 @@ class RunsItsSteps(WalksOnce):
     """Mixin for a `keras.Model` whose `fit`, `evaluate` and `predict` may use operations only this machine has."""
 
     jit_compile: Any
+    train_function: Any
+
+    _trained_with: list[tuple[str, bool]] | None = None
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         with step_of_this_process("training", self.jit_compile), self._once_there(args, "optimizer"):
@@ -46,7 +49,10 @@ class RunsItsSteps(WalksOnce):
 
     def make_train_function(self, force: bool = False) -> Any:
         begin_run()
-        return super().make_train_function(force)  # type: ignore[misc]
+        reads = self._reads()
+        has_changed = self.train_function is not None and self._trained_with != reads
+        self._trained_with = reads
+        return super().make_train_function(force or has_changed)  # type: ignore[misc]
 
     def make_test_function(self, force: bool = False) -> Any:
         return self._made("test_function", super().make_test_function, force)  # type: ignore[misc]
@@ -60,14 +66,17 @@ class RunsItsSteps(WalksOnce):
             return make(force)
         from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
 
-        # A program keeps reading the weights that it was traced with. Keras' `quantize` causes a new trace, but not if
-        # the backbone within a model is quantized or gets LoRA factors.
-        layers = self._flatten_layers()
-        reads = [(layer.dtype_policy.name, getattr(layer, "lora_enabled", False)) for layer in layers]
-        before = getattr(self, name)
+        before, reads = getattr(self, name), self._reads()
         make(force or getattr(before, "reads", reads) != reads)
         if getattr(self, name) is not before:
             program = with_weights_of_now(self, getattr(self, name))
             program.reads = reads  # type: ignore[attr-defined]
             setattr(self, name, program)
         return getattr(self, name)
+
+    def _reads(self) -> list[tuple[str, bool]]:
+        """Return what decides which weights a program reads; TensorFlow's keep reading those they were traced with.
+
+        Keras' `quantize` causes a new trace, but not if the backbone within a model is quantized or gets LoRA factors.
+        """
+        return [(each.dtype_policy.name, getattr(each, "lora_enabled", False)) for each in self._flatten_layers()]
