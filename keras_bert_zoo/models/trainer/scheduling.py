@@ -27,22 +27,9 @@ class LaysSchedules:
         optimizer = self._optimizer_within()
         if optimizer is None or not optimizer.built:
             return
-        known = {id(variable) for variable in optimizer._trainable_variables}
-        unknown = next((each for each in self.trainable_variables if id(each) not in known), None)
-        if unknown is not None:
-            raise ValueError(
-                "`compile` must be called again after the trainable weights change. "
-                f"Received: {unknown.path}, trainable now"
-            )
-        if keras.backend.backend() != "jax":  # Whose step has all that the optimizer was built for.
-            return
-        trained = {id(variable) for variable in self.trainable_variables}
-        gone = next((each for each in optimizer._trainable_variables if id(each) not in trained), None)
-        if gone is not None:
-            raise ValueError(
-                "`compile` must be called again after the trainable weights change. "
-                f"Received: {gone.path}, no longer trainable"
-            )
+        _check_known(self.trainable_variables, optimizer._trainable_variables, "trainable now")
+        if keras.backend.backend() == "jax":  # Its step has all that the optimizer was built for.
+            _check_known(optimizer._trainable_variables, self.trainable_variables, "no longer trainable")
 
     def optimizers_following_fit(self) -> list[Any]:
         """Return the optimizers, of a `MultiOptimizer` perhaps several, whose schedules follow `fit`."""
@@ -79,6 +66,16 @@ class LaysSchedules:
             self._steps_laid = laid
             self.train_function = None
         return [] if is_scaled else [_RepeatsEpoch(self, steps_per_epoch)]
+
+
+def _check_known(variables: list[Any], known: list[Any], change: str) -> None:
+    """Raise a `ValueError` for the first variable that is not known; `change` says what it is since `compile`."""
+    numbers = set(map(id, known))
+    other = next((each for each in variables if id(each) not in numbers), None)
+    if other is not None:
+        raise ValueError(
+            f"`compile` must be called again after the trainable weights change. Received: {other.path}, {change}"
+        )
 
 
 class _RepeatsEpoch(keras.callbacks.Callback):

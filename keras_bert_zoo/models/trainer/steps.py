@@ -13,9 +13,6 @@ class RunsItsSteps(WalksOnce):
     """Mixin for a `keras.Model` whose `fit`, `evaluate` and `predict` may use operations only this machine has."""
 
     jit_compile: Any
-    train_function: Any
-
-    _trained_with: list[tuple[str, bool]] | None = None
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         with step_of_this_process("training", self.jit_compile), self._once_there(args, "optimizer"):
@@ -49,10 +46,7 @@ class RunsItsSteps(WalksOnce):
 
     def make_train_function(self, force: bool = False) -> Any:
         begin_run()
-        reads = self._reads()
-        has_changed = self.train_function is not None and self._trained_with != reads
-        self._trained_with = reads
-        return super().make_train_function(force or has_changed)  # type: ignore[misc]
+        return super().make_train_function(force or self._reads_others("train_function"))  # type: ignore[misc]
 
     def make_test_function(self, force: bool = False) -> Any:
         return self._made("test_function", super().make_test_function, force)  # type: ignore[misc]
@@ -66,17 +60,21 @@ class RunsItsSteps(WalksOnce):
             return make(force)
         from keras_bert_zoo.layers.tensorflow_copies import with_weights_of_now
 
-        before, reads = getattr(self, name), self._reads()
-        make(force or getattr(before, "reads", reads) != reads)
+        before = getattr(self, name)
+        make(force or self._reads_others(name))
         if getattr(self, name) is not before:
-            program = with_weights_of_now(self, getattr(self, name))
-            program.reads = reads  # type: ignore[attr-defined]
-            setattr(self, name, program)
+            setattr(self, name, with_weights_of_now(self, getattr(self, name)))
         return getattr(self, name)
 
-    def _reads(self) -> list[tuple[str, bool]]:
-        """Return what decides which weights a program reads; TensorFlow's keep reading those they were traced with.
+    def _reads_others(self, name: str) -> bool:
+        """Whether a function would read other weights than when this was last asked of it.
 
-        Keras' `quantize` causes a new trace, but not if the backbone within a model is quantized or gets LoRA factors.
+        TensorFlow's programs keep reading those that they were traced with. Keras' `quantize` causes a new trace, but
+        not if the backbone within a model is quantized or gets LoRA factors.
         """
-        return [(each.dtype_policy.name, getattr(each, "lora_enabled", False)) for each in self._flatten_layers()]
+        layers, place = self._flatten_layers(), f"_{name}_reads"
+        # As text, which Keras does not track.
+        now = str([(layer.dtype_policy.name, getattr(layer, "lora_enabled", False)) for layer in layers])
+        before = getattr(self, place, now)
+        setattr(self, place, now)
+        return bool(before != now)
