@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import keras_bert_zoo as kbz
 from keras_bert_zoo.training.runs import SaveState
+
+REPOSITORY = Path(kbz.__file__).parents[1]
 
 TINY = {
     "vocabulary_size": 40,
@@ -42,6 +45,19 @@ def slow_on(*backends):
 def left_to_torch():
     """Whether a test that does not depend on the backend is left to PyTorch's pass: once is enough."""
     return keras.backend.backend() != "torch" and importlib.util.find_spec("torch") is not None
+
+
+def run_python(code, *arguments, **environment):
+    """Run code with our package in a process of its own; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *map(str, arguments)],  # -P: not from the folder that the test runs in.
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 @contextmanager

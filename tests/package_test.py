@@ -3,8 +3,6 @@
 import importlib.util
 import io
 import json
-import os
-import platform
 import subprocess
 import sys
 import tarfile
@@ -17,58 +15,13 @@ import pytest
 
 import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
-from tests.helpers import TEXTS, left_to_torch
-
-REPOSITORY = Path(kbz.__file__).parents[1]
-
-
-def run(code, *arguments, **environment):
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *map(str, arguments)],  # -P: not from the folder that the test runs in.
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-# Prints how many pages each of two large arrays, one after the other, waits for.
-PAGES = """
-import resource
-import numpy as np
-from keras_bert_zoo.cli.memory import keep_memory
-keep_memory()
-for _ in range(2):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.empty(2**26, "uint8").fill(1)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(left_to_torch(), reason="The console knows no backend: once is enough.")
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="It is glibc that gives memory back.")
-@pytest.mark.parametrize(
-    "told, kept",
-    [
-        ({}, True),
-        ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False),
-        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}, False),
-    ],
-)
-def test_the_console_keeps_memory_unless_it_is_told_otherwise(told, kept, monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
-        monkeypatch.delenv(name)
-    first, second = map(int, run(PAGES, **told).split())
-    assert first > 10  # Whatever size the system's pages have: with 2 MB each there are 32.
-    assert (second < first / 4) == kept
+from tests.helpers import REPOSITORY, TEXTS, left_to_torch, run_python
 
 
 @pytest.mark.skipif(left_to_torch(), reason="Keras is imported in the same way on each: once is enough.")
 @pytest.mark.parametrize("name", ["tensorflow", "torch"])
 def test_a_backend_that_is_missing_is_named(name):
-    told = run(
+    told = run_python(
         """
 import sys
 
@@ -95,7 +48,7 @@ except ImportError as error:
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="Keras itself imports it on this backend")
 def test_import_leaves_tensorflow_alone():
     # Nor does fitting on text touch it.
-    run("""
+    run_python("""
 import sys, keras
 assert "tensorflow" not in sys.modules
 import keras_bert_zoo as kbz
@@ -109,7 +62,7 @@ assert "tensorflow" not in sys.modules
 
 def test_import_is_light():
     """Counted, not timed: nothing heavy may load before it is used. `benchmarks/import_time.py` has the seconds."""
-    loaded = run("""
+    loaded = run_python("""
 import sys, keras
 before = set(sys.modules)
 import keras_bert_zoo
@@ -139,7 +92,7 @@ def test_a_file_loads_in_a_fresh_process_on_another_backend(classifier, tmp_path
 import sys, json, keras, keras_bert_zoo
 print(json.dumps(keras.models.load_model(sys.argv[1]).predict(json.loads(sys.argv[2]), verbose=0).tolist()))
 """
-    printed = run(code, tmp_path / "model.keras", json.dumps(TEXTS), KERAS_BACKEND=backend).splitlines()[-1]
+    printed = run_python(code, tmp_path / "model.keras", json.dumps(TEXTS), KERAS_BACKEND=backend).splitlines()[-1]
     np.testing.assert_allclose(json.loads(printed), classifier.predict(TEXTS, verbose=0), atol=1e-6)
 
 
@@ -169,7 +122,7 @@ def test_presets_come_with_wheel_and_sdist(tmp_path):
     assert files >= {"notebooks/quickstart.py", "benchmarks/README.md"}
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = "import sys, keras_bert_zoo as kbz; assert kbz.__file__.startswith(sys.argv[1]); print(kbz.preset_names())"
-    assert "bert_large" in run(code, tmp_path / "site", PYTHONPATH=str(tmp_path / "site"))
+    assert "bert_large" in run_python(code, tmp_path / "site", PYTHONPATH=str(tmp_path / "site"))
 
 
 def test_the_console_has_a_version(capsys):

@@ -10,7 +10,6 @@ from typing import Any
 
 import keras_bert_zoo
 from keras_bert_zoo.cli import estimate, finetuning, presets, pretraining
-from keras_bert_zoo.cli.memory import keep_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for group in (pretraining, estimate, finetuning, presets):
         group.add_commands(commands)
     options = parser.parse_args(arguments)
-    keep_memory()
     try:
         with _terminated_as_interrupted():
             options.run(options)
