@@ -1,7 +1,7 @@
 """The paper's ablations (Devlin et al. 2019, sections 5.1, 5.2 and C.2), each within about ten CPU minutes.
 
     keras-bert-zoo vocab --size 8000 --out vocab.txt NOVELS/*.txt
-    export KERAS_BACKEND=torch
+    export KERAS_BACKEND=torch MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=8589934592
     KBZ_DATA=DATA python benchmarks/ablations.py --novels NOVELS --vocab vocab.txt --work WORK
     python benchmarks/ablations.py --table
 

@@ -74,7 +74,7 @@ def numbers_in(batches):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Elsewhere Keras takes the batches themselves.")
 def test_tensorflow_is_given_the_same_batches():
-    """Epochs follow one another without a generator; one would give all memory back to the system from then on."""
+    """Epochs follow one another without a generator, which would set glibc for the whole process."""
     import tensorflow as tf
 
     def batches():

@@ -19,21 +19,56 @@ def pages():
 
 def waited(sizes):
     for _ in range(2):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         arrays = [np.empty(size * 2**20, "uint8") for size in sizes]
         for array in arrays:
             array.fill(1)
         del array, arrays
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
 """
 NESTED = """
 from keras_bert_zoo.training.memory import memory_kept
 print(pages())
-with memory_kept():
+try:
     with memory_kept():
+        with memory_kept():
+            print(pages())
         print(pages())
+        raise ValueError
+except ValueError:
     print(pages())
+"""
+OVERLAPPING = """
+import threading
+from keras_bert_zoo.training.memory import memory_kept
+began, may_end = threading.Event(), threading.Event()
+
+def other():
+    with memory_kept():
+        began.set()
+        may_end.wait()
+
+thread = threading.Thread(target=other)
+with memory_kept():
+    thread.start()
+    began.wait()
 print(pages())
+may_end.set()
+thread.join()
+print(pages())
+"""
+FORKED = """
+import os, sys
+from keras_bert_zoo.training.memory import memory_kept
+with memory_kept():
+    if not os.fork():
+        print(pages())
+        with memory_kept():
+            print(pages())
+        print(pages(), flush=True)
+        os._exit(0)
+    os.wait()
+    print(pages())
 """
 PASSES = """
 import keras, keras_bert_zoo as kbz
@@ -51,7 +86,10 @@ class Pages(keras.callbacks.Callback):
 vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
 preprocessor = kbz.BertPreprocessor(kbz.BertTokenizer(vocabulary), 16)
 model = kbz.BertTextClassifier(kbz.BertBackbone(7, 1, 2, 8, 16), 2, preprocessor=preprocessor)
-for work, given in ((model.fit, [["a"], [0]]), (model.evaluate, [["a"], [0]]), (model.predict, [["a"]])):
+backbone, arrays = model.backbone, preprocessor(["a"])
+labelled = [["a"], [0]]
+works = (model.fit, labelled), (model.evaluate, labelled), (model.predict, [["a"]]), (backbone.predict, [arrays])
+for work, given in works:
     work(*given, verbose=0, callbacks=[Pages()])
     print("later", pages())
 """
@@ -86,6 +124,18 @@ def test_memory_is_kept_until_the_outer_context_ends():
 
 @is_glibc
 @pytest.mark.skipif(left_to_torch(), reason="It depends on no backend: once is enough.")
+def test_memory_is_kept_until_the_last_of_several_threads_ends():
+    assert are_kept(run_python(PAGES + OVERLAPPING).split()) == [True, False]
+
+
+@is_glibc
+@pytest.mark.skipif(left_to_torch(), reason="It depends on no backend: once is enough.")
+def test_a_process_forked_meanwhile_has_passes_of_its_own():
+    assert are_kept(run_python(PAGES + FORKED).split()) == [False, True, False, True]
+
+
+@is_glibc
+@pytest.mark.skipif(left_to_torch(), reason="It depends on no backend: once is enough.")
 @pytest.mark.parametrize("told", TOLD, ids=["variables", "tunables"])
 def test_nothing_changes_if_the_environment_configures_glibc(told):
     assert not any(are_kept(run_python(PAGES + NESTED, **told).split()))
@@ -94,7 +144,7 @@ def test_nothing_changes_if_the_environment_configures_glibc(told):
 @is_glibc
 def test_each_pass_keeps_memory_and_returns_it_later():
     names, counts = zip(*(line.split() for line in run_python(PAGES + PASSES).splitlines()), strict=True)
-    assert names == ("fit", "later", "evaluate", "later", "predict", "later")
+    assert names == ("fit", "later", "evaluate", "later", "predict", "later", "predict", "later")
     assert are_kept(counts) == [name != "later" for name in names]
 
 

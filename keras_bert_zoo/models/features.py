@@ -23,6 +23,7 @@ from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.text.packing import PackedTexts, pack_texts
 from keras_bert_zoo.text.texts import is_list, is_series, split_texts
 from keras_bert_zoo.text.tokenizer import BertTokenizer
+from keras_bert_zoo.training.memory import memory_kept
 
 # Number of batches sorted by length together; the features of at most so many batches are in memory at once.
 _BATCHES_IN_MEMORY = 8
@@ -115,7 +116,7 @@ def _extract(
             packed, spans = _pack_words(tokenizer, chunk, longest)
         lengths = task.static_lengths
         batches = LengthSortedBatches(packed, batch_size=batch_size, static_lengths=lengths, few_sizes=bool(lengths))
-        with task.states_back():
+        with task.states_back(), memory_kept():
             rows = [row for (inputs,) in batches for row in model.predict_on_batch(inputs)]
         order = batches.restore_order(np.arange(len(rows)))
         ids = np.split(packed.token_ids, np.cumsum(packed.lengths)[:-1])

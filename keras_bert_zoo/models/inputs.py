@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_bert_zoo.checks import check_position
+from keras_bert_zoo.training.memory import memory_kept
 
 INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 
@@ -163,7 +164,10 @@ def as_output_positions(positions: Any, shape: tuple[int | None, ...]) -> Any:
 
 
 class ChecksInputs:
-    """Mixin that calls a model's `check_inputs` before Keras converts the inputs to tensors."""
+    """Mixin that calls a model's `check_inputs` before Keras converts the inputs to tensors.
+
+    Passes over data keep memory.
+    """
 
     check_inputs: Callable[[Any], None]
 
@@ -172,13 +176,16 @@ class ChecksInputs:
         return super().__call__(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return super().fit(self._checked(x), *args, **kwargs)  # type: ignore[misc]
+        with memory_kept():
+            return super().fit(self._checked(x), *args, **kwargs)  # type: ignore[misc]
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return super().evaluate(self._checked(x), *args, **kwargs)  # type: ignore[misc]
+        with memory_kept():
+            return super().evaluate(self._checked(x), *args, **kwargs)  # type: ignore[misc]
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().predict(self._checked(x), *args, **kwargs)  # type: ignore[misc]
+        with memory_kept():
+            return super().predict(self._checked(x), *args, **kwargs)  # type: ignore[misc]
 
     def predict_on_batch(self, x: Any) -> Any:
         return super().predict_on_batch(self._checked(x))  # type: ignore[misc]

@@ -12,9 +12,9 @@ def tf_dataset(take: Callable[[int], Any], signature: Any, count: int) -> Any:
     """Return a `tf.data.Dataset` of `take(0)` to `take(count - 1)`, in order.
 
     It avoids TensorFlow's `from_generator`. The first batch of that function permanently sets glibc, for the whole
-    process, to return each large array to the system, which clears the memory again for the next array. That causes
-    6,500 page faults per batch of 32 x 16 at MiniLM's size in bfloat16, and prediction takes half as long again
-    (TensorFlow 2.21, `core/kernels/data/generator_dataset_op.cc`).
+    process, to return each large array to the system, which clears the memory again for the next array. Unless a pass
+    keeps memory (`training/memory.py`), that causes 6,500 page faults per batch of 32 x 16 at MiniLM's size in
+    bfloat16, and prediction takes half as long again (TensorFlow 2.21, `core/kernels/data/generator_dataset_op.cc`).
     """
     import tensorflow as tf
 

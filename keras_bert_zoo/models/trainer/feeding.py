@@ -19,7 +19,6 @@ from keras_bert_zoo.models.trainer.tracing import TracesOnce
 from keras_bert_zoo.models.trainer.weighing import WeighsClasses, check_one_weight
 from keras_bert_zoo.models.trainer.workers import TrainsOnWorkers
 from keras_bert_zoo.text.batching import TOKENS_OF_A_BATCH, OwnBatches
-from keras_bert_zoo.training.memory import memory_kept
 
 
 class FedModel(
@@ -146,20 +145,19 @@ class FedModel(
             for callback in self.lay_schedule(batches, steps_per_epoch, epochs, initial_epoch):
                 callbacks = _with_callback(callbacks, callback)
         self._initial_epoch = None  # Else Keras starts with the epoch that an earlier fit's BackupAndRestore resumed.
-        with memory_kept():
-            return super().fit(
-                data,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=callbacks,
-                validation_data=validation,
-                shuffle=shuffle and self._is_shuffled_by_keras(x),
-                class_weight=class_weight,
-                initial_epoch=initial_epoch,
-                steps_per_epoch=steps_per_epoch,
-                validation_steps=validation_steps,
-                validation_freq=validation_freq,
-            )
+        return super().fit(
+            data,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_data=validation,
+            shuffle=shuffle and self._is_shuffled_by_keras(x),
+            class_weight=class_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_freq=validation_freq,
+        )
 
     def _is_shuffled_by_keras(self, x: Any) -> bool:
         # Each of several workers would draw an order of its own, and all take their part of one.
@@ -190,7 +188,7 @@ class FedModel(
                 x = self._streamed(x, y, sample_weight, self.needs_targets)
                 _check_batch_size("batch_size", batch_size)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **kwargs}
-        with memory_kept(), weights_kept(), self.states_back():
+        with weights_kept(), self.states_back():
             return super().evaluate(x, **options)
 
     def train_on_batch(
@@ -257,7 +255,7 @@ class FedModel(
 
     def predict_fed(self, data: Any, **options: Any) -> Any:
         """Like `keras.Model.predict`, for ready batches."""
-        with memory_kept(), weights_kept(), self.states_back():
+        with weights_kept(), self.states_back():
             return super().predict(data, **options)
 
     def batches(
