@@ -127,6 +127,7 @@ def test_a_cpu_without_products_of_half_precision_takes_float32s(dtype, dropout,
             return operation(*arguments, **(options or {}))
 
     monkeypatch.setattr(torch_product, "_WITHOUT_PRODUCTS", {torch.bfloat16, torch.float16})
+    monkeypatch.setattr(torch_product, "_PACKS", False)
     logits = []
     for policy in (dtype, "float32"):
         sizes = {**TINY, "dropout": dropout, "attention_dropout": dropout}
