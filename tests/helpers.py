@@ -214,7 +214,7 @@ def gradients(model, inputs, loss):
 def on_devices(script, count=4):
     """Run a script in its own process, in which JAX has `count` devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "XLA_FLAGS": flags})
+    run_python(script, XLA_FLAGS=flags)
 
 
 def tensorflow_operations(function, *arguments):

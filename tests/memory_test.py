@@ -58,7 +58,7 @@ thread.join()
 print(pages())
 """
 FORKED = """
-import os, sys
+import os
 from keras_bert_zoo.training.memory import memory_kept
 with memory_kept():
     if not os.fork():
@@ -118,20 +118,16 @@ def are_kept(counts):
 
 @is_glibc
 @pytest.mark.skipif(left_to_torch(), reason="It depends on no backend: once is enough.")
-def test_memory_is_kept_until_the_outer_context_ends():
-    assert are_kept(run_python(PAGES + NESTED).split()) == [False, True, True, False]
-
-
-@is_glibc
-@pytest.mark.skipif(left_to_torch(), reason="It depends on no backend: once is enough.")
-def test_memory_is_kept_until_the_last_of_several_threads_ends():
-    assert are_kept(run_python(PAGES + OVERLAPPING).split()) == [True, False]
-
-
-@is_glibc
-@pytest.mark.skipif(left_to_torch(), reason="It depends on no backend: once is enough.")
-def test_a_process_forked_meanwhile_has_passes_of_its_own():
-    assert are_kept(run_python(PAGES + FORKED).split()) == [False, True, False, True]
+@pytest.mark.parametrize(
+    "program, expected",
+    [
+        pytest.param(NESTED, [False, True, True, False], id="nested"),
+        pytest.param(OVERLAPPING, [True, False], id="several threads"),
+        pytest.param(FORKED, [False, True, False, True], id="forked"),
+    ],
+)
+def test_memory_is_kept_in_a_context(program, expected):
+    assert are_kept(run_python(PAGES + program).split()) == expected
 
 
 @is_glibc

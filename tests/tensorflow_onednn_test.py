@@ -1,9 +1,6 @@
 """oneDNN's operations on TensorFlow, but for LayerNorm: their values, where they are used, and where not."""
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -14,7 +11,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.dense import Dense
 from keras_bert_zoo.layers.passes import step_of_this_process
-from tests.helpers import TINY, random_inputs, randomise
+from tests.helpers import TINY, random_inputs, randomise, run_python
 from tests.helpers import tensorflow_operations as operations
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="They are TensorFlow's operations.")
@@ -326,9 +323,7 @@ def test_gelu_is_part_of_the_head_s_product():
 def test_without_bfloat16_in_onednn_the_process_lives():
     """As on a processor with AVX2 alone, where oneDNN's product of bfloat16 would end it."""
     script = "from keras_bert_zoo.layers.tensorflow_onednn import has_both, tf; print(has_both(tf.bfloat16))"
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, "False")
+    assert run_python(script, ONEDNN_MAX_CPU_ISA="AVX2") == "False\n"
 
 
 def test_onednn_can_be_switched_off(monkeypatch):
