@@ -217,10 +217,15 @@ def on_devices(script, count=4):
     run_python(script, XLA_FLAGS=flags)
 
 
-def tensorflow_operations(function, *arguments):
-    """Return the types of the operations in a function's graph and in the functions that it calls."""
+def tensorflow_nodes(function, *arguments):
+    """Return the operations in a function's graph and in the functions that it calls."""
     graph = function.get_concrete_function(*arguments).graph.as_graph_def()
-    return [node.op for part in (graph.node, *(called.node_def for called in graph.library.function)) for node in part]
+    return [node for part in (graph.node, *(called.node_def for called in graph.library.function)) for node in part]
+
+
+def tensorflow_operations(function, *arguments):
+    """Return the types of these operations."""
+    return [node.op for node in tensorflow_nodes(function, *arguments)]
 
 
 def crossentropy(logits, labels):

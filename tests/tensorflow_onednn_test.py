@@ -10,8 +10,9 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers.attention import SelfAttention
 from keras_bert_zoo.layers.dense import Dense
+from keras_bert_zoo.layers.encoder import EncoderLayer
 from keras_bert_zoo.layers.passes import step_of_this_process
-from tests.helpers import TINY, random_inputs, randomise, run_python
+from tests.helpers import TINY, random_inputs, randomise, run_python, tensorflow_nodes
 from tests.helpers import tensorflow_operations as operations
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="They are TensorFlow's operations.")
@@ -19,7 +20,7 @@ needs_avx512 = pytest.mark.skipif(
     not Path("/proc/cpuinfo").exists() or "avx512bw" not in Path("/proc/cpuinfo").read_text(),
     reason="oneDNN has bfloat16 with AVX-512 alone.",
 )
-PRODUCT, SOFTMAX, GELU = "_MklFusedBatchMatMulV2", "_MklSoftmax", "_MklNativeFusedMatMul"
+PRODUCT, SOFTMAX, ROWS_PRODUCT = "_MklFusedBatchMatMulV2", "_MklSoftmax", "_MklNativeFusedMatMul"
 POLICIES = {"bfloat16": "mixed_bfloat16", "float32": "float32"}
 of_both = pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=needs_avx512), "float32"])
 BLOCKS = TINY["num_layers"]
@@ -61,6 +62,20 @@ def counts(step, *arguments):
     return kinds.count(PRODUCT), kinds.count(SOFTMAX)
 
 
+def joined(step, *arguments):
+    """Return how many products of rows have a GELU in them, and how many a sum."""
+    import tensorflow as tf
+
+    nodes = tensorflow_nodes(tf.function(step), *arguments)
+    parts = [node.attr["fused_ops"].list.s[1].decode() for node in nodes if node.op == ROWS_PRODUCT]
+    return parts.count("GeluExact"), parts.count("Add")
+
+
+def assert_rounded_once(found, exact):
+    # Half a unit in the last of 8 binary places, and what float32 sums lose.
+    assert (np.abs(wide(found) - exact) <= 2.0**-9 * 2 ** np.ceil(np.log2(np.abs(exact))) * 1.001 + 1e-6).all()
+
+
 def classifier(dtype="mixed_bfloat16"):
     backbone = kbz.BertBackbone(**TINY, dtype=dtype, dropout=0.0, attention_dropout=0.0)
     return randomise(kbz.BertTextClassifier(backbone, num_classes=2, dropout=0.0))
@@ -82,8 +97,7 @@ def test_the_product_is_rounded_once(kind, rows):
     kernel, bias = (tf.cast(weight.value, "bfloat16") for weight in layer.weights)
     exact = wide(x) @ wide(kernel) + wide(bias)
     assert (output.dtype, output.shape) == ("bfloat16", (rows, 6))
-    # Half a unit in the last of 8 binary places, and what float32 sums lose.
-    assert (np.abs(wide(output) - exact) <= 2.0**-9 * 2 ** np.ceil(np.log2(np.abs(exact))) * 1.001 + 1e-6).all()
+    assert_rounded_once(output, exact)
 
 
 @needs_avx512
@@ -277,6 +291,80 @@ def test_the_product_with_gelu(rows):
     np.testing.assert_allclose(output, exact, atol=1e-5)
 
 
+@of_both
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_the_product_with_a_sum(dtype, rows):
+    """It is rounded once, and leaves what is added as it was."""
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers.tensorflow_onednn import product_with_sum
+
+    tensors = [some(dtype, *size) for size in ((rows, 40), (40, 6), (6,), (rows, 6))]
+    x, kernel, bias, added = map(wide, tensors)
+    output = tf.function(product_with_sum)(*tensors)
+    assert (output.dtype, output.shape) == (dtype, (rows, 6))
+    if dtype == "bfloat16":
+        assert_rounded_once(output, x @ kernel + bias + added)
+    np.testing.assert_allclose(wide(output), x @ kernel + bias + added, rtol=0.01, atol=1e-5)
+    np.testing.assert_array_equal(wide(tensors[3]), added)
+
+
+@of_both
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("places", [None, [[0, 3], [6, 1]]])
+def test_sums_are_part_of_the_products_where_outputs_are_predicted(dtype, causal, places):
+    import tensorflow as tf
+
+    layer = EncoderLayer(16, 2, 24, causal=causal, dtype=POLICIES[dtype])
+    layer.build((None, None, 16))
+    randomise(layer)
+    hidden, mask = some(dtype, 2, 7, 16), np.array([[1] * 7, [1] * 4 + [0] * 3])
+    options = {"output_positions": None if places is None else tf.constant(places), "return_attention_scores": True}
+
+    def call(inputs):
+        return layer(inputs, mask, **options)
+
+    with step_of_this_process("outputs", compiled=False):
+        assert joined(call, hidden)[1] == 2
+        found = tf.function(call)(hidden)
+    close = 0.02 if dtype == "bfloat16" else 1e-5
+    for new, old in zip(found, call(hidden), strict=True):
+        assert (new.dtype, new.shape) == (old.dtype, old.shape)
+        np.testing.assert_allclose(wide(new), wide(old), atol=close * np.abs(wide(old)).max())
+
+
+@of_both
+def test_sums_are_part_of_steps_for_outputs_alone(dtype, monkeypatch):
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers import tensorflow_onednn, tensorflow_product
+
+    monkeypatch.setattr(tensorflow_product, "_HAS_AMX", False)
+    model, labels = classifier(POLICIES[dtype]), tf.constant([0, 1, 1])
+    batch = {name: tf.constant(array) for name, array in random_inputs(3).items()}
+    model.compile(keras.optimizers.SGD(0.1))
+    model.optimizer.build(model.trainable_variables)
+
+    def predict(inputs):
+        return model.predict_step((inputs,))
+
+    for step, found in (
+        (predict, 2 * BLOCKS),
+        (lambda inputs: model.test_step((inputs, labels)), 2 * BLOCKS),
+        (lambda inputs: model.train_step((inputs, labels)), 0),
+        (model, 0),
+    ):
+        assert joined(step, batch)[1] == found
+    model.backbone.encoder_layers[0].output_norm.activity_regularizer = keras.regularizers.L2(0.1)
+    assert joined(predict, batch)[1] == 2 * BLOCKS - 2
+    if dtype == "bfloat16":  # In float32 there is nothing that AMX would do better.
+        monkeypatch.setattr(tensorflow_product, "_HAS_AMX", True)
+        assert joined(predict, batch)[1] == 0
+        monkeypatch.setattr(tensorflow_product, "_HAS_AMX", False)
+    monkeypatch.setattr(tensorflow_onednn, "has_sum", lambda dtype: False)
+    assert joined(predict, batch)[1] == 0
+
+
 def test_gelu_is_part_of_the_product_where_outputs_are_predicted(monkeypatch):
     """In float32, whether or not TensorFlow's graph rewriter is at work."""
     import tensorflow as tf
@@ -287,7 +375,7 @@ def test_gelu_is_part_of_the_product_where_outputs_are_predicted(monkeypatch):
     batch, labels = {name: tf.constant(array) for name, array in inputs.items()}, tf.constant([0, 1, 1])
 
     def count(model, step):
-        return operations(tf.function(step), batch).count(GELU)
+        return joined(step, batch)[0]
 
     model = classifier("float32")
     model.compile(keras.optimizers.SGD(0.1))
@@ -315,8 +403,7 @@ def test_gelu_is_part_of_the_head_s_product():
     model = randomise(kbz.BertMaskedLM(kbz.BertBackbone(**TINY)))
     inputs = {**random_inputs(3), "mask_positions": np.array([[1, 2]] * 3, "int32")}
     batch = {name: tf.constant(array) for name, array in inputs.items()}
-    step = tf.function(lambda inputs: model.predict_step((inputs,)))
-    assert operations(step, batch).count(GELU) == BLOCKS + 1
+    assert joined(lambda inputs: model.predict_step((inputs,)), batch)[0] == BLOCKS + 1
     np.testing.assert_allclose(model.predict(inputs, verbose=0)["mlm"], model(inputs)["mlm"], atol=1e-5)
 
 

@@ -137,13 +137,15 @@ class EncoderLayer(RecomputedLayer):
         parts = attention, attention.output_dense, self.attention_norm, self.output_dense, self.output_norm
         return fuses_sum_norm(self, parts, self.dropout_layer, hidden, training)
 
-    def _fused(self, hidden: Any, padding_mask: Any, output_positions: Any, *options: Any) -> tuple[Any, Any]:
+    def _fused(
+        self, hidden: Any, padding_mask: Any, output_positions: Any, training: bool | None, shows_scores: bool
+    ) -> tuple[Any, Any]:
         """Compute the layer with fewer passes over memory."""
-        context, scores = self.attention.attend(hidden, padding_mask, output_positions, *options)
+        context, scores = self.attention.attend(hidden, padding_mask, output_positions, training, shows_scores)
         if output_positions is not None:
             hidden = at_positions(hidden, output_positions)
         hidden = fused_sum_norm(hidden, context, self.attention.output_dense, self.dropout_layer, self.attention_norm)
-        transformed = get_activation(self.activation, True)(call_part(self, self.intermediate, hidden))
+        transformed = activated(self, self.intermediate, to_rows(hidden), self.activation, training)
         return fused_sum_norm(hidden, transformed, self.output_dense, self.dropout_layer, self.output_norm), scores
 
     def compute_output_shape(self, hidden_shape: Any, padding_mask_shape: Any = None) -> tuple[int | None, ...]:

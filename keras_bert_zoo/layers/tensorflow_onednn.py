@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_bert_zoo.on_cpu import on_cpu
 
-PRODUCT, SOFTMAX, GELU_PRODUCT = "_MklFusedBatchMatMulV2", "_MklSoftmax", "_MklNativeFusedMatMul"
+PRODUCT, SOFTMAX, ROWS_PRODUCT = "_MklFusedBatchMatMulV2", "_MklSoftmax", "_MklNativeFusedMatMul"
 # TensorFlow's rewriter marks most of the operations that it creates so.
 CREATED = {"_kernel": "MklNameChangeOp"}
 
@@ -72,9 +72,21 @@ def product_with_gelu(inputs: Any, kernel: Any, bias: Any) -> Any:
     oneDNN applies it to each tile of the product, so it costs next to nothing. TensorFlow's own takes half as long as
     the product. Its graph rewriter joins the two, but by default not on processors with AVX2 alone.
     """
-    shape, fused = [inputs.shape[0], kernel.shape[1]], ("BiasAdd", "GeluExact")
+    return _product_of_rows([inputs, kernel, bias], "GeluExact")
+
+
+def product_with_sum(inputs: Any, kernel: Any, bias: Any, added: Any) -> Any:
+    """Return `inputs @ kernel + bias + added`, of `[rows, m]`, `[m, n]`, `[n]` and `[rows, n]`, without a gradient.
+
+    It is summed in float32 and rounded once.
+    """
+    return _product_of_rows([inputs, kernel, bias, added], "Add")
+
+
+def _product_of_rows(inputs: list[Any], then: str) -> Any:
+    shape, fused = [inputs[0].shape[0], inputs[1].shape[1]], ("BiasAdd", then)
     options = {"transpose_a": False, "transpose_b": False, "epsilon": 0.0, "leakyrelu_alpha": 0.0}
-    return operation(GELU_PRODUCT, [inputs, kernel, bias], shape, num_args=1, fused_ops=fused, **options, **CREATED)
+    return operation(ROWS_PRODUCT, inputs, shape, num_args=len(inputs) - 2, fused_ops=fused, **options, **CREATED)
 
 
 def takes(inputs: Any) -> bool:
@@ -110,6 +122,17 @@ def has_gelu() -> bool:
         return product_with_gelu(*map(tf.constant, ([[2.0, 3.0]], [[1.0, 0.0], [2.0, 0.0]], [92.0, 0.0])))
 
     return computes(a_product, [[100.0, 0.0]])
+
+
+@cache
+def has_sum(dtype: Any) -> bool:
+    """Whether TensorFlow has `product_with_sum` in this dtype, which the processor has."""
+
+    def a_product() -> Any:
+        values = [[2.0, 3.0]], [[1.0, 0.0], [2.0, 0.0]], [92.0, 0.0], [[10.0, 4.0]]
+        return product_with_sum(*(tf.constant(value, dtype) for value in values))
+
+    return computes(a_product, [[110.0, 4.0]])
 
 
 def computes(compute: Callable[[], Any], expected: Any) -> bool:

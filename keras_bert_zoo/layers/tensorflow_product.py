@@ -75,6 +75,15 @@ def adds_gelu(inputs: Any) -> bool:
     return is_wanted and inputs.dtype == tf.float32 and on_cpu(inputs) and onednn.has_gelu()
 
 
+def adds_sum(inputs: Any) -> bool:
+    """Whether `onednn.product_with_sum`, which has no gradient, can be taken: on a CPU, for outputs alone.
+
+    In bfloat16 it does not use a processor's AMX, as `adds_bias` says.
+    """
+    slow = _HAS_AMX and inputs.dtype == tf.bfloat16
+    return makes_outputs_alone() and not slow and onednn.takes(inputs) and onednn.has_sum(inputs.dtype)
+
+
 @gradient_within_functions(onednn.PRODUCT)
 def _gradient_within_a_function(op: Any, outer: Any) -> Any:
     if op.get_attr("adj_y"):
