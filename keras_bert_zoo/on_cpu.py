@@ -40,6 +40,11 @@ def has_amx() -> bool:
     return "amx_bf16" in _description()
 
 
+def has_bfloat16() -> bool:
+    """Whether this machine's processor multiplies bfloat16; only Linux tells."""
+    return has_amx() or "avx512_bf16" in _description()
+
+
 @cache
 def _description() -> str:
     try:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.layers import fused_attention
 from keras_bert_zoo.layers.passes import weights_kept
 from keras_bert_zoo.training.speed import training_flops
 from tests.helpers import SHALLOW, TINY, WORDS, numpy, randomise
@@ -183,10 +184,26 @@ def fused_calls(monkeypatch):
         (0.0, False, {"output_positions": 0}, 0),
     ],
 )
-def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropout, training, asked, calls):
+def test_fused_attention_runs_wherever_no_dropout_acts_on_it(
+    fused_calls, dropout, training, asked, calls, monkeypatch
+):
+    monkeypatch.setattr(fused_attention, "_FEW_SCORES", 0)
     layer = kbz.layers.SelfAttention(8, 2, dropout=dropout)
     layer(np.ones((2, 5, 8), "float32"), np.ones((2, 5), "int32"), training=training, **asked)
     assert len(fused_calls) == (0 if BACKEND == "tensorflow" else calls)  # TensorFlow has none; Keras' uses einsums.
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX alone has a composition of einsums that is slow for few scores.")
+@pytest.mark.parametrize("dtype, few, calls", [("float32", 100, 0), ("float32", 99, 1), ("float16", 100, 1)])
+def test_few_scores_are_made_by_separate_operations(fused_calls, dtype, few, calls, monkeypatch):
+    monkeypatch.setattr(fused_attention, "_FEW_SCORES", few)  # There are 2 texts of 2 heads of 5 x 5.
+    layer = randomise(kbz.layers.SelfAttention(8, 2, dtype=dtype))
+    hidden, mask = np.random.default_rng(0).normal(size=(2, 5, 8)), np.array([[1] * 5, [1, 1, 1, 0, 0]])
+    outputs = np.asarray(layer(hidden.astype(dtype), mask))
+    assert len(fused_calls) == calls
+    monkeypatch.setattr(fused_attention, "_FEW_SCORES", 100 if calls else 0)  # The other way.
+    close = 1e-2 if dtype == "float16" else 1e-5
+    np.testing.assert_allclose(outputs, np.asarray(layer(hidden.astype(dtype), mask)), atol=close)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's graph rewriter joins operations.")

@@ -122,7 +122,7 @@ class SelfAttention(keras.layers.Layer):
             seeds = self.dropout_layer.seed_generator if dropout else None
             context = fused_attention(qkv, mask, self.causal, dropout, seeds, bias)
             return ops.cast(context, self.compute_dtype), None
-        query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3, axis=0)
+        query, key, value = _unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)))
         if output_positions is not None:
             query = at_positions(query, output_positions)
         bias = self._bias_of(mask, output_positions, ops.shape(key)[2])
@@ -146,7 +146,7 @@ class SelfAttention(keras.layers.Layer):
         (to_query, to_key, to_value), (query_bias, _, value_bias) = ops.split(kernel, 3, axis=1), ops.split(bias, 3)
         query = self._by_heads(add_bias(matmul(at_positions(hidden, position)[:, 0], to_query), query_bias))
         to_key = ops.transpose(reshape(to_key, (-1, self.num_heads, self.head_dim)), (1, 2, 0))
-        scores = matmul(hidden, ops.transpose(matmul(query, to_key), (1, 2, 0)))
+        scores = matmul(hidden, ops.transpose(matmul(query, to_key), (1, 2, 0)), rounded=False)
         bias = self._bias_of(mask, position, ops.shape(hidden)[1])
         scores = self._softmax(self._scaled(ops.transpose(scores, (0, 2, 1))[:, :, None], bias))
         weights = call_part(self, self.dropout_layer, scores, training=training)[:, :, 0]
@@ -179,7 +179,7 @@ class SelfAttention(keras.layers.Layer):
             # default at none. Without that they take a fifth of a bfloat16 prediction at 512 tokens.
             bias = ops.zeros((1, 1, 1, 1), query.dtype) if bias is None else ops.cast(bias, query.dtype)
             return product(query, key, self._scale, bias, transposed=True)
-        return self._scaled(_batch_product(query, key, transposed=True), bias)
+        return self._scaled(_batch_product(query, key, transposed=True, rounded=False), bias)
 
     def _scaled(self, scores: Any, bias: Any) -> Any:
         scores = ops.cast(scores, self._dtype_of_sums) * self._scale
@@ -230,14 +230,21 @@ class SelfAttention(keras.layers.Layer):
         }
 
 
-def _batch_product(left: Any, right: Any, transposed: bool = False) -> Any:
-    """Return `left @ right`, of four axes, or that with the last two of `right` exchanged."""
+def _unstack(qkv: Any) -> Any:
+    if keras.backend.backend() != "jax":
+        return ops.unstack(qkv, 3, axis=0)
+    # The gradient joins three arrays. That of JAX's unstack fills each up with zeros and adds them.
+    return (ops.squeeze(part, 0) for part in ops.split(qkv, 3, axis=0))
+
+
+def _batch_product(left: Any, right: Any, transposed: bool = False, rounded: bool = True) -> Any:
+    """Return `left @ right`, of four axes, or that with the last two of `right` exchanged; `rounded` as in `matmul`."""
     if keras.backend.backend() == "tensorflow":
         from keras_bert_zoo.layers.tensorflow_batch_product import batch_product, is_available
 
         if is_available(left):
             return batch_product(left, right, transposed)
-    return matmul(left, ops.transpose(right, (0, 1, 3, 2)) if transposed else right)
+    return matmul(left, ops.transpose(right, (0, 1, 3, 2)) if transposed else right, rounded)
 
 
 def _is_for_onednn(tensor: Any) -> bool:

@@ -66,13 +66,24 @@ def _in_int8(layer: Any, inputs: Any, kernel: Any, scale: Any, bias: Any) -> Any
     return from_rows(int8_product(to_rows(inputs), kernel, scale, bias, quantizer.epsilon), inputs)
 
 
-def matmul(left: Any, right: Any) -> Any:
-    """Return `left @ right`; on PyTorch by float32 where a CPU has no products of half precision."""
-    if keras.backend.backend() == "torch":
+def matmul(left: Any, right: Any, rounded: bool = True) -> Any:
+    """Return `left @ right`, in the form in which a CPU computes half precision fastest.
+
+    If not `rounded`, it is float32 where the sums are float32 anyway.
+    """
+    backend = keras.backend.backend()
+    if backend == "torch":
         from keras_bert_zoo.layers.torch_product import widens
 
         if widens(left):
-            return (left.float() @ right.float()).to(left.dtype)
+            sums = left.float() @ right.float()
+            return sums.to(left.dtype) if rounded else sums
+    if backend == "jax":
+        from keras_bert_zoo.layers.jax_product import product, takes
+
+        left, right = ops.convert_to_tensor(left), ops.convert_to_tensor(right)
+        if takes(left, right):
+            return product(left, right, rounded)
     return ops.matmul(left, right)
 
 
@@ -109,7 +120,7 @@ class Dense(keras.layers.Dense):
         elif backend == "tensorflow" and (outputs := self._in_tensorflow(inputs)) is not None:
             return self.activation(outputs)
         elif self._adds_up_in_half(inputs):
-            return self.activation(add_bias(ops.matmul(inputs, self.kernel), self.bias))
+            return self.activation(add_bias(matmul(inputs, self.kernel), self.bias))
         return super().call(inputs, training=training)
 
     def _in_tensorflow(self, inputs: Any) -> Any:
@@ -168,7 +179,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         backend = keras.backend.backend()
         is_plain = self.tie_weights and self.reverse_dtype is None and self.logit_soft_cap is None
-        if reverse and is_plain and backend in ("tensorflow", "torch"):
+        if reverse and is_plain and backend in ("tensorflow", "torch", "jax"):
             inputs, table = ops.convert_to_tensor(inputs), ops.convert_to_tensor(self.embeddings)
             if inputs.dtype == table.dtype and backend == "torch":
                 from keras_bert_zoo.layers.torch_product import product
@@ -179,6 +190,8 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
                 # With a transposed table TensorFlow would transpose the gradient, which is as large as the table.
                 return from_rows(tf.matmul(to_rows(inputs), table, transpose_b=True), inputs)
+            if backend == "jax":
+                return matmul(inputs, table.T)
         return super().call(inputs, reverse=reverse)
 
     def quantized_call(self, inputs: Any, reverse: bool = False) -> Any:

@@ -1,0 +1,142 @@
+"""JAX's products of bfloat16 on a CPU: values, gradients, and where they are used."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_zoo as kbz
+from tests.helpers import TINY, random_inputs, randomise
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="They are JAX's products.")
+RNG = np.random.default_rng(8)
+SHAPES = [
+    ((5, 16), (16, 6)),
+    ((4, 16), (16, 6)),
+    ((0, 16), (16, 6)),
+    ((2, 3, 16), (16, 6)),
+    ((2, 3, 4, 16), (2, 3, 16, 6)),
+    ((2, 3, 5, 16), (2, 3, 16, 6)),
+    ((3, 1, 16), (3, 16, 6)),
+]
+
+
+@pytest.fixture(autouse=True)
+def has_bfloat16(monkeypatch):
+    """The products run on every processor, but are only faster on some."""
+    from keras_bert_zoo.layers import jax_product
+
+    monkeypatch.setattr(jax_product, "_HAS_BFLOAT16", True)
+
+
+def bfloat16(*shape):
+    import jax.numpy as jnp
+
+    return jnp.asarray(RNG.normal(size=shape), "bfloat16")
+
+
+def wide(tensor):
+    return np.asarray(tensor).astype("float64")
+
+
+def swapped(array):
+    return np.swapaxes(array, -1, -2)
+
+
+def assert_rounded_once(found, exact):
+    # Half a unit in the last of 8 binary places, and what float32 sums lose.
+    unit = 2.0**-8 * 2 ** np.ceil(np.log2(np.maximum(np.abs(exact), 1e-6)))
+    assert (np.abs(wide(found) - exact) <= 0.5005 * unit + 1e-6).all()
+
+
+def products(function, *arguments):
+    """Return the dtypes of factors and product of each matmul in a function and in the functions that it calls."""
+    import jax
+
+    def walk(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                yield *(str(factor.aval.dtype) for factor in equation.invars), str(equation.outvars[0].aval.dtype)
+            for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda value: hasattr(value, "eqns")):
+                if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                    yield from walk(getattr(inner, "jaxpr", inner))
+
+    return list(walk(jax.make_jaxpr(function)(*arguments).jaxpr))
+
+
+@pytest.mark.parametrize("left, right", SHAPES)
+def test_it_is_rounded_once_as_are_its_gradients(left, right):
+    import jax
+
+    from keras_bert_zoo.layers.jax_product import product, takes
+
+    left, right = bfloat16(*left), bfloat16(*right)
+    assert takes(left, right)
+    output, pull = jax.vjp(product, left, right)
+    outer = bfloat16(*output.shape)
+    of_left, of_right = pull(outer)
+    assert [each.dtype for each in (output, of_left, of_right)] == ["bfloat16"] * 3
+    assert (of_left.shape, of_right.shape) == (left.shape, right.shape)
+    assert_rounded_once(output, wide(left) @ wide(right))
+    assert_rounded_once(of_left, wide(outer) @ swapped(wide(right)))
+    exact = swapped(wide(left)) @ wide(outer)
+    assert_rounded_once(of_right, exact if right.ndim == left.ndim else exact.reshape(-1, *right.shape).sum(0))
+
+
+def test_what_is_not_taken(monkeypatch):
+    from keras_bert_zoo.layers import jax_product
+
+    left, right = bfloat16(2, 3, 16), bfloat16(2, 16, 6)
+    assert jax_product.takes(left, right)
+    assert not jax_product.takes(left.astype("float32"), right)
+    assert not jax_product.takes(left, right.astype("float32"))
+    assert not jax_product.takes(left, bfloat16(1, 16, 6))  # Which would be broadcast.
+    monkeypatch.setattr(jax_product, "on_cpu", lambda tensor: False)
+    assert not jax_product.takes(left, right)
+    monkeypatch.undo()
+    monkeypatch.setattr(jax_product, "_HAS_BFLOAT16", False)
+    assert not jax_product.takes(left, right)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "masked tokens"])
+def test_a_model_s_products_are_all_of_this_kind(kind):
+    """Those of bfloat16 have sums in float32, also in the gradient; a linear head is float32 itself.
+
+    Masked tokens are selected by two products with ones and zeros, which are exact.
+    """
+    import jax
+
+    backbone = kbz.BertBackbone(**TINY, dtype="mixed_bfloat16")
+    inputs = random_inputs(3)
+    if kind == "classifier":
+        model = kbz.BertTextClassifier(backbone, num_classes=2)
+    else:
+        model, inputs = kbz.BertMaskedLM(backbone), {**inputs, "mask_positions": np.array([[1, 2]] * 3, "int32")}
+    randomise(model)
+    weights, others = [each.value for each in model.trainable_variables], [
+        each.value for each in model.non_trainable_variables
+    ]
+
+    def loss(weights, training):
+        outputs, _ = model.stateless_call(weights, others, inputs, training=training)
+        return sum(output.sum() for output in jax.tree.leaves(outputs))
+
+    half, single, selections = "bfloat16", "float32", []
+    for function in (lambda weights: loss(weights, False), jax.grad(lambda weights: loss(weights, True))):
+        found = products(function, weights)
+        assert found.count((half, half, single)) >= 6 * TINY["num_layers"] - 4
+        assert set(found) <= {(half, half, half), (half, half, single), (single, single, single)}
+        selections.append(found.count((half, half, half)))
+    assert selections == {"classifier": [0, 0], "masked tokens": [2, 4]}[kind]
+
+
+def test_an_update_is_that_of_float32():
+    updated = []
+    for dtype in ("mixed_bfloat16", "float32"):
+        backbone = kbz.BertBackbone(**TINY, dtype=dtype, dropout=0.0, attention_dropout=0.0)
+        model = randomise(kbz.BertTextClassifier(backbone, num_classes=2, dropout=0.0))
+        model.compile(keras.optimizers.SGD(0.1))
+        before = model.get_weights()
+        model.fit(random_inputs(3), np.array([0, 1, 1]), verbose=0)
+        updated.append([new - old for new, old in zip(model.get_weights(), before, strict=True)])
+    for half, single in zip(*updated, strict=True):
+        np.testing.assert_allclose(half, single, atol=max(0.1 * np.abs(single).max(), 1e-4))
