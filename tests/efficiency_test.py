@@ -184,9 +184,7 @@ def fused_calls(monkeypatch):
         (0.0, False, {"output_positions": 0}, 0),
     ],
 )
-def test_fused_attention_runs_wherever_no_dropout_acts_on_it(
-    fused_calls, dropout, training, asked, calls, monkeypatch
-):
+def test_fused_attention_runs_wherever_no_dropout_acts_on_it(fused_calls, dropout, training, asked, calls, monkeypatch):
     monkeypatch.setattr(fused_attention, "_FEW_SCORES", 0)
     layer = kbz.layers.SelfAttention(8, 2, dropout=dropout)
     layer(np.ones((2, 5, 8), "float32"), np.ones((2, 5), "int32"), training=training, **asked)

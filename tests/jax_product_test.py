@@ -112,9 +112,10 @@ def test_a_model_s_products_are_all_of_this_kind(kind):
     else:
         model, inputs = kbz.BertMaskedLM(backbone), {**inputs, "mask_positions": np.array([[1, 2]] * 3, "int32")}
     randomise(model)
-    weights, others = [each.value for each in model.trainable_variables], [
-        each.value for each in model.non_trainable_variables
-    ]
+    weights, others = (
+        [each.value for each in model.trainable_variables],
+        [each.value for each in model.non_trainable_variables],
+    )
 
     def loss(weights, training):
         outputs, _ = model.stateless_call(weights, others, inputs, training=training)

@@ -322,5 +322,8 @@ class BertBackbone(Exports, ChecksInputs, WalksOnce, keras.Model):
         return backbone
 
     def save_to_preset(self, path: str | os.PathLike[str]) -> None:
-        """Write a preset directory that transformers can also open; on failure nothing is written."""
+        """Write a preset directory that transformers can also open; on failure nothing is written.
+
+        It replaces a preset that is there. A backbone knows no vocabulary, so none is left there: a task saves its own.
+        """
         save_preset(path, Checkpoint("BertBackbone", self.architecture, arrays=arrays_of(self)))

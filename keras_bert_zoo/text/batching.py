@@ -1,7 +1,7 @@
 """Batches of similar length: little padding, few shapes, a known number of steps, and a restorable order."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -187,6 +187,11 @@ class LengthSortedBatches(OwnBatches):
 
     def on_epoch_end(self) -> None:
         self.epoch += 1  # For a `fit` that does not set the number.
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the batches of an epoch; the next call yields those of the next. Keras' `fit` takes them by number."""
+        for index in range(len(self)):
+            yield self._take(index)
 
     def _take(self, index: int) -> tuple[Any, ...]:
         batch = self[index]

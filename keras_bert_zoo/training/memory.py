@@ -27,7 +27,7 @@ def memory_kept() -> Iterator[None]:
     MiniLM on 8 texts of 384 tokens waits for 50,000 pages on PyTorch and 180,000 on JAX, a fifth to a quarter of its
     time. Afterwards glibc returns large arrays again, and what was kept as soon as the heap's end is free. It has its
     own thresholds then, whatever a program has set by `mallopt`. Nothing changes without glibc, or if the environment
-    configures it.
+    configures these thresholds.
     """
     global _passes
     mallopt = _mallopt()

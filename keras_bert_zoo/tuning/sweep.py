@@ -56,7 +56,7 @@ def tune(
         grid: `"paper"` or, for models smaller than BERT base, `"small"`: `tuning.PAPER`, `tuning.SMALL_MODELS`.
         search: `"grid"` for all points, `"random"`, `"bayesian"`, or `"hyperband"` up to the most epochs of the space,
             which must have at least as many points as Hyperband's first round (5 for 4 epochs, 12 for 10).
-        trials: Number of points to try; by default all of a grid, or 10 for another search.
+        trials: Number of points to try; by default all of a grid, or 10 of a random or Bayesian search.
         restarts: Number of trainings of each point, with different seeds.
         verbose: As in `fit`; 0 also silences Keras Tuner.
         **choices: Override the grid's and the run's values: `learning_rate`, `batch_size`, `epochs`, `warmup`,
