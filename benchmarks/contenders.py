@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_int8 import quantized
-from process import device_name, half_precision_attention, memory, peak, tensor_float32, threads, timed
+from process import device_name, half_precision_attention, memory, peak, quantized, tensor_float32, threads, timed
 from worker import serve
 
 SEED = 0  # Set before each run: the same batches have the same shapes, none of which compiles again.

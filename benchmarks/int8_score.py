@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 from contenders import predict_in_onnx_runtime
-from onnx_int8 import quantized
+from process import quantized
 from reports import about, data_folder, describe, table, write
 
 import keras_bert_zoo as kbz

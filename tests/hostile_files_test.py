@@ -681,7 +681,7 @@ def test_hdf5_that_lies(tmp_path, write, words):
 
 
 @pytest.fixture
-def tensorflow1_preset(backbone, tmp_path):
+def tensorflow1_preset(tmp_path):
     pytest.importorskip("tensorflow")
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

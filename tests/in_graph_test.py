@@ -1,7 +1,6 @@
 """The TensorFlow engine of the tokenizer against the other one."""
 
 import ast
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from keras_bert_zoo.text import characters
 from keras_bert_zoo.text.packing import pack_texts
 from tests.characters_test import DIFFERENCE_WORDS, DIFFERENCES, UNICODE
 from tests.corpora import VOCABULARIES, vocabulary
-from tests.helpers import TEXTS, WORDS, ids_of, short_error
+from tests.helpers import TEXTS, WORDS, ids_of, run_python, short_error
 
 pytest.importorskip("tensorflow_text")
 if keras.backend.backend() != "tensorflow":
@@ -112,9 +111,8 @@ for strip_accents in (True, False):
     graph = kbz.BertTokenizer({WORDS!r}, strip_accents=strip_accents).in_graph()
     print([[word.decode() for word in words] for words in graph.words({texts!r}).to_list()])
 """
-    environment = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, check=True)
-    for strip_accents, line in zip((True, False), done.stdout.decode().splitlines(), strict=True):
+    printed = run_python(program, LC_ALL=locale, PYTHONUTF8="1")
+    for strip_accents, line in zip((True, False), printed.splitlines(), strict=True):
         engine = kbz.BertTokenizer(WORDS, strip_accents=strip_accents)._engine
         normalized = [engine.normalizer.normalize_str(text) for text in texts]
         expected = [[word for word, _ in engine.pre_tokenizer.pre_tokenize_str(text)] for text in normalized]

@@ -132,7 +132,7 @@ def test_losses_of_probabilities_are_refused(loss, name, classifier):
 
 
 @pytest.fixture
-def tasks(tokenizer):
+def tasks():
     """Each task of classes, with three examples of three classes, which would stretch to the outputs' shape."""
     inputs, backbone = random_inputs(), kbz.BertBackbone(**SHALLOW)
     choices = {name: np.stack([array] * 3, axis=1) for name, array in inputs.items()}

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import keras
+import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
@@ -32,6 +33,13 @@ def test_a_peak_is_that_of_the_fastest_product(monkeypatch, seconds, fastest):
     monkeypatch.setattr(speed, "peak_of", lambda name: 3.0)  # Of half precision.
     assert peak_flops("float32") == 2 * 1024**3 / fastest
     assert [peak_flops(dtype) for dtype in ("float16", "bfloat16")] == [3.0, 3.0]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX multiplies float32 for a product of bfloat16.")
+def test_a_peak_in_bfloat16_is_that_of_its_own_products():
+    product = speed._product(keras.ops.cast([[1.0, 2.0], [3.0, 4.0]], "bfloat16"))
+    assert product.dtype == "float32"
+    np.testing.assert_array_equal(product, [[7, 10], [15, 22]])
 
 
 @pytest.mark.parametrize("peak", [1e9, None])

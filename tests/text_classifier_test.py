@@ -357,7 +357,7 @@ def test_the_policy_of_a_program_changes_no_head(kind, options):
     np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(model(inputs)))
 
 
-def test_double_precision_trains_beside_a_head_in_single(tokenizer):
+def test_double_precision_trains_beside_a_head_in_single():
     """Gradients of two dtypes have one norm: both sides are scaled alike, so that a step is that of float32."""
     if keras.backend.backend() == "jax":
         pytest.skip("JAX has float64 where it is configured before it starts.")
@@ -637,7 +637,6 @@ def test_without_an_optimizer_it_is_saved_too(classifier, tmp_path):
 def test_data_that_come_once_are_all_taken(classifier):
     """On each backend Keras looks at other batches first."""
     data = pytest.importorskip("torch.utils.data")
-    DataLoader = data.DataLoader
 
     class Stream(data.IterableDataset):
         def __init__(self):
@@ -647,11 +646,11 @@ def test_data_that_come_once_are_all_taken(classifier):
             return ((classifier.preprocessor([text]), np.array([0])) for text in self.texts)
 
     expected = logits_one_by_one(classifier, TEXTS)
-    found = classifier.predict(DataLoader(Stream(), batch_size=None), verbose=0)
+    found = classifier.predict(data.DataLoader(Stream(), batch_size=None), verbose=0)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    loss = classifier.evaluate(DataLoader(Stream(), batch_size=None), verbose=0)[0]
+    loss = classifier.evaluate(data.DataLoader(Stream(), batch_size=None), verbose=0)[0]
     np.testing.assert_allclose(loss, crossentropy(expected, np.zeros(len(TEXTS), int)).mean(), rtol=1e-4)
-    loader = DataLoader(list(classifier.preprocessor(TEXTS)["token_ids"]), batch_size=None)  # Of no class we know.
+    loader = data.DataLoader(list(classifier.preprocessor(TEXTS)["token_ids"]), batch_size=None)  # Of no class we know.
     with pytest.raises(ValueError, match="`x` must hold batches of ready arrays"):
         classifier.predict(loader, verbose=0)
 
@@ -903,7 +902,7 @@ def test_weights_that_are_no_numbers_stop_a_tf_dataset(place, error, classifier)
         classifier.fit(data.batch(3), verbose=0)
 
 
-def test_names_of_several_classes_have_weights(tokenizer):
+def test_names_of_several_classes_have_weights():
     backbone = kbz.BertBackbone(**SHALLOW, dropout=0.0, attention_dropout=0.0)
     classifier = kbz.BertTextClassifier(backbone, class_names=["a", "b"], multi_label=True, dropout=0.0)
     classifier.compile(kbz.AdamW(0.1))

@@ -1,8 +1,5 @@
 """Learning a vocabulary."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -14,7 +11,7 @@ import keras_bert_zoo as kbz
 from keras_bert_zoo import cli
 from keras_bert_zoo.text import files
 from keras_bert_zoo.text.vocabulary import _count_words, _merge
-from tests.helpers import WORDS, left_to_torch, short_error
+from tests.helpers import WORDS, left_to_torch, run_python, short_error
 
 if left_to_torch():
     pytest.skip("a vocabulary knows no backend: once is enough", allow_module_level=True)
@@ -220,15 +217,7 @@ def test_no_words(texts):
 def test_the_same_in_every_process(tmp_path):
     (tmp_path / "a.txt").write_text("it is a film and it is fine , the plot is thin but the cast shines\n" * 3)
     code = "import sys, keras_bert_zoo as kbz; print(kbz.learn_vocabulary(kbz.read_lines(sys.argv[1]), 60))"
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code, tmp_path / "a.txt"],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            stdout=subprocess.PIPE,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    outputs = {run_python(code, tmp_path / "a.txt", PYTHONHASHSEED=seed) for seed in ("1", "2")}
     assert len(outputs) == 1
     assert len(outputs.pop()) > 300
 

@@ -84,15 +84,13 @@ def read_tokenizer(
         _check_added(whole, typed(whole, document, "added_tokens", list, []), vocabulary)
     _check_inputs(path, config)
     _check_special(path, config)
-    if (directory / _SPECIAL_MAP).is_file():
-        _check_special(directory / _SPECIAL_MAP, read_json(directory / _SPECIAL_MAP))
+    _check_special(directory / _SPECIAL_MAP, read_json_if_there(directory / _SPECIAL_MAP))
     if vocabulary is not None:
         decoder = typed(path, config, "added_tokens_decoder", dict, {})
         _check_added(path, [_entry(token, number) for number, token in decoder.items()], vocabulary)
-        if (directory / _ADDED).is_file():
-            added = read_json(directory / _ADDED)
-            entries = [_entry({"content": token}, number) for token, number in added.items()]
-            _check_added(directory / _ADDED, entries, vocabulary)
+        added = read_json_if_there(directory / _ADDED)
+        entries = [_entry({"content": token}, number) for token, number in added.items()]
+        _check_added(directory / _ADDED, entries, vocabulary)
     for theirs, _, ours, default in _OPTIONS:
         default = options.get(ours, lowercase if ours == "lowercase" else default)
         options[ours] = typed(path, {} if as_json_says else config, theirs, bool, default)

@@ -161,9 +161,10 @@ def ensemble(members: Sequence[_Task]) -> _Task:
     their weights, precision and size; no weight is copied. `save` writes all of them to one `.keras` file.
 
     Args:
-        members: Built tasks of one class of this package, but for embedders and pretrainers. They must agree in the meaning of inputs and outputs: classes and their
-            names, vocabulary, tokenizer, lengths. Other settings, such as `null_threshold`, are the first member's
-            until they are set; `tune_null_threshold` finds the ensemble's own.
+        members: Built tasks of one class of this package, but for embedders and pretrainers. They must agree in the
+            meaning of inputs and outputs: classes and their names, vocabulary, tokenizer, lengths. Other settings, such
+            as `null_threshold`, are the first member's until they are set; `tune_null_threshold` finds the ensemble's
+            own.
 
     Raises:
         ValueError: A member has another class, or does not agree with the first.

@@ -23,7 +23,8 @@ class BertTextEmbedder(Task):
 
     `from_preset` reads pooling, normalisation, length and case from a sentence-transformers or keras-hub directory, and
     sentence-transformers can load what `save_to_preset` writes. Other presets do not store these settings: the
-    arguments apply. Prompts, such as "query: ", are not stored: write them before the texts. An encoder that was not trained for embedding gives poor vectors.
+    arguments apply. Prompts, such as "query: ", are not stored: write them before the texts. An encoder that was not
+    trained for embedding gives poor vectors.
 
     By default `compile` has Reimers & Gurevych's settings for distillation (2020, section 3): a peak learning rate of
     2e-5, and the mean squared error.

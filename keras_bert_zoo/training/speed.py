@@ -52,9 +52,18 @@ def peak_flops(dtype: str) -> float | None:
 
 def _seconds(matrix: Any) -> float:
     start = time.perf_counter()
-    product = keras.ops.matmul(matrix, matrix)
+    product = _product(matrix)
     keras.ops.convert_to_numpy(keras.ops.cast(product[0, 0], "float32"))  # Waits for the product.
     return time.perf_counter() - start
+
+
+def _product(matrix: Any) -> Any:
+    if keras.backend.backend() != "jax" or matrix.dtype != "bfloat16":
+        return keras.ops.matmul(matrix, matrix)
+    import jax
+
+    # With bfloat16 as the product's type XLA would multiply float32 on a CPU.
+    return jax.numpy.matmul(matrix, matrix, preferred_element_type="float32")
 
 
 def _device_name() -> str:

@@ -125,7 +125,7 @@ def _restart(optimizer: Any, steps_per_epoch: int, epochs: int, initial_epoch: i
         optimizer._iterations.assign(initial_epoch * steps_per_epoch)
     elif not initial_epoch:
         optimizer._iterations.assign(0)
-    accumulated = isinstance(optimizer, BertOptimizer) and optimizer.gradient_accumulation_steps or 1
+    accumulated = (isinstance(optimizer, BertOptimizer) and optimizer.gradient_accumulation_steps) or 1
     schedule.first_step = 0 if counted else initial_epoch * steps_per_epoch // accumulated
     schedule.total_steps = max(1, steps_per_epoch * epochs // accumulated)
 
