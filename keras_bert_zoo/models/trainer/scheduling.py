@@ -16,7 +16,7 @@ class LaysSchedules:
     trainable_variables: Any
     train_function: Any
 
-    _steps_laid: list[int] | None = None
+    _steps_laid: list[tuple[int, int]] | None = None
     """The schedules' `total_steps` in the compiled step."""
 
     def _optimizer_within(self) -> Any:
