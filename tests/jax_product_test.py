@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bert_zoo as kbz
+from keras_bert_zoo.layers import passes
+from keras_bert_zoo.layers.passes import step_of_this_process
 from tests.helpers import TINY, random_inputs, randomise
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="They are JAX's products.")
@@ -16,6 +18,7 @@ SHAPES = [
     ((2, 3, 16), (16, 6)),
     ((2, 3, 4, 16), (2, 3, 16, 6)),
     ((2, 3, 5, 16), (2, 3, 16, 6)),
+    ((0, 3, 4, 16), (0, 3, 16, 6)),
     ((3, 1, 16), (3, 16, 6)),
 ]
 
@@ -26,6 +29,8 @@ def has_bfloat16(monkeypatch):
     from keras_bert_zoo.layers import jax_product
 
     monkeypatch.setattr(jax_product, "_HAS_BFLOAT16", True)
+    with step_of_this_process("training", compiled=True):
+        yield
 
 
 def bfloat16(*shape):
@@ -90,11 +95,27 @@ def test_what_is_not_taken(monkeypatch):
     assert not jax_product.takes(left.astype("float32"), right)
     assert not jax_product.takes(left, right.astype("float32"))
     assert not jax_product.takes(left, bfloat16(1, 16, 6))  # Which would be broadcast.
-    monkeypatch.setattr(jax_product, "on_cpu", lambda tensor: False)
-    assert not jax_product.takes(left, right)
-    monkeypatch.undo()
-    monkeypatch.setattr(jax_product, "_HAS_BFLOAT16", False)
-    assert not jax_product.takes(left, right)
+    for module, name, value in (
+        (jax_product, "on_cpu", lambda tensor: False),
+        (jax_product, "_HAS_BFLOAT16", False),
+        (jax_product, "is_step", lambda: False),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert not jax_product.takes(left, right)
+
+
+def test_outside_of_steps_there_are_forward_derivatives():
+    import jax
+
+    token = passes._step.set("")
+    layer = randomise(kbz.layers.SelfAttention(8, 2, dtype="mixed_bfloat16"))
+    hidden = bfloat16(2, 5, 8)
+    _, change = jax.jvp(layer, (hidden,), (hidden,))
+    passes._step.reset(token)
+    small = 2.0**-6
+    expected = (wide(layer(hidden * (1 + small))) - wide(layer(hidden * (1 - small)))) / (2 * small)
+    np.testing.assert_allclose(wide(change), expected, atol=0.3 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", ["classifier", "masked tokens"])
@@ -128,6 +149,22 @@ def test_a_model_s_products_are_all_of_this_kind(kind):
         assert set(found) <= {(half, half, half), (half, half, single), (single, single, single)}
         selections.append(found.count((half, half, half)))
     assert selections == {"classifier": [0, 0], "masked tokens": [2, 4]}[kind]
+
+
+@pytest.mark.parametrize("method", ["predict", "evaluate", "fit"])
+def test_steps_take_it_and_calls_do_not(method, monkeypatch):
+    from keras_bert_zoo.layers import jax_product
+
+    taken, product = [], jax_product.product
+    monkeypatch.setattr(jax_product, "product", lambda *given: taken.append(given) or product(*given))
+    model = randomise(kbz.BertTextClassifier(kbz.BertBackbone(**TINY, dtype="mixed_bfloat16"), num_classes=2))
+    token = passes._step.set("")
+    model(random_inputs(3))
+    assert not taken
+    data = [random_inputs(3)] if method == "predict" else [random_inputs(3), np.array([0, 1, 1])]
+    getattr(model, method)(*data, verbose=0)
+    passes._step.reset(token)
+    assert len(taken) >= 6 * TINY["num_layers"] - 4
 
 
 def test_an_update_is_that_of_float32():

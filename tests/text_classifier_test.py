@@ -633,12 +633,12 @@ def test_without_an_optimizer_it_is_saved_too(classifier, tmp_path):
     assert keras.models.load_model(tmp_path / "model.keras").optimizer is None
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch loads")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras' own `predict` says so, too.
-def test_data_that_come_once_are_all_taken(classifier):
-    """On each backend Keras looks at other batches first."""
-    data = pytest.importorskip("torch.utils.data")
+def test_data_that_come_once_are_all_predicted(classifier):
+    from torch.utils.data import DataLoader, IterableDataset
 
-    class Stream(data.IterableDataset):
+    class Stream(IterableDataset):
         def __init__(self):
             self.texts = iter(TEXTS)
 
@@ -646,11 +646,9 @@ def test_data_that_come_once_are_all_taken(classifier):
             return ((classifier.preprocessor([text]), np.array([0])) for text in self.texts)
 
     expected = logits_one_by_one(classifier, TEXTS)
-    found = classifier.predict(data.DataLoader(Stream(), batch_size=None), verbose=0)
+    found = classifier.predict(DataLoader(Stream(), batch_size=None), verbose=0)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    loss = classifier.evaluate(data.DataLoader(Stream(), batch_size=None), verbose=0)[0]
-    np.testing.assert_allclose(loss, crossentropy(expected, np.zeros(len(TEXTS), int)).mean(), rtol=1e-4)
-    loader = data.DataLoader(list(classifier.preprocessor(TEXTS)["token_ids"]), batch_size=None)  # Of no class we know.
+    loader = DataLoader(list(classifier.preprocessor(TEXTS)["token_ids"]), batch_size=None)  # Of no class we know.
     with pytest.raises(ValueError, match="`x` must hold batches of ready arrays"):
         classifier.predict(loader, verbose=0)
 

@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from keras_bert_zoo.layers.passes import is_step
 from keras_bert_zoo.on_cpu import has_bfloat16, on_cpu
 
 _HAS_BFLOAT16 = has_bfloat16()
 
 
 def takes(left: jax.Array, right: jax.Array) -> bool:
-    """Whether `product` supports these arrays and is the better choice."""
+    """Whether `product` supports these arrays and is the better choice; in a step alone, which needs no more of it."""
     is_batch = left.shape[:-2] == right.shape[:-2]
     is_bfloat16 = left.dtype == right.dtype == jnp.bfloat16
-    return _HAS_BFLOAT16 and is_bfloat16 and (right.ndim == 2 or is_batch) and on_cpu(left)
+    return _HAS_BFLOAT16 and is_step() and is_bfloat16 and (right.ndim == 2 or is_batch) and on_cpu(left)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -56,7 +57,7 @@ def _halved(rows: jax.Array, axis: int) -> jax.Array:
     """Divide an axis in two if it is the last but one and even."""
     if rows.ndim - axis != 2 or rows.shape[axis] % 2:
         return rows
-    return rows.reshape(*rows.shape[:axis], 2, -1, rows.shape[-1])
+    return rows.reshape(*rows.shape[:axis], 2, rows.shape[axis] // 2, rows.shape[-1])
 
 
 def _sums(

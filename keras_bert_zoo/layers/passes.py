@@ -26,6 +26,10 @@ def step_of_this_process(kind: str, compiled: bool) -> Iterator[None]:
         _step.reset(token)
 
 
+def is_step() -> bool:
+    return bool(_step.get())
+
+
 def makes_outputs_alone() -> bool:
     return _step.get() == "outputs"
 

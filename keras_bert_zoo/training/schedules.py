@@ -49,14 +49,13 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.total_steps = total_steps
         self.power = power
         self.follows_fit = total_steps is None
-        self.first_step = 0  # Where the count of an optimizer that is new within a run begins.
 
     def __call__(self, step: Any) -> Any:
         if self.total_steps is None:
             raise ValueError(
                 "`total_steps` must be given outside the `fit` of a keras_bert_zoo task. Received: total_steps=None"
             )
-        step = ops.cast(step, "float32") + self.first_step
+        step = ops.cast(step, "float32")
         # Not `maximum`, whose 0 PyTorch would copy to the device in each step.
         rate = self.learning_rate * ops.relu(1.0 - step / self.total_steps) ** self.power
         warmup_steps = int(self.total_steps * self.warmup)

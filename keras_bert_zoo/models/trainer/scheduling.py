@@ -16,7 +16,7 @@ class LaysSchedules:
     trainable_variables: Any
     train_function: Any
 
-    _steps_laid: list[tuple[int, int]] | None = None
+    _steps_laid: list[int] | None = None
     """The schedules' `total_steps` in the compiled step."""
 
     def _optimizer_within(self) -> Any:
@@ -61,12 +61,11 @@ class LaysSchedules:
         for optimizer in optimizers:
             _restart(optimizer, steps_per_epoch, epochs, initial_epoch, is_scaled)
         # The numbers are part of a compiled step; another model with such a schedule may have changed it since.
-        schedules = [optimizer._learning_rate for optimizer in optimizers]
-        laid = [(schedule.first_step, schedule.total_steps) for schedule in schedules]
+        laid = [optimizer._learning_rate.total_steps for optimizer in optimizers]
         if self._steps_laid != laid:
             self._steps_laid = laid
             self.train_function = None
-        return [_Counts(self, steps_per_epoch, is_scaled)]
+        return [] if is_scaled else [_RepeatsEpoch(self, steps_per_epoch)]
 
 
 def _check_known(variables: list[Any], known: list[Any], change: str) -> None:
@@ -79,32 +78,23 @@ def _check_known(variables: list[Any], known: list[Any], change: str) -> None:
         )
 
 
-class _Counts(keras.callbacks.Callback):
-    """Count from the right step after callbacks have restored an optimizer.
+class _RepeatsEpoch(keras.callbacks.Callback):
+    """Count from the beginning of an epoch in which Keras' `BackupAndRestore(save_freq=…)` saved: it is repeated.
 
-    An epoch in which Keras' `BackupAndRestore(save_freq=…)` saved is repeated, so its count begins anew. With loss
-    scaling the restored count stays, as in `_restart`.
+    With loss scaling the restored count stays, as in `_restart`.
     """
 
-    def __init__(self, fitted: Any, steps_per_epoch: int, is_scaled: bool) -> None:
+    def __init__(self, fitted: Any, steps_per_epoch: int) -> None:
         super().__init__()
         self._fitted = fitted  # Keras sets no `model` in a user's `CallbackList`.
         self._steps_per_epoch = steps_per_epoch
-        self._is_scaled = is_scaled
-        self._has_begun = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._has_begun:
-            return
-        self._has_begun = True
-        for optimizer in self._fitted.optimizers_following_fit():
-            if epoch == self._fitted._initial_epoch and not self._is_scaled:  # None unless a callback restored it.
+        if epoch == self._fitted._initial_epoch:  # None unless a callback restored it.
+            for optimizer in self._fitted.optimizers_following_fit():
                 if not epoch:
                     _begin_anew(optimizer)  # The callback has restored it since.
                 optimizer._iterations.assign(epoch * self._steps_per_epoch)
-            if optimizer._learning_rate.first_step and int(optimizer._iterations):  # It is restored, not new.
-                optimizer._learning_rate.first_step = 0
-                self._fitted._steps_laid = None
 
 
 def _follows_fit(rate: Any) -> bool:
@@ -118,16 +108,19 @@ def _restart(optimizer: Any, steps_per_epoch: int, epochs: int, initial_epoch: i
     # `_iterations` counts gradients, as do schedules in Keras' optimizers; in ours, schedules count updates.
     if not initial_epoch:
         _begin_anew(optimizer)
+    if initial_epoch and optimizer.use_ema and not int(optimizer._iterations):
+        raise ValueError(
+            "`initial_epoch` must be 0 for a new optimizer that averages weights and has a schedule without "
+            f"total_steps, as the averages would begin at zero. Received: initial_epoch={initial_epoch}"
+        )
     # With loss scaling, a restored count may be lower: steps whose gradients overflowed were not updates.
-    # A new optimizer counts from 0: its moments are zeros, and its averages are not those of the weights yet.
-    counted, schedule = int(optimizer._iterations) if initial_epoch else 0, optimizer._learning_rate
-    if counted and not is_scaled:
+    is_restored = initial_epoch and is_scaled and int(optimizer._iterations)
+    if not is_restored:
         optimizer._iterations.assign(initial_epoch * steps_per_epoch)
-    elif not initial_epoch:
-        optimizer._iterations.assign(0)
-    accumulated = (isinstance(optimizer, BertOptimizer) and optimizer.gradient_accumulation_steps) or 1
-    schedule.first_step = 0 if counted else initial_epoch * steps_per_epoch // accumulated
-    schedule.total_steps = max(1, steps_per_epoch * epochs // accumulated)
+    total_steps = steps_per_epoch * epochs
+    if isinstance(optimizer, BertOptimizer):
+        total_steps = max(1, total_steps // (optimizer.gradient_accumulation_steps or 1))
+    optimizer._learning_rate.total_steps = total_steps
 
 
 # Keras' optimizers that correct moments by the step count, and what they call these moments.

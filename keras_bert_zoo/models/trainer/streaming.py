@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
-from itertools import chain, tee
+from itertools import chain
 from typing import Any
 
 import keras
@@ -10,8 +10,6 @@ import keras
 from keras_bert_zoo.models.inputs import INPUT_NAMES
 from keras_bert_zoo.text.batching import LengthSortedBatches
 from keras_bert_zoo.training.distribution import replicas
-
-_LOOKED_AT = 2  # Batches of a loader, by Keras on TensorFlow before it begins; elsewhere it looks at one.
 
 UNEVEN = (
     "`x` must have batches divisible by the number of replicas, {}, for example with drop_remainder=True. "
@@ -43,8 +41,8 @@ def checked_stream(x: Any, task: Any, needs_targets: bool) -> Any:
     """Apply `task.ready_batch` to each batch of data that Keras takes besides `tf.data`; the first is checked here.
 
     With `needs_targets`, each batch must have targets. For a generator, the result is a new generator that starts with
-    the first batch again, and so does the first pass over a loader, whose data may come but once, after any looks at
-    its first batches. A `tf.distribute` or
+    the first batch again, and so does the first pass over a loader, whose data may come but once (Keras' own looks
+    at it excepted: `predict` on JAX and PyTorch has none). A `tf.distribute` or
     grain data set is left as it is, unchecked.
     """
     begun: Iterator[Any] | None = None
@@ -208,18 +206,8 @@ def _mapped_class(of_length: bool) -> Any:
             self.begun = begun
 
         def __iter__(self) -> Iterator[Any]:
-            if self.begun is None:
-                return map(self.function, self.loader)
-            self.begun, batches = tee(self.begun)
-            return map(self.function, self._begun(batches))
-
-        def _begun(self, batches: Iterator[Any]) -> Iterator[Any]:
-            """Yield all batches, which are kept for another beginning while this may be no more than a look at some."""
-            for count, batch in enumerate(batches):
-                if count == _LOOKED_AT:
-                    self.begun = None
-                yield batch
-            self.begun = None
+            begun, self.begun = self.begun, None
+            return map(self.function, self.loader if begun is None else begun)
 
     if of_length:
         Mapped.__len__ = lambda self: len(self.loader)
