@@ -228,6 +228,13 @@ def tensorflow_operations(function, *arguments):
     return [node.op for node in tensorflow_nodes(function, *arguments)]
 
 
+def assert_rounded_once(found, exact):
+    """Check float64 values of bfloat16 against exact ones."""
+    # Half a unit in the last of 8 binary places, and what float32 sums lose.
+    unit = 2.0**-8 * 2 ** np.ceil(np.log2(np.maximum(np.abs(exact), 1e-6)))
+    assert (np.abs(found - exact) <= 0.5005 * unit + 1e-6).all()
+
+
 def crossentropy(logits, labels):
     """Return the cross-entropy of each row, in float64."""
     logits = logits.astype("float64")

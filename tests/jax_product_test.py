@@ -7,7 +7,7 @@ import pytest
 import keras_bert_zoo as kbz
 from keras_bert_zoo.layers import passes
 from keras_bert_zoo.layers.passes import step_of_this_process
-from tests.helpers import TINY, random_inputs, randomise
+from tests.helpers import TINY, assert_rounded_once, random_inputs, randomise
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="They are JAX's products.")
 RNG = np.random.default_rng(8)
@@ -47,12 +47,6 @@ def swapped(array):
     return np.swapaxes(array, -1, -2)
 
 
-def assert_rounded_once(found, exact):
-    # Half a unit in the last of 8 binary places, and what float32 sums lose.
-    unit = 2.0**-8 * 2 ** np.ceil(np.log2(np.maximum(np.abs(exact), 1e-6)))
-    assert (np.abs(wide(found) - exact) <= 0.5005 * unit + 1e-6).all()
-
-
 def products(function, *arguments):
     """Return the dtypes of factors and product of each matmul in a function and in the functions that it calls."""
     import jax
@@ -81,10 +75,10 @@ def test_it_is_rounded_once_as_are_its_gradients(left, right):
     of_left, of_right = pull(outer)
     assert [each.dtype for each in (output, of_left, of_right)] == ["bfloat16"] * 3
     assert (of_left.shape, of_right.shape) == (left.shape, right.shape)
-    assert_rounded_once(output, wide(left) @ wide(right))
-    assert_rounded_once(of_left, wide(outer) @ swapped(wide(right)))
+    assert_rounded_once(wide(output), wide(left) @ wide(right))
+    assert_rounded_once(wide(of_left), wide(outer) @ swapped(wide(right)))
     exact = swapped(wide(left)) @ wide(outer)
-    assert_rounded_once(of_right, exact if right.ndim == left.ndim else exact.reshape(-1, *right.shape).sum(0))
+    assert_rounded_once(wide(of_right), exact if right.ndim == left.ndim else exact.reshape(-1, *right.shape).sum(0))
 
 
 def test_what_is_not_taken(monkeypatch):
