@@ -7,10 +7,10 @@
 PRESET is a Hugging Face BERT directory, DATA holds GLUE and SQuAD, and PEERS_PYTHON is the interpreter of an
 environment with torch, transformers, keras, keras-hub and tensorflow; without it only keras_bert_zoo runs. Each
 contender has its own process, and only one works at a time. They take turns, so that other load on the machine affects
-all alike. Each task is measured in float32 and then in bfloat16: our mixed precision, transformers' autocast. On a GPU
-there are also rows with torch.compile, two contenders start at a time, memory is the GPU's, and the report includes
-MFU, the fraction of the data sheet's peak. Products of float32 are TF32 there with all frameworks, as JAX and
-TensorFlow have it; PyTorch is told to.
+all alike. Each task is measured in float32 and then in bfloat16: our mixed precision, transformers' autocast and, in
+prediction, its weights loaded in bfloat16. On a GPU there are also rows with torch.compile, two contenders start at a
+time, memory is the GPU's, and the report includes MFU, the fraction of the data sheet's peak. Products of float32 are
+TF32 there with all frameworks, as JAX and TensorFlow have it; PyTorch is told to.
 """
 
 import argparse
@@ -88,6 +88,9 @@ def line_up(args: argparse.Namespace, task: str, dtype: str) -> list[Entry]:
         if predicted_size(TASKS[task]) is None:  # Ours then makes larger batches of short texts.
             by_tokens = {"by_tokens": True, **options}
             entries.append(Entry("transformers, grouped, larger batches", "transformers", python, "torch", by_tokens))
+        if dtype == "bfloat16":
+            loaded = {"loaded": True, **options}
+            entries.append(Entry("transformers, grouped, loaded in bfloat16", "transformers", python, "torch", loaded))
         if args.runtimes and dtype == "float32":
             entries.append(Entry("transformers, ONNX Runtime", "transformers_onnx", python, "torch"))
         if args.runtimes and dtype == "bfloat16":

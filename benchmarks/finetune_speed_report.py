@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contenders import TASKS
+from products import computed_flops
 from reports import describe, table, write
 
 from keras_bert_zoo.checkpoints.bert_config import read_backbone
@@ -63,12 +64,12 @@ def _ratios(result: dict[str, Any], peer: dict[str, Any]) -> str:
     )
 
 
-def _share(result: dict[str, Any], architecture: dict[str, Any], tokens: float, order: str, peak: float | None) -> str:
-    """Describe the share of the peak that the model's products of real tokens take."""
-    if order not in result["orders"] or peak is None:
-        return "-"
-    flops = training_flops(architecture, tokens) / (1 if order == "train" else 3)
-    return f"{flops / _median(result, order) / peak:.0%}"
+def _shares(result: dict[str, Any], flops: float, peak: float | None) -> str:
+    """Describe the shares of the peak that an example's `flops` take: those of training, and a third in prediction."""
+    return " / ".join(
+        f"{flops / parts / _median(result, order) / peak:.0%}" if peak and order in result["orders"] else "-"
+        for order, parts in zip(_ORDERS, (1, 3), strict=True)
+    )
 
 
 def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterator[list[str]]:
@@ -84,7 +85,7 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
         tokens = beside[0]["tokens"]  # Per example; one count for all, from the checkpoint's own tokeniser.
         compiling = _compile_seconds(result)
         printed = peak_of(result["device_name"]) if result["dtype"] == "bfloat16" else None
-        mfu = " / ".join(_share(result, architecture, tokens, order, printed) for order in _ORDERS)
+        computed = computed_flops(architecture, tokens, result["ours"], folded="int8" not in result["name"])
         yield [
             result["task"],
             result["dtype"],
@@ -92,8 +93,8 @@ def rows(results: list[dict[str, Any]], architecture: dict[str, Any]) -> Iterato
             _rate(result, "train"),
             _rate(result, "predict"),
             f"{tokens / _median(result, 'train'):.0f}" if "train" in result["orders"] else "-",
-            " / ".join(_share(result, architecture, tokens, order, result["peak"]) for order in _ORDERS),
-            *([mfu] if on_card else []),
+            _shares(result, computed, result["peak"]),
+            *([_shares(result, training_flops(architecture, tokens), printed)] if on_card else []),
             f"{result['rounds'][-1]['predict']['memory'] / 2**30:.1f}",
             "-" if compiling is None else f"{compiling:.1f}",
             *(next((_ratios(result, each) for each in beside if each["name"] == peer), "-") for peer in peers),
@@ -137,11 +138,11 @@ def report(
         f"{described}; where those are 32 keras_bert_zoo predicts, and the row of larger batches, in batches that are "
         f"larger for short texts. Rates are medians of {args.rounds} rounds (slowest..fastest). Tokens: without "
         "padding. "
-        "Share of peak: products of real tokens, of what the same framework reaches in the same process with two "
-        "large matrices in that precision (PyTorch in float32 on a CPU: the faster of BLAS and oneDNN), training / "
-        "prediction, counted as if every block computed every token, "
-        "which of ours the last does not where a head reads one. MFU: the same of the data sheet's dense peak, where "
-        "it is known. GiB: the most that the process ever had, or on a GPU its framework. "
+        "Share of peak: the products of real tokens that a contender computes, of what the same framework reaches in "
+        "the same process with two large matrices in that precision (PyTorch in float32 on a CPU: the faster of BLAS "
+        "and oneDNN), training / prediction. Our last block computes only what the head reads, a sixth of MiniLM's "
+        "products less. MFU: the share of the data sheet's dense peak, where it is known, counted as if every block "
+        "computed every token. GiB: the most that the process ever had, or on a GPU its framework. "
         "compile_s is what the first training and the first prediction cost beyond the median. The columns with vs say "
         "how many times as fast the row is, training / prediction, by medians."
     )

@@ -10,12 +10,13 @@ by `--minutes`: it begins with the table, and starts no size after that time. A 
 a command may take ten, say `--minutes 5`. If the machine is fresh each time, copy the .jsonl into `--out` first, and
 back at the end. Rows of another GPU, other versions or other code are measured again and left out of the table. MFU is
 the fraction of the data sheet's dense peak that the model's own products use (`training_flops`). The share of peak is
-relative to the framework's own product of two large matrices in the same process. transformers runs with SDPA, fused
-AdamW and, in a second row, torch.compile; ours on PyTorch has `jit_compile=True`. In a third row transformers has no
-mask, without which its compiled step takes flash attention, as if no text ever had padding; the fastest of the three is
-compared with. transformers computes its head at every position, which its shares do not count. All contenders apply
-attention dropout of a tenth: transformers within `scaled_dot_product_attention`, ours in kernels of our own (Triton,
-Pallas). cuDNN's kernel supports none on JAX, so it runs in the rows "no attention dropout".
+what the contender computes (`computed_flops`), of what the framework reaches in the same process with two large
+matrices. transformers runs with SDPA, fused AdamW and, in a second row, torch.compile; ours on PyTorch has
+`jit_compile=True`. In a third row transformers has no mask, without which its compiled step takes flash attention, as
+if no text ever had padding; the fastest of the three is compared with. transformers computes its head at every
+position, which MFU does not count. All contenders apply attention dropout of a tenth: transformers within
+`scaled_dot_product_attention`, ours in kernels of our own (Triton, Pallas). cuDNN's kernel supports none on JAX, so it
+runs in the rows "no attention dropout".
 
 `--device cpu --quick` tries everything on tiny sizes. Needs jax[cuda12] or jax[cuda13], torch, transformers and the
 extra `plot`.
@@ -32,6 +33,7 @@ from typing import Any
 
 from machine import cards
 from pretraining_contenders import SIDES, Work, architecture, newest, together
+from products import computed_flops
 from reports import about_rows, describe, write
 
 from keras_bert_zoo.training.devices import peak_of
@@ -95,10 +97,15 @@ def rates_of(row: dict[str, Any]) -> list[float]:
     return [row["batch"] * row["steps"] / seconds for seconds in row["seconds"]]
 
 
-def share(row: dict[str, Any], sequences_per_second: float, peak: float | None) -> str:
-    """Describe the share of a peak that the model's own products take."""
-    flops = training_flops(architecture(_work(row)), row["length"], row["predictions"])
-    return f"{sequences_per_second * flops / peak:.1%}" if peak else "-"
+def shares(row: dict[str, Any], sequences_per_second: float) -> str:
+    """Describe the MFU and the share of the framework's peak that the computed products take, as two cells."""
+    sizes = architecture(_work(row)), row["length"]
+    ours, predictions = row["contender"] != "transformers", row["predictions"]
+    pairs = (
+        (training_flops(*sizes, predictions), peak_of(row["device_name"])),
+        (computed_flops(*sizes, ours, predictions), row.get("product_peak")),
+    )
+    return " | ".join(f"{sequences_per_second * flops / peak:.1%}" if peak else "-" for flops, peak in pairs)
 
 
 def _work(row: dict[str, Any]) -> Work:
@@ -131,8 +138,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             against = f"{median / max(peers):.2f}" if peers else "-"
             lines.append(
                 f"| {size} | {name} | {row['batch']} | {median:.1f} ({min(found):.1f}..{max(found):.1f}) "
-                f"| {median * row['length']:,.0f} | {share(row, median, peak_of(row['device_name']))} "
-                f"| {share(row, median, row.get('product_peak'))} | {against} "
+                f"| {median * row['length']:,.0f} | {shares(row, median)} | {against} "
                 f"| {row['peak_bytes'] / 1e9:.1f} | {row['first']:.0f} |"
             )
     return "\n".join(lines) + "\n"
@@ -194,6 +200,8 @@ def main() -> None:
                 for title, work in works.items()
             }
             together(results, works, pythons, options.rounds, **keys)
+    if not results.is_file():
+        sys.exit(f"Nothing is measured yet that {results} would hold; {results.with_suffix('.log')} may say why")
     rows = newest([json.loads(line) for line in results.read_text().splitlines()])
     facts = about_rows("gpu_pretraining.py", options, rows)
     text = "\n".join(["# Pre-training on a card", "", *describe(facts), "", table(rows)])

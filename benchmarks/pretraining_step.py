@@ -113,15 +113,16 @@ def main() -> None:
 
 
 def report(raw: dict[str, Any]) -> str:
-    from keras_bert_zoo.training.speed import training_flops  # Here, because peers' processes have no Keras.
+    from products import computed_flops  # Here, because peers' processes have no Keras.
 
     lines = [
         "# A step of pre-training",
         "",
         *describe(raw["about"]),
         "",
-        f"{SIDES} Nothing is padded. Share of peak: the model's own products, of what the same framework reaches in "
-        "the same process with two large matrices in that precision (PyTorch, float32: the faster of BLAS and oneDNN).",
+        f"{SIDES} Nothing is padded. Share of peak: the products that a contender computes, of what the same framework "
+        "reaches in the same process with two large matrices in that precision (PyTorch, float32: the faster of BLAS "
+        "and oneDNN).",
         "",
         "| size, batch | precision | contender | sequences/s, median (slowest..fastest) | real tokens/s "
         "| share of peak | GiB | vs transformers |",
@@ -130,11 +131,11 @@ def report(raw: dict[str, Any]) -> str:
     for name, dtype in itertools.product(SIZES, DTYPES):
         key, work = f"{name}, {dtype}", Work(**SIZES[name])
         found = raw.get(key, {})
-        flops = training_flops(architecture(work), work.length, work.predictions)
         peer = statistics.median(found[PEER]) if PEER in found else None
         for title, rates in found.items():
             median, process = statistics.median(rates), raw["processes"][key][title]
             ratio = f"{median / peer:.2f}" if peer else "-"
+            flops = computed_flops(architecture(work), work.length, title != PEER, work.predictions)
             lines.append(
                 f"| {name}, {work.batch} | {dtype} | {title} | {median:.1f} ({min(rates):.1f}..{max(rates):.1f}) "
                 f"| {median * work.length:.0f} | {median * flops / process['peak']:.0%} "

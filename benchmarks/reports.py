@@ -25,8 +25,9 @@ def about_rows(script: str, args: argparse.Namespace, rows: Sequence[dict[str, A
     found = {row.get("contender") == "transformers": row.get("versions", {}) for row in rows}
     facts = {name: rows[-1].get(name, "unknown") for name in ("date", "machine", "commit", "code")}
     beside = {"peers": found[True]} if found.get(True) else {}
-    command = describe_command(script, args, " ", rows[-1].get("variables", {}))
-    return {"command": command, **facts, "versions": found.get(False, {}), **beside}
+    measured_with = rows[-1].get("variables", {})
+    command = describe_command(script, args, " ", measured_with)
+    return {"command": command, **facts, "versions": found.get(False, {}), "variables": measured_with, **beside}
 
 
 def now(script: str, python: str = sys.executable) -> dict[str, Any]:

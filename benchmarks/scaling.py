@@ -192,6 +192,8 @@ def main() -> None:
     results = options.out / f"{name}.jsonl"
     measured: dict[str, list[tuple[float, dict[str, Any]]]] = {}
     if options.table:
+        if not results.is_file():
+            sys.exit(f"Nothing is measured yet that {results} would hold")
         for row in newest([json.loads(line) for line in results.read_text().splitlines()]):
             measured.setdefault(row["sweep"], []).append((row["n"], row))
     else:

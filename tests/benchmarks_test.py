@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+# Of a model, for counting what it computes.
+SIZES = {
+    "num_layers": 1, "hidden_dim": 4, "intermediate_dim": 8, "num_heads": 2, "vocabulary_size": 5, "pooler": True
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -89,6 +93,8 @@ def test_a_report_is_current_on_its_machine_alone(script, monkeypatch, tmp_path)
         assert reports.is_current(out, name, python)
     reports.write(out, "# A report\n", {"about": {**facts, "peers": {**facts["peers"], "torch": "1.0"}}})
     assert not reports.is_current(out, name, python)
+    reports.write(out, "# A report\n", {"about": reports.about_rows(name, argparse.Namespace(), [reports.now(name)])})
+    assert reports.is_current(out, name, python)
     reports.write(out, "# A report\n", {"about": facts})
     with monkeypatch.context() as patch:
         patch.setenv("MALLOC_TOP_PAD_", "7")
@@ -212,6 +218,19 @@ def test_unequal_tokens_stand_in_the_report(script):
     ]
 
 
+def test_products_that_a_contender_leaves_out_are_no_share_of_a_peak(script):
+    """Multiplications of a block of width 4, with two heads and 8 units within, on three tokens, and a pooler of 16."""
+    computed = script("products").computed_flops
+    query, folded, scores, output, inner = 16, 2 * 16, 2 * 3 * 4 * 2, 16, 2 * 32
+    assert computed(SIZES, 3, True, folded=True) == 6 * (16 + query + folded + scores + output + inner)
+    assert computed(SIZES, 3, True) == 6 * (16 + 3 * 3 * 16 + 2 * 3 * 4 + output + inner)
+    assert computed(SIZES, 3, False) == 6 * (16 + 3 * (3 * 16 + 2 * 3 * 4 + output + inner))
+    word = 16 + 4 * 5
+    assert computed(SIZES, 3, True, 2) == 6 * (16 + 2 * word + 3 * (3 * 16 + 2 * 3 * 4 + output + inner))
+    assert computed(SIZES, 3, False, 2) == 6 * (16 + 3 * word + 3 * (3 * 16 + 2 * 3 * 4 + output + inner))
+    assert computed({**SIZES, "num_layers": 2}, 3, True) - computed(SIZES, 3, True) == 6 * 3 * (3 * 16 + 24 + 80)
+
+
 def test_rates_are_of_an_example_whoever_takes_fewer(script):
     """A contender with four examples in 2 s beside one with two in 4 s."""
 
@@ -221,7 +240,7 @@ def test_rates_are_of_an_example_whoever_takes_fewer(script):
         facts = {"tokens": 10.0, "first_runs": None, "device_name": None, "peak": None}
         return {**about, **facts, "rounds": [{"predict": turn}] * 2}
 
-    head, *found = script("finetune_speed_report").rows([result("ours", 4, 2.0), result("a peer", 2, 4.0)], {})
+    head, *found = script("finetune_speed_report").rows([result("ours", 4, 2.0), result("a peer", 2, 4.0)], SIZES)
     found = [dict(zip(head, line, strict=True)) for line in found]
     assert [line["predict examples/s"] for line in found] == ["2.0 (2.0..2.0)", "0.5 (0.5..0.5)"]
     assert [line["vs a peer"] for line in found] == ["- / 4.00", "-"]
@@ -230,7 +249,7 @@ def test_rates_are_of_an_example_whoever_takes_fewer(script):
 def test_keras_hub_as_it_comes_runs_on_each_of_its_backends(script):
     options = {"backends": [], "device": "cpu", "runtimes": False, "peers_python": "python", "as_it_comes": True}
     args = argparse.Namespace(**options, keras_hub=["tensorflow", "jax"])
-    found = {entry.name: entry for entry in script("finetune_speed").line_up(args, "8x128", "bfloat16")[1:]}
+    found = {entry.name: entry for entry in script("finetune_speed").line_up(args, "8x128", "bfloat16")[2:]}
     assert list(found) == [f"keras-hub, {name}" for name in ("tensorflow", "jax", "tensorflow, 512", "jax, 512")]
     assert found["keras-hub, jax, 512"].options == {"sequence_length": 512, "bfloat16": True}
     assert [entry.backend for entry in found.values()] == ["tensorflow", "jax"] * 2
