@@ -111,7 +111,7 @@ def test_a_layer_trains_with_them_as_without(lora, taken, monkeypatch):
 
     monkeypatch.setattr(jax_attention, "attention", attention)
     found = jax.jit(jax.grad(loss))(weights)
-    layer.dropout = layer.dropout_layer.rate = 0.0
+    layer.dropout_layer.rate = 0.0
     monkeypatch.setattr("keras_bert_zoo.layers.attention.fused_attention_pays", lambda *_: False)
     for one, other in zip(found, jax.jit(jax.grad(lambda weights: loss(weights)))(weights), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(np.asarray(other)).max())

@@ -117,6 +117,47 @@ def test_weights_from_before_lora(adapted, tmp_path):
     np.testing.assert_array_equal(adapted.predict(TEXTS, verbose=0), plain.predict(TEXTS, verbose=0))
 
 
+def test_weights_of_another_rank_are_refused_before_a_factor_is_changed(adapted, tmp_path):
+    """Keras sets both factors to zero first, and no gradient leads from there."""
+    other = kbz.BertTextClassifier(
+        kbz.BertBackbone(**adapted.backbone.architecture), num_classes=3, preprocessor=adapted.preprocessor
+    )
+    other.backbone.enable_lora(3)
+    other.save_weights(tmp_path / "other.weights.h5")
+    factors = {weight.path: numpy(weight).copy() for weight in adapted.weights if "lora" in weight.name}
+    assert all(np.abs(value).max() > 0 for path, value in factors.items() if path.endswith("a"))
+
+    def check():
+        for weight in adapted.weights:
+            if weight.path in factors:
+                np.testing.assert_array_equal(numpy(weight), factors[weight.path], err_msg=weight.path)
+
+    with pytest.raises(ValueError, match="qkv: the file must hold its kernel, and LoRA of rank 2 or none"):
+        adapted.load_weights(tmp_path / "other.weights.h5")
+    check()
+    with pytest.warns(UserWarning, match="and LoRA of rank 2 or none"):
+        adapted.load_weights(tmp_path / "other.weights.h5", skip_mismatch=True)
+    check()
+
+
+def test_saving_leaves_lora_on(adapted):
+    """Another thread may predict meanwhile."""
+    layer = adapted.backbone.encoder_layers[0].attention.qkv
+    layer.lora_kernel_b.assign(np.ones((2, 24)))
+    asked = []
+
+    class Store(dict):
+        def __setitem__(self, name, value):
+            asked.append(layer.lora_enabled)
+            super().__setitem__(name, value)
+
+    store = Store()
+    layer.save_own_variables(store)
+    assert asked == [True] * 4
+    np.testing.assert_array_equal(numpy(store["0"]), numpy(layer._kernel))
+    assert np.abs(numpy(layer.kernel) - numpy(layer._kernel)).max() > 0
+
+
 def test_preset_holds_the_sums(adapted, tmp_path):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -32,26 +32,26 @@ def rewrites(monkeypatch):
 
 
 @pytest.mark.parametrize("taped_outside", [False, True])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_values_and_gradients_are_numpys(transposed, taped_outside):
+@pytest.mark.parametrize("adj_x", [False, True])
+@pytest.mark.parametrize("adj_y", [False, True])
+def test_values_and_gradients_are_numpys(adj_x, adj_y, taped_outside):
     import tensorflow as tf
 
     from keras_bert_zoo.layers.tensorflow_batch_product import batch_product
 
     left, right = (tf.constant(RNG.normal(size=shape), tf.float32) for shape in ((2, 3, 4, 5), (2, 3, 5, 6)))
     wanted = tf.constant(RNG.normal(size=(2, 3, 4, 6)), tf.float32)
-    if transposed:
-        right = tf.transpose(right, (0, 1, 3, 2))
+    left, right = (tf.linalg.matrix_transpose(x) if adj else x for x, adj in ((left, adj_x), (right, adj_y)))
 
     @tf.function(autograph=False)
     def compute(left, right):
-        return batch_product(left, right, transposed)
+        return batch_product(left, right, adj_x, adj_y)
 
     @tf.function(autograph=False)
     def step(left, right):
         with tf.GradientTape() as tape:
             tape.watch([left, right])
-            outputs = batch_product(left, right, transposed)
+            outputs = batch_product(left, right, adj_x, adj_y)
         return outputs, *tape.gradient(outputs, [left, right], wanted)
 
     if taped_outside:
@@ -62,11 +62,42 @@ def test_values_and_gradients_are_numpys(transposed, taped_outside):
     else:
         found = step(left, right)
     a, b, c = (np.asarray(tensor, "float64") for tensor in (left, right, wanted))
-    b = b.swapaxes(2, 3) if transposed else b
-    of_b = a.swapaxes(2, 3) @ c
-    expected = a @ b, c @ b.swapaxes(2, 3), of_b.swapaxes(2, 3) if transposed else of_b
+    a, b = a.swapaxes(2, 3) if adj_x else a, b.swapaxes(2, 3) if adj_y else b
+    of_a, of_b = c @ b.swapaxes(2, 3), a.swapaxes(2, 3) @ c
+    expected = a @ b, of_a.swapaxes(2, 3) if adj_x else of_a, of_b.swapaxes(2, 3) if adj_y else of_b
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("adj_x", [False, True])
+@pytest.mark.parametrize("adj_y", [False, True])
+def test_gradients_have_gradients(adj_x, adj_y):
+    """As TensorFlow's own have, whichever tape sees what."""
+    import tensorflow as tf
+
+    from keras_bert_zoo.layers.tensorflow_batch_product import batch_product
+
+    def own(left, right):
+        return tf.matmul(left, right, transpose_a=adj_x, transpose_b=adj_y)
+
+    def ours(left, right):
+        return batch_product(left, right, adj_x, adj_y)
+
+    factors = [tf.constant(RNG.normal(size=(1, 2, 3, 3)), tf.float32) for _ in range(2)]
+
+    @tf.function(autograph=False)
+    def penalty_of(multiply, *factors):
+        with tf.GradientTape() as outer:
+            outer.watch(factors)
+            with tf.GradientTape() as inner:
+                inner.watch(factors)
+                outputs = tf.square(multiply(*factors))
+            penalty = sum(tf.reduce_sum(tf.square(each)) for each in inner.gradient(outputs, factors))
+        return outer.gradient(penalty, factors)
+
+    for one, other in zip(penalty_of(ours, *factors), penalty_of(own, *factors), strict=True):
+        assert np.abs(other).max() > 1
+        np.testing.assert_allclose(one, other, rtol=1e-4)
 
 
 def trained(inputs):

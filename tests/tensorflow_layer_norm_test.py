@@ -191,3 +191,24 @@ def test_elsewhere_it_is_keras(where):
         np.testing.assert_allclose(model.predict(ARRAYS, verbose=0), logits, atol=1e-5)
         loss = -tf.nn.log_softmax(logits).numpy()[[0, 1], [0, 1]].mean()
         np.testing.assert_allclose(np.ravel(model.evaluate(ARRAYS, [0, 1], verbose=0))[0], loss, atol=1e-5)
+
+
+def test_a_loss_that_takes_a_gradient_does_so_in_an_evaluation_too():
+    """oneDNN's operations for outputs alone have no gradient that a tape would see."""
+    import tensorflow as tf
+
+    class Penalised(kbz.BertTextClassifier):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            gamma = self.backbone.embeddings.layer_norm.gamma.value
+            with tf.GradientTape() as tape:
+                loss = super().compute_loss(x, y, self(x, training=False), sample_weight, training)
+            gradient = tape.gradient(loss, gamma)
+            return loss if gradient is None else loss + 100 * tf.reduce_sum(tf.square(gradient))
+
+    model = randomise(Penalised(kbz.BertBackbone(**TINY), num_classes=3))
+    inputs, targets = random_inputs(), np.array([0, 1, 2])
+    model.compile(keras.optimizers.SGD(0.1), metrics=None)
+    plain = kbz.BertTextClassifier.compute_loss(model, inputs, targets, model(inputs, training=False))
+    expected = float(model.compute_loss(inputs, targets, training=False))
+    assert expected - float(plain) > 0.01
+    assert np.ravel(model.evaluate(inputs, targets, verbose=0))[0] == pytest.approx(expected, rel=1e-4)

@@ -249,6 +249,14 @@ def test_class_weight_and_targets_for_a_loss_of_one_s_own(still):
         still.compile(keras.optimizers.SGD(0.0), loss=loss, metrics=None)
         found = still.train_on_batch(arrays, y, class_weight={1: 3.0, 2: 0.5})
         assert np.ravel(found)[0] == pytest.approx(expected, abs=1e-5)
+        weighted = np.mean(losses * WEIGHTS * np.array([1.0, 3.0, 0.5])[LABELS])
+        for stream in [*streams((arrays, y, WEIGHTS)), *tf_datasets((arrays, y, WEIGHTS))]:
+            history = still.fit(stream, class_weight={1: 3.0, 2: 0.5}, steps_per_epoch=1, verbose=0).history
+            assert history["loss"][0] == pytest.approx(weighted, abs=1e-5)
+        bad = arrays, y, WEIGHTS * [1, np.nan, 1, 1, 1, 1]
+        for first, second in zip(tf_datasets((arrays, y, WEIGHTS)), tf_datasets(bad), strict=True):
+            with pytest.raises(Exception, match="`sample_weight` must hold finite numbers"):
+                still.fit(first.concatenate(second), verbose=0)
 
 
 def test_class_weight_needs_targets(still):
@@ -1283,7 +1291,8 @@ def test_a_batch_has_the_weights_of_its_classes(still, losses):
         assert history["loss"][0] == pytest.approx(expected, abs=1e-5)
     expected = (losses * WEIGHTS * np.array([1.0, 3.0, 0.5])[LABELS]).mean()
     weighted, column = (*batch, WEIGHTS), (*batch, WEIGHTS[:, None])
-    for stream in [*streams(weighted), *streams(column), *tf_datasets(weighted)]:  # A stream's weights are multiplied.
+    # A stream's weights are multiplied.
+    for stream in [*streams(weighted), *streams(column), *tf_datasets(weighted), *tf_datasets(column)]:
         still.set_weights(before)
         history = still.fit(stream, class_weight=weights, steps_per_epoch=1, verbose=0).history
         assert history["loss"][0] == pytest.approx(expected, abs=1e-5)

@@ -109,7 +109,7 @@ class SelfAttention(keras.layers.Layer):
         self, hidden: Any, mask: Any, output_positions: Any, training: bool | None, shows_scores: bool
     ) -> tuple[Any, Any]:
         shape = (*ops.shape(hidden)[:2], 3, self.num_heads, self.head_dim)
-        dropout = self.dropout if training else 0.0
+        dropout = self.dropout_layer.rate if training else 0.0
         explicit = shows_scores or output_positions is not None
         bias = None
         if not explicit and self._leaves_bias(hidden, shape, dropout):
@@ -242,8 +242,8 @@ def _batch_product(left: Any, right: Any, transposed: bool = False, rounded: boo
     if keras.backend.backend() == "tensorflow":
         from keras_bert_zoo.layers.tensorflow_batch_product import batch_product, is_available
 
-        if is_available(left):
-            return batch_product(left, right, transposed)
+        if is_available(left, right):
+            return batch_product(left, right, adj_y=transposed)
     return matmul(left, ops.transpose(right, (0, 1, 3, 2)) if transposed else right, rounded)
 
 

@@ -31,7 +31,16 @@ def is_step() -> bool:
 
 
 def makes_outputs_alone() -> bool:
-    return _step.get() == "outputs"
+    return _step.get() == "outputs" and not _has_tape()
+
+
+def _has_tape() -> bool:
+    """Whether a gradient is taken within the step, as a user's loss may do on TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    from keras_bert_zoo.layers.tensorflow_gradient import has_tape
+
+    return has_tape()
 
 
 def trains_here() -> bool:
@@ -46,6 +55,7 @@ def torch_compiles() -> bool:
 # --- What PyTorch's compiled step reads from a model
 
 _readers: Any = weakref.WeakSet()
+_lock = threading.Lock()  # Several threads may predict with one model.
 
 
 def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
@@ -59,7 +69,8 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
     found = owner.__dict__.get("_read_once")
     if found is None:
         found = owner.__dict__["_read_once"] = {}  # Stored on the owner, as its lists of layers lead back to it.
-        _readers.add(owner)
+        with _lock:
+            _readers.add(owner)
     if name not in found:
         found[name] = read()
     return found[name]
@@ -67,9 +78,11 @@ def read_once(owner: Any, name: str, read: Callable[[], Any]) -> Any:
 
 def begin_run() -> None:
     """Forget all `read_once` values, so that changes since the last `fit`, `evaluate` or `predict` take effect."""
-    for reader in list(_readers):
+    with _lock:
+        readers = list(_readers)
+        _readers.clear()
+    for reader in readers:
         reader.__dict__.pop("_read_once", None)
-    _readers.clear()
 
 
 class WalksOnce:
@@ -91,7 +104,6 @@ class WalksOnce:
 Read = Callable[[Any], Any]
 _kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
 _passes = 0
-_lock = threading.Lock()  # Several threads may predict with one model.
 _last_words: list[Callable[[], None]] = []
 
 

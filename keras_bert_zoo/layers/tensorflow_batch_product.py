@@ -18,20 +18,24 @@ except ImportError:  # It is private.
 _OPERATION = "_MklBatchMatMulV2"
 
 
-def is_available(tensor: Any) -> bool:
+def is_available(left: Any, right: Any) -> bool:
     """Whether `batch_product` is the better choice: in a step of this process, on a CPU, in float32.
 
     By default TensorFlow's graph rewriter makes the same operation, but not on processors with AVX2 alone. There
     TensorFlow's own code takes two to four times as long.
     """
     is_wanted = (trains_here() and takes_gradients()) or (makes_outputs_alone() and tf.inside_function())
-    return is_wanted and tensor.dtype == tf.float32 and on_cpu(tensor) and not _is_rewritten() and _is_known()
+    are_floats = left.dtype == right.dtype == tf.float32
+    return is_wanted and are_floats and on_cpu(left) and not _is_rewritten() and _is_known()
 
 
-def batch_product(left: Any, right: Any, transposed: bool) -> Any:
-    """Return `left @ right` of `[a, b, n, k]` and `[a, b, k, m]`, or `[a, b, m, k]` if `transposed`."""
-    gradient = partial(_gradient, left, right, transposed)
-    return with_gradient(partial(_product, adj_y=transposed), gradient, [left, right])
+def batch_product(left: Any, right: Any, adj_x: bool = False, adj_y: bool = False) -> Any:
+    """Return `left @ right` of `[a, b, n, k]` and `[a, b, k, m]`.
+
+    `left` is `[a, b, k, n]` with `adj_x`, and `right` `[a, b, m, k]` with `adj_y`.
+    """
+    gradient = partial(_gradient, left, right, adj_x, adj_y)
+    return with_gradient(partial(_product, adj_x=adj_x, adj_y=adj_y), gradient, [left, right])
 
 
 def _product(left: Any, right: Any, adj_x: bool = False, adj_y: bool = False) -> Any:
@@ -39,18 +43,17 @@ def _product(left: Any, right: Any, adj_x: bool = False, adj_y: bool = False) ->
     return operation(_OPERATION, [left, right], shape, adj_x=adj_x, adj_y=adj_y, **CREATED)
 
 
-def _gradient(left: Any, right: Any, transposed: bool, outer: Any) -> tuple[Any, Any]:
-    if transposed:
-        return _product(outer, right), _product(outer, left, adj_x=True)
-    return _product(outer, right, adj_y=True), _product(left, outer, adj_x=True)
+def _gradient(left: Any, right: Any, adj_x: bool, adj_y: bool, outer: Any) -> tuple[Any, Any]:
+    """Return the gradients of both factors, which have gradients themselves."""
+    of_left = batch_product(right, outer, adj_y, True) if adj_x else batch_product(outer, right, False, not adj_y)
+    of_right = batch_product(outer, left, True, adj_x) if adj_y else batch_product(left, outer, not adj_x, False)
+    return of_left, of_right
 
 
 @gradient_within_functions(_OPERATION)
 def _gradient_within_a_function(op: Any, outer: Any) -> Any:
-    if op.get_attr("adj_x"):
-        raise LookupError("A gradient of attention's products has no gradient of its own.")
     left, right = op.inputs
-    return _gradient(left, right, op.get_attr("adj_y"), outer)
+    return _gradient(left, right, op.get_attr("adj_x"), op.get_attr("adj_y"), outer)
 
 
 def _is_rewritten() -> bool:

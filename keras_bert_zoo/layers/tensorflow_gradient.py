@@ -7,7 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 try:
-    from tensorflow.python.eager.record import record_operation, should_record_backprop, stop_recording
+    from tensorflow.python.eager.record import (
+        could_possibly_record,
+        record_operation,
+        should_record_backprop,
+        stop_recording,
+    )
 except ImportError:  # These are private, and training also works without them.
     record_operation = None
 
@@ -17,12 +22,17 @@ def takes_gradients() -> bool:
     return record_operation is not None and tf.inside_function()
 
 
+def has_tape() -> bool:
+    """Whether a tape records what this thread computes; unknown counts as none."""
+    return record_operation is not None and could_possibly_record()
+
+
 def with_gradient(compute: Callable[..., Any], gradient: Callable[[Any], Any], inputs: Sequence[Any]) -> Any:
     """Return `compute(*inputs)`, one tensor; `gradient` computes the gradients of all inputs from that of the output.
 
     `tf.custom_gradient` would keep each graph forever.
     """
-    if not should_record_backprop(inputs):
+    if record_operation is None or not should_record_backprop(inputs):
         return compute(*inputs)
     with stop_recording():
         outputs = compute(*inputs)

@@ -53,7 +53,8 @@ def check_pretraining(dataset: Any, task: Any, needs_targets: bool) -> Any:
         stops = {"mlm": tokens, "nsp": (2, "2)")}
         ids |= {name: (targets[name], *stop) for name, stop in stops.items() if name in targets}
         for name, (values, stop, words) in ids.items():
-            inside = tf.reduce_all((values >= 0) & (values < tf.cast(stop, values.dtype)))
+            wide = tf.cast(values, "int64")  # Stops may be too large for the values' own type.
+            inside = tf.reduce_all((wide >= 0) & (wide < tf.cast(stop, "int64")))
             tf.debugging.Assert(inside, [f"`{name}` must be in [0, {words}. Received: other values"])
         return (inputs, *rest)
 
@@ -109,7 +110,9 @@ def tokenise_tf_dataset(dataset: Any, task: Any, needs_targets: bool) -> Any:
         checked_stream_weights(weights, np.shape(first[1]))
     task.check_loss(first[1])
     if task.are_foreign(first[1]):
-        return dataset.map(lambda x, *rest: (make_inputs(x), *rest), num_parallel_calls=tf.data.AUTOTUNE)
+        return dataset.map(
+            lambda x, y, *weights: (make_inputs(x), y, *map(_finite, weights)), num_parallel_calls=tf.data.AUTOTUNE
+        )
     names = INPUT_NAMES if ready else ()
     targets = make_targets(first[1], *(first[0][name] for name in names), *first[2:])
 

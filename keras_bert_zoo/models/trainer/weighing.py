@@ -48,8 +48,8 @@ class WeighsClasses:
         spec = data.element_spec
         if not has_targets(spec):
             raise ValueError(_NO_TARGETS)
-        if len(spec) > 2 and not is_none(spec[2]) and spec[1].shape.rank == self.label_dimensions:
-            return data.map(partial(_weigh_in_graph, weights)), None
+        if len(spec) > 2 and not is_none(spec[2]):
+            return data.map(partial(_weigh_in_graph, weights, self.label_dimensions)), None
         return data, of_classes
 
 
@@ -59,8 +59,14 @@ def check_one_weight(sample_weight: Any) -> None:
         raise ValueError("`class_weight` and `sample_weight` exclude each other. Received: both")
 
 
-def _weigh_in_graph(weights: np.ndarray, x: Any, y: Any, given: Any) -> tuple[Any, ...]:
+def _weigh_in_graph(weights: np.ndarray, label_dimensions: int | None, x: Any, y: Any, given: Any) -> tuple[Any, ...]:
+    """Do what `weigh_batch` does to a batch with weights of its own, `given`."""
     import tensorflow as tf
 
-    of_classes = tf.reshape(tf.gather(tf.constant(weights, given.dtype), y), tf.shape(given))
-    return x, y, tf.ensure_shape(given * of_classes, given.shape)
+    classes = y
+    if y.shape.rank != label_dimensions:
+        classes = y[..., 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
+    of_classes = tf.gather(tf.constant(weights, given.dtype), tf.cast(tf.round(classes), "int64"))
+    of_examples = all(size == 1 for size in given.shape[1:])
+    own = tf.reshape(given, [-1, *[1] * (of_classes.shape.rank - 1)]) if of_examples else given
+    return x, y, tf.ensure_shape(own * of_classes, classes.shape)
