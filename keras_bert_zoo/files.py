@@ -72,7 +72,7 @@ def replacing(path: Path) -> Iterator[Path]:
     with _writing(target.parent, begin, end) as beside:
         try:
             yield beside
-            _to_disk(beside)
+            to_disk(beside)
             if target.exists():
                 with suppress(OSError):  # Some file systems have no permissions.
                     shutil.copymode(target, beside)
@@ -81,10 +81,15 @@ def replacing(path: Path) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
 
 
-def _to_disk(path: Path) -> None:
-    """Wait until the file is on the disk: else a power failure can leave its new name, but not its contents."""
-    with path.open("rb+" if os.name == "nt" else "rb") as file:  # It may be read-only; Windows flushes no such file.
-        os.fsync(file.fileno())
+def to_disk(path: Path) -> None:
+    """Wait until a file, or all in a directory, are on the disk.
+
+    Otherwise a power failure can leave a new name without its contents.
+    """
+    for each in filter(Path.is_file, path.rglob("*")) if path.is_dir() else [path]:
+        # It may be read-only; Windows flushes no such file.
+        with each.open("rb+" if os.name == "nt" else "rb") as file:
+            os.fsync(file.fileno())
 
 
 def check_local(**out: str | os.PathLike[str]) -> None:
@@ -214,8 +219,7 @@ def write_directory(
         new = beside / "new"
         new.mkdir()
         write(new)
-        for file in filter(Path.is_file, new.rglob("*")):
-            _to_disk(file)
+        to_disk(new)
         with _one_thread():
             if stays or target.exists():  # Another thread may have made it.
                 _exchange(target, beside, owned, opened_by or marker)

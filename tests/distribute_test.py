@@ -273,9 +273,15 @@ def test_processes_of_jax_share_no_batches_of_our_own(data, tokenizer, tmp_path,
 @jax_only
 def test_a_run_of_data_parallel_steps(data, tmp_path):
     """Keras lays out the state when it makes a step's function, so all of it must be there."""
-    options = {"steps": 2, "save_every": 2, "batch_size": 8, "architecture": SHALLOW, "strategy": "data_parallel"}
-    pretrain(Run(str(data()), "bert_tiny", **options), tmp_path / "run", verbose=0)
-    assert (tmp_path / "run" / "preset").exists()
+    options = {"steps": 2, "save_every": 2, "batch_size": 8, "architecture": SHALLOW}
+    folder = str(data())
+    one, several = (
+        pretrain(Run(folder, "bert_tiny", **options, strategy=strategy), tmp_path / str(strategy), verbose=0)
+        for strategy in (None, "data_parallel")
+    )
+    for weight, expected in zip(several.weights, one.weights, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-6, err_msg=weight.path)
+    assert (tmp_path / "data_parallel" / "preset").exists()
 
 
 # --- A batch in parts

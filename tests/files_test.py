@@ -139,7 +139,7 @@ def test_nothing_is_written_through_a_planted_link(tmp_path):
     assert contents(tmp_path) == {"a.json": "{}\n", "mine": "mine", ".a.partly.json": "another's"}
 
 
-def test_what_is_written_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
+def test_what_is_written_is_on_the_disk_before_its_name(tmp_path, monkeypatch, tokenizer):
     """Otherwise the power could fail in between, and leave empty files in place of the old ones."""
     done = []
     for owner, name in ((os, "replace"), (Path, "rename")):
@@ -153,6 +153,13 @@ def test_what_is_written_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
     done.clear()
     save(tmp_path / "preset", "marker", "b")
     assert done == [3, 3, "preset"]
+    done.clear()
+    (tmp_path / "text").write_text("One sentence. And another.\n\nA second document. It ends.\n")
+    kbz.pretraining.prepare([tmp_path / "text"], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "data").iterdir())
+    assert len(sizes) > 5
+    assert done[-1] == "data"
+    assert sorted(done[-1 - len(sizes) : -1]) == sizes
 
 
 @pytest.mark.parametrize("kind", ["a pipe or a device", "a directory"])

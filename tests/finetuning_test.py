@@ -744,6 +744,13 @@ def test_a_table_of_one_s_own_from_the_console(start, tmp_path, capsys, monkeypa
     assert results["examples"] == {"train": 4, "dev": 8}
     assert run("finetune", "texts", *common, *options) == 0
     assert capsys.readouterr().out.splitlines() == [shown[0], f"{said} (already finished; nothing was trained)"]
+    whole = Path("texts/results.json").read_text()
+    for other, lacks in (({"task": "texts"}, "scores"), ({"scores": {}}, "task")):
+        Path("texts/results.json").write_text(json.dumps(other))
+        assert run("finetune", "texts", *common, *options) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.endswith(f"results.json must be a finished run's. Received: a file without `{lacks}`")
+    Path("texts/results.json").write_text(whole)
     Path("elsewhere").mkdir()
     write(Path("pretrained/run.json"), '{"data": "data", "preset": "bert_tiny"}')
     write(Path("begun/run.json"), Path("texts/run.json").read_text())

@@ -101,6 +101,39 @@ def test_shards_and_tokenizer(hub, backbone, backbone_folder):
     }  # fmt: skip
 
 
+@pytest.fixture
+def files_of_other_names(backbone_folder):
+    """A repository whose shards and modules have names that only its own files tell."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(backbone_folder / "model.safetensors")
+    (backbone_folder / "model.safetensors").unlink()
+    names = ["part1.safetensors", "other-part.safetensors"]
+    for i, name in enumerate(names):
+        save_file(dict(list(tensors.items())[i::2]), backbone_folder / name)
+    places = {name: names[i % 2] for i, name in enumerate(tensors)}
+    (backbone_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    kinds = {"Transformer": "", "Pooling": "pooling", "Normalize": "2_Normalize"}  # The last has no configuration.
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+    (backbone_folder / "modules.json").write_text(json.dumps(modules))
+    (backbone_folder / "pooling").mkdir()
+    (backbone_folder / "pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
+    return {*names, "model.safetensors.index.json", "modules.json", "pooling/config.json"}
+
+
+def test_what_files_name_is_fetched_and_uploaded(hub, token, backbone, backbone_folder, files_of_other_names):
+    kbz.upload_preset("hf://org/new", backbone_folder)
+    assert set(held(hub)) == {"config.json", "preset.json", "README.md", *files_of_other_names}
+    kbz.BertBackbone.from_preset("hf://org/new", load_weights=False)
+    assert hub.fetched() == {"config.json", "preset.json", "modules.json"}
+    assert any(path.endswith("/pooling/config.json") for method, path, _ in hub.requests if method == "GET")
+    check("hf://org/new", backbone)
+    assert hub.fetched() == {"config.json", "preset.json", *files_of_other_names} - {"pooling/config.json"}
+    hub.requests.clear()
+    check("hf://org/new", backbone)
+    assert len(hub.requests) == 1  # For the revision; all files are there.
+
+
 def test_tokens_that_were_added_are_refused_there_too(hub, backbone_folder):
     (backbone_folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     (backbone_folder / "added_tokens.json").write_text('{"<ent>": 5}')

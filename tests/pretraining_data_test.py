@@ -836,6 +836,14 @@ def test_masks_are_of_seed_pass_and_place(corpus, tmp_path, tokenizer):
     assert len({masks(*place) for place in ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))}) == 4
 
 
+def test_the_first_masks_are_not_of_the_order_s_stream(corpus, tmp_path, tokenizer, monkeypatch):
+    prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
+    batches, drawn = PretrainingBatches(tmp_path / "data", 8, seed=1), []
+    monkeypatch.setattr(batches, "take", lambda rows, rng: drawn.append(rng.random()))
+    batches[0]
+    assert drawn[0] not in (np.random.default_rng((1, number)).random() for number in range(2))
+
+
 def test_the_order_is_of_seed_and_pass(corpus, tmp_path, tokenizer):
     prepare([corpus], tmp_path / "data", tokenizer, sequence_length=16, verbose=False)
 

@@ -14,6 +14,7 @@ from keras_bert_zoo.pretraining import (
     prepare,
     pretrain,
     read_records,
+    record_batches,
     record_files,
     records,
     write_records,
@@ -93,6 +94,9 @@ def test_reading(data, tmp_path):
     in_order = list(read_records([path], 8).as_numpy_iterator())
     assert (shuffled[0][0]["token_ids"] != in_order[0][0]["token_ids"]).any()
     assert "nsp" not in next(iter(read_records([path], 8, next_sentence=False)))[1]
+    for seed in (True, -1, 2**32, 1.0):
+        with short_error("`shuffle_seed` must be an integer in [0, 2**32). Received: shuffle_seed="):
+            read_records([path], 8, shuffle_seed=seed)
 
 
 def test_training_from_records(data, tmp_path):
@@ -280,7 +284,38 @@ def test_what_is_not_looked_at_first_stops_training(many, data):
         with pytest.raises(Exception, match=f"`{name}` must be in"):
             model.evaluate(tf.data.Dataset.from_tensors(wrong), verbose=0)
     assert np.isfinite(model.evaluate(tf.data.Dataset.from_tensors(batch), verbose=0, return_dict=True)["loss"])
+    larger = kbz.BertPretrainer(kbz.BertBackbone(**{**SHALLOW, "vocabulary_size": 300}))  # 300 is 44 as a uint8.
+    narrow = {name: values.astype("uint8") for name, values in batch[0].items()}
+    narrow["token_ids"][0, 1] = 200
+    assert larger.predict(tf.data.Dataset.from_tensors(narrow), verbose=0)["nsp"].shape == (8, 2)
     assert model.predict(tf.data.Dataset.from_tensors(batch[0]), verbose=0)["nsp"].shape == (8, 2)
+
+
+@pytest.mark.parametrize("validation", [False, True])
+@pytest.mark.parametrize("what", ["a damaged one", "`segment_ids` must be in [0, 2), the segments of the model"])
+def test_a_bad_record_behind_the_first_stops_a_run_in_one_line(what, validation, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(record_batches, "_LOOKED_AT", 8)
+    good = sorted((tmp_path / "records").iterdir())[0]
+    *examples, last = tf.data.TFRecordDataset(str(good)).as_numpy_iterator()
+    example = tf.train.Example.FromString(last)
+    example.features.feature["segment_ids"].int64_list.value[0] = 7
+    bad = str(tmp_path / "bad")
+    with tf.io.TFRecordWriter(bad) as writer:
+        for each in (*examples, example.SerializeToString()):
+            writer.write(each)
+    if what == "a damaged one":
+        whole = good.read_bytes()
+        (tmp_path / "bad").write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+    given = {"validation": bad} if validation else {"data": bad, "validation": run.validation}
+    command = ["pretrain", "--steps", "200", "--batch-size", "8", "--save-every", "2", "--vocab", run.vocab]
+    for name, path in {"data": run.data, **given}.items():
+        command += [f"--{name}", path]
+    command += ["--architecture", str(SMALL).replace("'", '"'), "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    said = "`data` and `validation` must hold whole records of valid examples. Received: "
+    assert last.startswith(f"keras-bert-zoo pretrain: {said}{what}")
+    assert last.endswith(f"{tmp_path / 'run' / 'state.safetensors'}") != ("no state yet" in last)
 
 
 @slow_on("tensorflow", "jax")

@@ -73,7 +73,8 @@ class Checkpoint:
         unknown: Names of tensors in the file that have no place in any of our models.
         vocabulary: Tokens in the order of their ids, or None.
         tokenizer: `BertTokenizer`'s other arguments.
-        sequence_length: Number of tokens of the preprocessor's longest output, or None.
+        sequence_length: Number of tokens of the preprocessor's longest output, or None. Cut to as many as the backbone
+            has positions for, because other projects' files may allow more.
         modules: Modules that a sentence-transformers directory lists; empty for others.
         settings: Other settings of the task, such as a threshold, which other projects' formats cannot hold.
         head_dropout: The dropout rate of a new classification head, or None if the format has none.
@@ -90,3 +91,7 @@ class Checkpoint:
     modules: tuple[Module, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     head_dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sequence_length is not None:
+            self.sequence_length = min(self.sequence_length, self.backbone["max_sequence_length"])

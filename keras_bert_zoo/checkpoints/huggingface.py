@@ -3,7 +3,7 @@
 import reprlib
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from keras_bert_zoo.checkpoints.checkpoint import Checkpoint, Tensor
 from keras_bert_zoo.checkpoints.huggingface_tensors import BACKBONE_PREFIX, class_by_head, read_tensors, split_tensors
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import FILES as TOKENIZER_FILES
 from keras_bert_zoo.checkpoints.huggingface_tokenizer import read_tokenizer, write_tokenizer
-from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights
+from keras_bert_zoo.checkpoints.huggingface_weights import INDEX, PYTORCH, SAFETENSORS, read_weights, shard_names
 from keras_bert_zoo.checkpoints.model_card import CARD, write_card
 from keras_bert_zoo.checkpoints.shapes import check_layers
 from keras_bert_zoo.files import names_tensors
@@ -24,7 +24,8 @@ CONFIG, PRESET = "config.json", "preset.json"
 OPTIONAL = (*TOKENIZER_FILES, *sentence_transformers.OPTIONAL)
 _FORMAT = 1
 
-# Files that `read` uses, so that no others need to be downloaded: fnmatch patterns, single files first.
+# Files that `read` uses, so that no others need to be downloaded: fnmatch patterns, single files first. `named_files`
+# may be others.
 SETTINGS = (CONFIG, *TOKENIZER_FILES, PRESET, *sentence_transformers.SETTINGS)
 _NUMBER = "[0-9]" * 5
 SAFETENSORS_FILES = (SAFETENSORS, SAFETENSORS + INDEX, f"model-{_NUMBER}-of-{_NUMBER}.safetensors")
@@ -46,6 +47,16 @@ _LEFT_TO_RIGHT = "BertLMHeadModel"  # A causal BertMaskedLM, with the same weigh
 
 _PROBLEMS = (None, "regression", "single_label_classification", "multi_label_classification")
 _WITH_CLASSES = ("BertTextClassifier", "BertTokenClassifier")
+
+
+def named_files(directory: Path, load_weights: bool = True) -> list[str]:
+    """Return the paths of what `read` also reads because another file names it: shards and modules' configurations.
+
+    Raises:
+        ValueError: A name is not that of a file below the directory.
+    """
+    modules = [str(PurePosixPath(module.path, CONFIG)) for module in sentence_transformers.read_modules(directory)[1:]]
+    return modules + (shard_names(directory) if load_weights else [])
 
 
 def is_huggingface(directory: Path) -> bool:
@@ -79,7 +90,6 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
     else:
         backbone["pooler"] = typed(directory / PRESET, preset, "pooler", bool, True)
     vocabulary, tokenizer, length = read_tokenizer(directory, class_name=config.get("tokenizer_class"))
-    length = typed(directory / PRESET, preset, "sequence_length", int, length)
     return Checkpoint(
         class_name=class_name,
         backbone=backbone,
@@ -89,7 +99,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         unknown=unknown,
         vocabulary=vocabulary,
         tokenizer=tokenizer,
-        sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
+        sequence_length=typed(directory / PRESET, preset, "sequence_length", int, length),
         modules=sentence_transformers.read_modules(directory),
         settings=typed(directory / PRESET, preset, "settings", dict, {}),
     )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,13 +59,31 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     return {name: reader(name) for name in slices}
 
 
-def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+def shard_names(directory: Path) -> list[str]:
+    """Return the names of the shards that `read_weights` would read; none for a single file."""
+    for name in (SAFETENSORS, PYTORCH):
+        if (directory / name).is_file():
+            return []
+        if (directory / (name + INDEX)).is_file():
+            return _shards_in(directory / (name + INDEX))[0]
+    return []
+
+
+def _shards_in(index: Path) -> tuple[list[str], dict[str, Any]]:
+    """Return the shards' names, and that of each tensor's."""
     places = typed(index, read_json(index), "weight_map", dict, {})
-    shards: dict[str, dict[str, Tensor]] = {}
-    for name in sorted(set(map(str, places.values()))):
+    names = sorted(set(map(str, places.values())))
+    for name in names:
         # An index may only refer to files beside it.
         if not _PLAIN_NAME.fullmatch(name):
             raise ValueError(f"{index}: `weight_map` must hold plain file names. Received: {name[:80]!r}")
+    return names, places
+
+
+def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    shards: dict[str, dict[str, Tensor]] = {}
+    names, places = _shards_in(index)
+    for name in names:
         if not (index.parent / name).is_file():
             raise ValueError(f"{index}: every file of `weight_map` must exist. Received: a directory without {name}")
         shards[name] = read(index.parent / name)

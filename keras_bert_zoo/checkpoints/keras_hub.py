@@ -109,7 +109,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         unknown=unknown,
         vocabulary=vocabulary,
         tokenizer=tokenizer,
-        sequence_length=_read_length(directory / PREPROCESSOR, backbone["max_sequence_length"]),
+        sequence_length=_read_length(directory / PREPROCESSOR),
     )
 
 
@@ -177,10 +177,9 @@ def _read_tokenizer(directory: Path) -> tuple[list[str] | None, dict[str, Any]]:
     return vocabulary, {**options, "split_chinese": True}
 
 
-def _read_length(path: Path, longest: int) -> int | None:
+def _read_length(path: Path) -> int | None:
     config = typed(path, read_json_if_there(path), "config", dict, {})
-    length = typed(path, config, "sequence_length", int, None)
-    return None if length is None else min(length, longest)
+    return typed(path, config, "sequence_length", int, None)
 
 
 def _read_tensors(path: Path, num_heads: int) -> dict[str, Tensor]:

@@ -89,7 +89,6 @@ def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
     config = transformer.config
     place = Path(TRANSFORMER)
     _check_transformer(place, config)
-    length = typed(place, config, "max_seq_length", int, checkpoint.sequence_length)
     tokenizer = dict(checkpoint.tokenizer)
     if typed(place, config, "do_lower_case", bool, False) and not tokenizer["lowercase"]:
         # Theirs lower-cases before the tokenizer, which strips accents only if it would have done so anyway.
@@ -99,7 +98,7 @@ def as_embedder(checkpoint: Checkpoint) -> Checkpoint:
         class_name="BertTextEmbedder",
         head={"pooling": _read_pooling(pooling.config), "normalize": len(checkpoint.modules) == 3},
         tokenizer=tokenizer,
-        sequence_length=None if length is None else min(length, checkpoint.backbone["max_sequence_length"]),
+        sequence_length=typed(place, config, "max_seq_length", int, checkpoint.sequence_length),
     )
 
 

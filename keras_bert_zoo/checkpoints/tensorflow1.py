@@ -101,7 +101,7 @@ def read(directory: Path, load_weights: bool = True) -> Checkpoint:
         unknown=unknown,
         vocabulary=vocabulary,
         tokenizer=tokenizer,
-        sequence_length=None if length is None else min(length, backbone["max_sequence_length"]),
+        sequence_length=length,
         settings=settings,
     )
 

@@ -38,7 +38,8 @@ def read_xnli(source: Source, language: str | None = None, labels: bool = True) 
         rows = (row for row in rows if row[1][2] == language)
     columns = text_columns(rows, pairs=True, read_label=read_label if labelled else None, class_names=_LABELS)
     if not columns.x[0]:
-        raise ValueError(f"{table.name}: at least one row must be of `language`. Received: language={language!r}")
+        wanted = "hold a row" if language is None else "hold a row of `language`"
+        raise ValueError(f"{table.name} must {wanted}. Received: language={language!r}")
     return columns
 
 

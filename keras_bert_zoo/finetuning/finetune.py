@@ -18,7 +18,7 @@ from keras_bert_zoo.finetuning.curve import draw_curve, train_seconds
 from keras_bert_zoo.finetuning.kinds import Data, Scores
 from keras_bert_zoo.finetuning.predictions import write_predictions
 from keras_bert_zoo.finetuning.run import Run
-from keras_bert_zoo.json_files import read_json, write_json
+from keras_bert_zoo.json_files import read_json, typed, write_json
 from keras_bert_zoo.metrics import ValidationScores
 from keras_bert_zoo.models.loading import preset_digest
 from keras_bert_zoo.training import distribute
@@ -63,7 +63,11 @@ def finetune(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> di
     check_trainable(run.dtype)
     check_directory(folder / CONFIG, asdict(run))
     if (folder / RESULTS).is_file():
-        return read_json(folder / RESULTS)
+        results = read_json(folder / RESULTS)
+        for name, kind in {"task": str, "scores": dict}.items():
+            if typed(folder / RESULTS, results, name, kind, None) is None:
+                raise ValueError(f"{folder / RESULTS} must be a finished run's. Received: a file without `{name}`")
+        return results
     with distribute(run.strategy), ExitStack() as holding:
         return _finetune(run, folder, verbose, holding)
 

@@ -1,6 +1,7 @@
 """Download from and upload to the Hugging Face Hub, through huggingface_hub and its cache."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 from keras_bert_zoo.checkpoints import huggingface, keras_hub
@@ -30,7 +31,13 @@ def download(address: str, load_weights: bool) -> Path:
     from huggingface_hub import constants, errors, snapshot_download
 
     def fetch(files: tuple[str, ...]) -> Path:
-        return Path(snapshot_download(match["repository"], revision=match["revision"], allow_patterns=[*files]))
+        options = {"revision": match["revision"], "allow_patterns": [*files]}
+        directory = Path(snapshot_download(match["repository"], **options))
+        named = huggingface.named_files(directory, load_weights)
+        others = [name for name in named if not any(fnmatch(name, pattern) for pattern in files)]
+        if not all((directory / name).is_file() for name in others):
+            snapshot_download(match["repository"], **{**options, "allow_patterns": [*files, *others]})
+        return directory
 
     try:
         if not load_weights:
@@ -62,8 +69,8 @@ def download(address: str, load_weights: bool) -> Path:
 def upload(address: str, directory: Path, private: bool) -> str:
     """Upload a directory to the repository `hf://org/name`, which is created if it is missing, and return its URL.
 
-    The directory's preset files replace those of the repository, whose other files are kept. The repository's model
-    card is kept if the directory's is a generated one that nobody has edited.
+    The directory's preset files replace those of the repository. Its other files, also shards that have names of their
+    own, are kept, as is its model card if the directory's is a generated one that nobody has edited.
 
     Raises:
         ValueError: The address is malformed or has a revision, there is no token or it may not write, `private` is
@@ -81,7 +88,7 @@ def upload(address: str, directory: Path, private: bool) -> str:
             "Received: none"
         )
     api, repository = HfApi(endpoint=constants.ENDPOINT), match["repository"]
-    files = _SETTINGS + _FILES
+    files = [*_SETTINGS, *_FILES, *huggingface.named_files(directory)]
     if not any((directory / name).is_file() for name in _FILES):
         files += huggingface.PYTORCH_FILES
     try:

@@ -141,7 +141,8 @@ class PretrainingBatches(PartedBatches):
         update, piece = divmod(self.epoch * self._epoch_batches + index, self._update_batches)
         number, place = divmod(update, self._pass_updates)
         rows = self._order(number)[place * self._update_size : (place + 1) * self._update_size]
-        rng = np.random.default_rng((self.seed, number, place))
+        # Not `place`: NumPy takes zeros at the end for none, and this would be the stream of the order.
+        rng = np.random.default_rng((self.seed, number, place + 1))
         size = self.batch_size // parts
         if size == self._update_size:
             return self.take(rows, rng)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_zoo.checks import check_flag, check_positive_int, check_rate, check_seed, listed
-from keras_bert_zoo.files import check_local, clear_leftovers, directory_beside
+from keras_bert_zoo.files import check_local, clear_leftovers, directory_beside, to_disk
 from keras_bert_zoo.json_files import write_json
 from keras_bert_zoo.pretraining.corpus import LAYOUTS, CorpusReport
 from keras_bert_zoo.pretraining.description import DESCRIPTION, VOCABULARY, describe
@@ -137,6 +137,7 @@ def prepare(
         write_json(beside / DESCRIPTION, about)
         if target.exists():
             raise ValueError(f"`out` must not exist yet. Received: out={str(out)!r}, which exists already")
+        to_disk(beside)
         beside.rename(target)
     return report
 

@@ -2,22 +2,29 @@
 
 import json
 import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
-from keras_bert_zoo.checks import check_positive_int, listed
+from keras_bert_zoo.checks import check_positive_int, check_seed, listed
 from keras_bert_zoo.models.masked_lm import MASK_POSITIONS
 from keras_bert_zoo.pretraining.record_files import Paths, RecordFiles
 from keras_bert_zoo.pretraining.records import import_tensorflow
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 
 _LOOKED_AT = 1_000
+# What our checks and TensorFlow's parser say.
+_OF_A_RECORD = re.compile(r"`\w+` must be in \[0, [^.\n]*|Key: .*|Can't parse serialized .*|Could not parse example .*")
 
 
 def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None, next_sentence: bool = True) -> Any:
     """Read TFRecord files as batches for `BertPretrainer` and `BertMaskedLM`, like those of `PretrainingBatches`.
 
-    Reads the files of google-research/bert, the TensorFlow Model Garden and NVIDIA's scripts.
+    Reads the files of google-research/bert, the TensorFlow Model Garden and NVIDIA's scripts. Before TensorFlow reads,
+    only the first record of each file and the lengths of the first `batch_size` records are checked; other damage stops
+    the pass with TensorFlow's error.
 
     Args:
         paths: Files, or one pattern such as `"gs://bucket/*.tfrecord"`.
@@ -37,6 +44,8 @@ def read_records(paths: Paths, batch_size: int, shuffle_seed: int | None = None,
             has.
     """
     check_positive_int(batch_size=batch_size)
+    if shuffle_seed is not None:
+        check_seed(shuffle_seed=shuffle_seed)
     files = RecordFiles(paths)
     if not files.have(batch_size):
         raise ValueError(f"`batch_size` must be at most the number of examples. Received: batch_size={batch_size}")
@@ -112,6 +121,22 @@ class RecordBatches:
     def in_order(self) -> Any:
         """Return one pass, for evaluation."""
         return self._files.batch(self._files.in_order(self.examples), self.batch_size, self.next_sentence)
+
+
+@contextmanager
+def refused_records(last: Callable[[], str]) -> Iterator[None]:
+    """Turn TensorFlow's error at a record behind the first 1,000 into a `ValueError` that ends with `last()`."""
+    errors = import_tensorflow().errors
+    try:
+        yield
+    except (errors.DataLossError, errors.InvalidArgumentError) as error:
+        said = _OF_A_RECORD.search(error.message)  # A step has errors of its own.
+        if said is None and not isinstance(error, errors.DataLossError):
+            raise
+        what = said[0] if said else "a damaged one"
+        raise ValueError(
+            f"`data` and `validation` must hold whole records of valid examples. Received: {what}; {last()}"
+        ) from None
 
 
 def _check(name: str, tokenizer: BertTokenizer, inputs: dict[str, Any], targets: dict[str, Any]) -> None:

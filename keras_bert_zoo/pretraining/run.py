@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,7 @@ from keras_bert_zoo.pretraining.batches import PretrainingBatches
 from keras_bert_zoo.pretraining.configuration import OPTIMIZERS, Run
 from keras_bert_zoo.pretraining.description import read_description
 from keras_bert_zoo.pretraining.progress import Speed, scalars
-from keras_bert_zoo.pretraining.record_batches import RecordBatches
+from keras_bert_zoo.pretraining.record_batches import RecordBatches, refused_records
 from keras_bert_zoo.text.masking import Masking
 from keras_bert_zoo.text.tokenizer import BertTokenizer
 from keras_bert_zoo.training import WarmupPolynomialDecay, distribute
@@ -47,7 +47,8 @@ def pretrain(run: Run, out: str | os.PathLike[str], verbose: Any = "auto") -> Be
 
     Raises:
         ValueError: `out` holds another run or one that is under way, or the loss or a weight became NaN or infinite.
-            In the last case the message names the step and the last state.
+            In the last case the message names the step and the last state. TFRecords have a damaged record, or values
+            that no example has.
     """
     check_local(out=out)
     folder = Path(out)
@@ -97,7 +98,8 @@ def _pretrain(run: Run, folder: Path, verbose: Any, holding: ExitStack) -> tuple
         callbacks += [log, *scalars(folder / BOARD, run.epoch_steps)]
     callbacks.append(SaveState(state, data.stream))  # After the log: an extra row is cut, a missing one would be lost.
     epochs = run.steps // run.epoch_steps
-    model.fit(**data.feed(done), epochs=epochs, initial_epoch=done, verbose=verbose, callbacks=callbacks)
+    with refused_records(state.last) if data.stream else nullcontext():
+        model.fit(**data.feed(done), epochs=epochs, initial_epoch=done, verbose=verbose, callbacks=callbacks)
     return model, own
 
 

@@ -10,7 +10,8 @@ class Device:
 
     Attributes:
         peak: FLOP/s of dense matmuls in half precision, float32 for a CPU.
-        memory: Bytes of memory.
+        memory: Bytes of memory that a program may fill: the vendor's GB as 10^9 bytes, as devices have GiB and the
+            runtime needs some of the 7 % between.
         bandwidth: Bytes per second from and to that memory.
         link: Bytes per second that a device sends within its group; for a TPU those of a pod's all-reduce.
         group: Devices with such links: a machine of GPUs, a pod of TPUs.
@@ -59,8 +60,8 @@ DEVICES = {
     "t4": Device(65e12, 16e9, 0.32e12, 16e9, 8, 1.56e9, 8, driver="T4", fused=True),
     # A v3 chip has no `driver` here: the driver shows it as two devices, whose name must not lead to the peak of both.
     # "litepod" is from TPU_ACCELERATOR_TYPE; the other names are JAX's and libtpu's.
-    "tpu_v3": Device(123e12, 34.4e9, 0.9e12, 332e9, 1024, 3.1e9, 4, 0.306),
-    "tpu_v4": Device(275e12, 34.4e9, 1.2e12, 269e9, 4096, 3.1e9, 4, driver="TPU v4$"),
+    "tpu_v3": Device(123e12, 32e9, 0.9e12, 332e9, 1024, 3.1e9, 4, 0.306),
+    "tpu_v4": Device(275e12, 32e9, 1.2e12, 269e9, 4096, 3.1e9, 4, driver="TPU v4$"),
     "tpu_v5e": Device(197e12, 16e9, 0.819e12, 200e9, 256, 3.1e9, 8, driver="TPU v5( lite|e|litepod)"),
     "tpu_v5p": Device(459e12, 95e9, 2.765e12, 600e9, 6144, 6.25e9, 4, driver="TPU v5p?$"),
     "tpu_v6e": Device(918e12, 32e9, 1.638e12, 400e9, 256, 12.5e9, 8, driver="TPU v6( lite|e)"),
