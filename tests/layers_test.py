@@ -81,7 +81,7 @@ def test_functions_of_functions_see_through_the_product():
 
 @torch_only
 @pytest.mark.parametrize("dtype, close", [("float32", 1e-5), ("mixed_bfloat16", 0.02)])
-@pytest.mark.parametrize("length", [5, 20, 32])
+@pytest.mark.parametrize("length", [5, 20, 32, 130])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_predicts_as_the_papers(causal, masked, length, dtype, close):

@@ -137,19 +137,23 @@ def _of_products(query: Any, key: Any, value: Any, bias: Any) -> Any:
     """Attend with the probabilities in memory.
 
     On a CPU without AMX the kernel uses no bfloat16 matmul and takes twice as long. Softmax also takes twice as long if
-    its rows are not a multiple of 32 values in bfloat16, or have fewer than 16 values in float32.
+    its rows are not a multiple of 32 values in bfloat16, or have fewer than 16 values in float32. So long rows get keys
+    that nobody attends to; in rows of middle length, float32 costs less than these.
     """
     import torch
 
     batch, length, heads, dim = query.shape
     dtype = query.dtype
-    query, key, value = (part.transpose(1, 2).reshape(-1, length, dim) for part in (query, key, value))
-    shape = batch, heads, length, length
-    start = query.new_zeros(1).expand(shape) if bias is None else bias.expand(shape)
-    scores = torch.baddbmm(start.reshape(-1, length, length), query, key.transpose(1, 2), alpha=dim**-0.5)
-    if length < 16:
-        scores = torch.nn.functional.pad(scores, (0, 16 - length), value=float("-inf"))
-    scores = torch.softmax(scores, -1, dtype=torch.float32 if length % 32 else None)[..., :length]
+    more = max(16 - length, 0) if length < 128 else -length % 32
+    bias = query.new_zeros(1, 1, 1, length) if bias is None else bias
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    if more:
+        key, value = (torch.nn.functional.pad(part, (0, 0, 0, more)) for part in (key, value))
+        bias = torch.nn.functional.pad(bias, (0, more), value=float("-inf"))
+    query, key, value = (part.reshape(-1, part.shape[2], dim) for part in (query, key, value))
+    start = bias.expand(batch, heads, length, -1).reshape(-1, length, length + more)
+    scores = torch.baddbmm(start, query, key.transpose(1, 2), alpha=dim**-0.5)
+    scores = torch.softmax(scores, -1, dtype=torch.float32 if (length + more) % 32 else None)
     context = torch.bmm(scores.to(dtype), value)
     return context.view(batch, heads, length, dim).transpose(1, 2)
 
