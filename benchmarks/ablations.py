@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import curves
+from reports import read_lines
 from scores_tasks import cpu, read_task
 
 RESULTS = Path(__file__).parent / "results" / "ablations.jsonl"
@@ -217,7 +218,7 @@ PAPER_SIZES = {
 
 def table() -> str:
     """Return Markdown tables: scores are means over the seeds, with the lowest and the highest in brackets."""
-    records = {record["row"]: record for record in read_records()}
+    records = {record["row"]: record for record in read_lines(RESULTS)}
     lines = []
     for title, (columns, rows) in TABLES.items():
         heads = ["row", "held-out perplexity", "accuracy", "SST-2", "MRPC", *(f"paper: {name}" for name in columns)]
@@ -242,10 +243,6 @@ def ours(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def read_records() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.is_file() else []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--novels", type=Path, help="folder of text files, a book each")
@@ -262,7 +259,7 @@ def main() -> None:
         sys.exit("Needs --novels, --vocab, --work and the data folder in KBZ_DATA; see --help.")
     prepare_data(options.novels, options.vocab, options.work)
     for name in options.rows:
-        if not options.trial and any(record["row"] == name for record in read_records()):
+        if not options.trial and any(record["row"] == name for record in read_lines(RESULTS)):
             print(f"== {name}: {RESULTS.name} has it; delete its line to run it again", flush=True)
             continue
         print(f"== {name}: {ABLATIONS[name].why}", flush=True)

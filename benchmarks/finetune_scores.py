@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from process import with_code
+from reports import read_lines
 from scores_tasks import FRESH, LEARNING_RATE, TASKS
 
 HERE = Path(__file__).parent
@@ -33,10 +34,6 @@ PEER = "transformers"
 RANDOM_BATCHES = ", random batches"
 NORMAL_HEADS = ", normal heads"
 RESULTS = HERE / "results" / "finetune_scores.jsonl"
-
-
-def read_results(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def digest(preset: Path) -> str:
@@ -69,7 +66,7 @@ def start(arguments: argparse.Namespace, task: str, seed: int, contender: str) -
     }
     if arguments.random:  # Fresh weights also depend on `initializer_range`.
         run["initializer_range"] = json.loads((arguments.preset / "config.json").read_text())["initializer_range"]
-    if any(run.items() <= record.items() for record in read_results(arguments.results)):
+    if any(run.items() <= record.items() for record in read_lines(arguments.results)):
         return True
     print(f"{task}, seed {seed}: {name}", flush=True)
     job = {
@@ -182,7 +179,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the results so far")
     arguments = parser.parse_args()
     if arguments.table:
-        records = read_results(arguments.results)
+        records = read_lines(arguments.results)
         fresh = any(record["task"].endswith(FRESH) for record in records)
         print("\n".join(gains(records) if fresh else table(records)))
         return

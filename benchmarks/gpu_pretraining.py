@@ -24,7 +24,6 @@ extra `plot`.
 
 import argparse
 import dataclasses
-import json
 import statistics
 import sys
 import time
@@ -34,7 +33,7 @@ from typing import Any
 from machine import cards
 from pretraining_contenders import SIDES, Work, architecture, newest, together
 from products import computed_flops
-from reports import about_rows, describe, write
+from reports import about_rows, describe, read_lines, write
 
 from keras_bert_zoo.training.devices import peak_of
 from keras_bert_zoo.training.speed import training_flops
@@ -200,9 +199,9 @@ def main() -> None:
                 for title, work in works.items()
             }
             together(results, works, pythons, options.rounds, **keys)
-    if not results.is_file():
+    rows = newest(read_lines(results))
+    if not rows:
         sys.exit(f"Nothing is measured yet that {results} would hold; {results.with_suffix('.log')} may say why")
-    rows = newest([json.loads(line) for line in results.read_text().splitlines()])
     facts = about_rows("gpu_pretraining.py", options, rows)
     text = "\n".join(["# Pre-training on a card", "", *describe(facts), "", table(rows)])
     write(options.out / f"{name}.md", text, {"about": facts, "rows": rows})

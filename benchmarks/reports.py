@@ -111,6 +111,11 @@ def read(out: Path) -> dict[str, Any]:
     return json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON lines; none if there is no file yet."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
 def data_folder() -> Path:
     """Return the folder of real data."""
     if "KBZ_DATA" not in os.environ:

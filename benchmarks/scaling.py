@@ -26,7 +26,7 @@ import numpy as np
 from machine import identity
 from pretraining_contenders import Work, newest, once
 from process import with_code
-from reports import about_rows, describe, now, write
+from reports import about_rows, describe, now, read_lines, write
 
 RESULTS = Path(__file__).parent / "results"
 SCRIPT = "scaling.py"
@@ -155,7 +155,7 @@ def report(measured: dict[str, list[tuple[float, dict[str, Any]]]], out: Path) -
 def corpus(paths: list[Path], vocab: Path, results: Path, quick: bool) -> Iterator[tuple[float, dict[str, Any]]]:
     """Run `prepare` on 2, 4, 8, … of the files, by their megabytes; a next sentence from elsewhere needs two."""
     counts = [count for count in (2, 4, 8, 16, 32, 64) if count <= len(paths)][: 2 if quick else None]
-    known = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    known = read_lines(results)
     for count in counts:
         taken = paths[:count]
         size = sum(path.stat().st_size for path in taken) / 1e6
@@ -192,9 +192,10 @@ def main() -> None:
     results = options.out / f"{name}.jsonl"
     measured: dict[str, list[tuple[float, dict[str, Any]]]] = {}
     if options.table:
-        if not results.is_file():
+        rows = newest(read_lines(results))
+        if not rows:
             sys.exit(f"Nothing is measured yet that {results} would hold")
-        for row in newest([json.loads(line) for line in results.read_text().splitlines()]):
+        for row in rows:
             measured.setdefault(row["sweep"], []).append((row["n"], row))
     else:
         for sweep, works in sweeps(options.quick, options.backend).items():

@@ -320,14 +320,14 @@ NAMES = {
 def test_the_scores_on_the_pages_are_those_of_the_results(script):
     """The benchmarks' table has rows that `finetune_scores.py --table` prints; our preset's card has its numbers."""
     scores = script("finetune_scores")
-    printed = [row(line) for line in scores.table(scores.read_results(scores.RESULTS))]
+    printed = [row(line) for line in scores.table(scores.read_lines(scores.RESULTS))]
     page = (BENCHMARKS / "scores.md").read_text("utf-8").split("| task, score | seeds |")[1].split("\n\n")[0]
     rows = [row(line) for line in page.splitlines()[2:]]
     assert len(rows) == 13
     for name, *cells in rows:
         (task,) = [task for _, task, _, *others in printed if others == cells]
         assert name.startswith(("the same", NAMES[task])), name
-    records = scores.read_results(BENCHMARKS / "results" / "preset_scores.jsonl")
+    records = scores.read_lines(BENCHMARKS / "results" / "preset_scores.jsonl")
     pooled = [{**record, "contender": record["contender"].removesuffix(", bfloat16")} for record in records]
     gains = "\n".join([*scores.gains(records), *scores.gains(pooled)])  # SST-2 has seeds in both precisions.
     card = (BENCHMARKS.parent / "presets" / "bert_mini_novels" / "README.md").read_text("utf-8")

@@ -81,16 +81,21 @@ def test_without_weights_none_are_fetched(hub, backbone):
     assert hub.fetched() == {"config.json", "preset.json"}
 
 
-def test_shards_and_tokenizer(hub, backbone, backbone_folder):
+def divide(folder, files):
+    """Divide a preset's weights into two shards of these names."""
     from safetensors.numpy import load_file, save_file
 
-    tensors = load_file(backbone_folder / "model.safetensors")
-    (backbone_folder / "model.safetensors").unlink()
-    files = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
     for i, file in enumerate(files):
-        save_file(dict(list(tensors.items())[i::2]), backbone_folder / file)
+        save_file(dict(list(tensors.items())[i::2]), folder / file)
     places = {name: files[i % 2] for i, name in enumerate(tensors)}
-    (backbone_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def test_shards_and_tokenizer(hub, backbone, backbone_folder):
+    files = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    divide(backbone_folder, files)
     (backbone_folder / "tokenizer.json").write_text("{}")
     (backbone_folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     (backbone_folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
@@ -104,15 +109,8 @@ def test_shards_and_tokenizer(hub, backbone, backbone_folder):
 @pytest.fixture
 def files_of_other_names(backbone_folder):
     """A repository whose shards and modules have names that only its own files tell."""
-    from safetensors.numpy import load_file, save_file
-
-    tensors = load_file(backbone_folder / "model.safetensors")
-    (backbone_folder / "model.safetensors").unlink()
     names = ["part1.safetensors", "other-part.safetensors"]
-    for i, name in enumerate(names):
-        save_file(dict(list(tensors.items())[i::2]), backbone_folder / name)
-    places = {name: names[i % 2] for i, name in enumerate(tensors)}
-    (backbone_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    divide(backbone_folder, names)
     kinds = {"Transformer": "", "Pooling": "pooling", "Normalize": "2_Normalize"}  # The last has no configuration.
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
     (backbone_folder / "modules.json").write_text(json.dumps(modules))

@@ -23,15 +23,26 @@ _PLAIN_NAME = re.compile(r"\w[\w.-]{0,200}")
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
     """Return the tensors by name; safetensors takes precedence, and within a format one file over shards."""
-    for name, read in ((SAFETENSORS, _read_safetensors), (PYTORCH, pytorch.read)):
-        if (directory / name).is_file():
-            return read(directory / name)
-        if (directory / (name + INDEX)).is_file():
-            return _read_shards(directory / (name + INDEX), read)
-    raise ValueError(
-        f"The preset must hold {SAFETENSORS}; pass load_weights=False to do without. Received: {directory} without it "
-        f"and without {PYTORCH}"
-    )
+    path = _weights_file(directory)
+    if path is None:
+        raise ValueError(
+            f"The preset must hold {SAFETENSORS}; pass load_weights=False to do without. Received: {directory} without "
+            f"it and without {PYTORCH}"
+        )
+    read = pytorch.read if path.name.startswith(PYTORCH) else _read_safetensors
+    return _read_shards(path, read) if path.name.endswith(INDEX) else read(path)
+
+
+def shard_names(directory: Path) -> list[str]:
+    """Return the names of the shards that `read_weights` would read; none for a single file."""
+    path = _weights_file(directory)
+    return [] if path is None or not path.name.endswith(INDEX) else _shards_in(path)[0]
+
+
+def _weights_file(directory: Path) -> Path | None:
+    """Return the file with all tensors, or the index of shards, that takes precedence."""
+    names = (name + end for name in (SAFETENSORS, PYTORCH) for end in ("", INDEX))
+    return next(filter(Path.is_file, map(directory.joinpath, names)), None)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -57,16 +68,6 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         return Tensor(tuple(slices[name].get_shape()), values)
 
     return {name: reader(name) for name in slices}
-
-
-def shard_names(directory: Path) -> list[str]:
-    """Return the names of the shards that `read_weights` would read; none for a single file."""
-    for name in (SAFETENSORS, PYTORCH):
-        if (directory / name).is_file():
-            return []
-        if (directory / (name + INDEX)).is_file():
-            return _shards_in(directory / (name + INDEX))[0]
-    return []
 
 
 def _shards_in(index: Path) -> tuple[list[str], dict[str, Any]]:
